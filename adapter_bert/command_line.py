@@ -1,4 +1,4 @@
-"""How a program begins and ends: encoding, errors, a closed pipe, Ctrl-C."""
+"""A program's start and end: encoding, errors, closed pipes, Ctrl-C."""
 
 import argparse
 import contextlib
@@ -15,10 +15,10 @@ from adapter_bert.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """Reads a command line, and says in one line what is wrong with it."""
+    """argparse's parser, whose errors are a `UserError` of one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the program as every error of a user's does.
+        """Raises the error.
 
         Raises:
             UserError: always.
@@ -27,21 +27,21 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Stdout(io.FileIO):
-    """Standard output, whose errors end the program."""
+    """Standard output whose errors end the program."""
 
     def write(self, content: Any) -> int:
-        """Writes bytes, and tells how many.
+        """Writes bytes, and returns their number.
 
         Raises:
-            SystemExit: nobody reads them any more, or there is no room.
+            SystemExit: the pipe is closed, or the disk is full.
         """
         try:
             while (written := super().write(content)) is None:
-                # Another program has set the pipe to refuse when it is full.
+                # Another program made the pipe non-blocking.
                 select.select([], [self], [])
             return written
         except OSError as error:
-            # What is left in the buffer would be written again at the end.
+            # Else the rest of the buffer would be written at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):
                 raise SystemExit(128 + signal.SIGPIPE) from error
@@ -52,14 +52,13 @@ class _Stdout(io.FileIO):
 
 
 def _as_utf8() -> contextlib.AbstractContextManager:
-    """Makes paths, arguments, stdout and stderr UTF-8, whatever the locale.
+    """Makes paths, arguments, stdout and stderr UTF-8 in every locale.
 
-    TensorFlow takes every path for UTF-8. Python takes the locale's word, once
-    at its start. So the program is started anew where the locale says
-    otherwise.
+    TensorFlow reads every path as UTF-8. Python chooses the encoding from the
+    locale at its start, so the program is started again in other locales.
 
     Returns:
-        A context within which `sys.stdout` is so. A closed one refuses all.
+        A context in which `sys.stdout` is UTF-8. A closed stdout refuses all.
     """
     is_utf8 = sys.getfilesystemencoding() == "utf-8"
     if not is_utf8 and os.environ.get("PYTHONUTF8") != "1":
@@ -69,7 +68,7 @@ def _as_utf8() -> contextlib.AbstractContextManager:
             [sys.executable, *given[1:-1]],
             {**os.environ, "PYTHONUTF8": "1"},
         )
-    # What is opened next would be taken for one of the three that is closed.
+    # Else a file opened later would become a closed stdin, stdout or stderr.
     while (free := os.open(os.devnull, os.O_RDWR)) < 3:
         pass
     os.close(free)
@@ -77,7 +76,7 @@ def _as_utf8() -> contextlib.AbstractContextManager:
         sys.stderr = open(os.devnull, "w")
     sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")
     if sys.stdout is not sys.__stdout__:
-        # Somebody else's, as a test's.
+        # Redirected, as in a test.
         return contextlib.nullcontext()
     raw = _Stdout(
         1 if sys.stdout else os.open(os.devnull, os.O_RDONLY),
@@ -95,25 +94,22 @@ def _as_utf8() -> contextlib.AbstractContextManager:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a program's `main`, within which the whole program happens.
+    """Runs a program's `main`, from start to end.
 
-    What a user can cause is one line on stderr and exit code 1. If nobody
-    reads what is printed any more, as `head` after its lines, the program
-    ends without a word, with the code of a program that the pipe's signal
-    ends.
+    A `UserError` is one line on stderr and exit code 1. After a closed pipe,
+    as of `head`, the program ends silently with SIGPIPE's exit code.
 
     Raises:
-        SystemExit: the program ends otherwise than by its success.
+        SystemExit: the program does not succeed.
     """
     with _as_utf8():
         try:
             try:
                 main()
             finally:
-                # Here, since at its very end Python complains by itself.
+                # Python would print an error of its own at exit.
                 sys.stdout.flush()
-                # The process ends: what is left need not be searched for
-                # garbage.
+                # Saves a garbage collection at exit.
                 gc.freeze()
         except UserError as error:
             raise SystemExit(f"error: {error}") from error

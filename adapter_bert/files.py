@@ -1,11 +1,8 @@
 """Reading and writing whole files, on local disks and `gs://` alike.
 
-Every write goes to a temporary name first and is then renamed, so that a
-reader never sees half a file and a killed program loses nothing old.
-
-A file that is renamed is on the disk before, and not only handed to the system:
-else a loss of power would leave an empty file, and of two files the older one
-alone. Remote files (`gs://`) appear when they are whole.
+A file is written under a temporary name, synced (fsync) and renamed: a reader
+never sees half a file, and neither a killed program nor a loss of power loses
+the old one. Remote files (`gs://`) appear when they are whole.
 """
 
 import codecs
@@ -24,6 +21,7 @@ import tempfile
 import uuid
 from typing import (
     Any,
+    BinaryIO,
     Callable,
     Dict,
     Iterable,
@@ -38,8 +36,8 @@ import tensorflow as tf
 from adapter_bert import folder_lock, json_lines
 from adapter_bert.errors import UserError, first_line
 
-# What is answered of a folder that cannot be synced: by file systems of some
-# networks, and where it may be written but not read.
+# Errors of an fsync that some network file systems, and folders that may be
+# written but not read, do not support.
 NO_SYNC = (
     errno.EACCES,
     errno.EBADF,
@@ -48,14 +46,13 @@ NO_SYNC = (
     errno.ENOTSUP,
     errno.EOPNOTSUPP,
 )
-# Bytes that are read at once.
+# Bytes of one read.
 BLOCK = 2**20
-# What a system answers of a path where nothing is.
+# Errors of a path where nothing is.
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
-# Expression for the names that folders have until they are whole, made of one
-# for the names that they get then.
+# Expression for the temporary names of folders; `{}` is one for their names.
 NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
-# Of a JSON object that was written with it: the SHA-256 of all else in it.
+# Key of a JSON object's seal: the SHA-256 of everything else in it.
 SEAL = "content_sha256"
 
 Found = TypeVar("Found")
@@ -63,11 +60,7 @@ Read = TypeVar("Read")
 
 
 def sync(path: str) -> None:
-    """Waits until a file's content, or a folder's names, are on the disk.
-
-    Raises:
-        OSError: the disk has not taken it.
-    """
+    """Syncs a file's content, or a folder's names; may raise `OSError`."""
     if "://" in path:
         return
     try:
@@ -82,25 +75,18 @@ def sync(path: str) -> None:
 
 
 def sync_all(folder: str) -> None:
-    """Syncs a local folder with all that is in it; raises as `sync`."""
+    """Syncs a local folder and everything in it; raises as `sync`."""
     for path, _, names in os.walk(folder):
         for name in (*names, ""):
             sync(os.path.join(path, name))
 
 
 def replace(written: str, path: str) -> None:
-    """Gives a file that is written its name.
-
-    It is on the disk before it has the name, and has the name there when this
-    returns.
-
-    Args:
-        written: the file.
-        path: its name, on the same disk; a file that has it is replaced.
+    """Syncs a file, renames it to `path` on the same disk, and syncs that.
 
     Raises:
         tf.errors.OpError, OSError: it cannot be renamed or synced.
-        UserError: its folder is gone that this process holds.
+        UserError: the folder that this process holds is gone.
     """
     folder_lock.check(path)
     sync(written)
@@ -109,7 +95,7 @@ def replace(written: str, path: str) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder, and those above it that are missing.
+    """Makes a folder and its missing parents, and syncs their names.
 
     Raises:
         tf.errors.OpError, OSError: it cannot be made.
@@ -128,12 +114,12 @@ def make_folder(path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The path from the root, so that it holds from another folder."""
+    """The absolute path; that of a remote file is one already."""
     return path if "://" in path else os.path.abspath(path)
 
 
 def is_same(path: str, other: str) -> bool:
-    """Whether two paths of files that are there lead to the same one."""
+    """Whether two paths lead to one file; local ones must exist."""
     if "://" in path + other:
         return path == other
     return os.path.samefile(path, other)
@@ -141,7 +127,7 @@ def is_same(path: str, other: str) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Makes one line of what the system or TensorFlow says of a path."""
+    """Turns errors of the system or TensorFlow into a `UserError`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -151,90 +137,76 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder is there.
+    """Whether a file or folder exists.
 
     Raises:
-        UserError: the path's kind (as `s3://`) cannot be read at all, or a
-            folder above it may not be looked into.
+        UserError: no file system of the path's kind (as `s3://`) is known, or a
+            parent folder may not be read.
     """
     with _reading(path):
         try:
             found = tf.io.gfile.exists(path)
             if not found and "://" not in path:
-                # What cannot be seen, by its rights or by a network that is
-                # down, may be there all the same.
+                # What cannot be seen, for want of rights or of a network, may
+                # exist.
                 os.stat(path)
             return found
         except OSError as error:
             if error.errno not in NOT_THERE:
                 raise
         except ValueError:
-            # It cannot be a path at all.
+            # No path, as with a null byte.
             pass
         return False
 
 
 def is_folder(path: str) -> bool:
-    """Whether a folder is there; raises as `exists`."""
+    """Whether a folder exists; raises as `exists`."""
     return exists(path) and tf.io.gfile.isdir(path)
 
 
 def names(path: str) -> List[str]:
-    """The names of all that is in a local folder, in order.
-
-    Raises:
-        UserError: it is not there, or cannot be read.
-    """
+    """The sorted names in a local folder; raises as `listed`."""
     with _reading(path):
         return sorted(os.listdir(path))
 
 
 def listed(path: str) -> List[str]:
-    """The names of all that is in a folder, local or `gs://`.
+    """The names in a folder, local or `gs://`.
 
     Raises:
-        UserError: it is not there, or cannot be read.
+        UserError: it does not exist, or cannot be read.
     """
     with _reading(path):
         return tf.io.gfile.listdir(path)
 
 
 def folders(path: str) -> List[str]:
-    """The names of the folders in a folder, in order.
-
-    Raises:
-        UserError: it is not there, or cannot be read.
-    """
+    """The sorted names of the folders in a folder; raises as `listed`."""
     if not is_folder(path):
         raise UserError(f"there is no folder {path}")
-    # Of a bucket, names of folders end with a slash.
+    # In a bucket, names of folders end with a slash.
     names = [name.rstrip("/") for name in listed(path)]
     return sorted(n for n in names if is_folder(os.path.join(path, n)))
 
 
 def size(path: str) -> int:
-    """Bytes of a file.
-
-    Raises:
-        UserError: it is missing, or cannot be read.
-    """
+    """Bytes of a file; raises `UserError` if it cannot be read."""
     with _reading(path):
         return tf.io.gfile.stat(path).length
 
 
 def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
-    """Checks that a path leads to no pipe or device, if it is local.
-
-    To open a pipe is to wait for whoever writes into it, and TensorFlow cannot
-    read it then. A device may have no end.
+    """Refuses a local pipe, which would block, or device, which may not end.
 
     Args:
-        path: where nothing may be.
-        what: what the file is, for the error's text.
-        is_replaced: by another file, which /dev/stdout may not be either.
+        path: where nothing need be.
+        what: the kind of file, for the message.
+        is_replaced: whether a file is to take its place; then /dev/stdout is
+            refused too.
 
     Raises:
-        UserError: it leads to one.
+        UserError: the path leads to one.
     """
     if "://" in path:
         return
@@ -253,40 +225,47 @@ def read_bytes(path: str, what: str) -> bytes:
 
     Args:
         path: local or `gs://`.
-        what: what the file is, for the error's text.
+        what: the kind of file, for messages.
 
     Raises:
         UserError: the file is missing, is a folder, a pipe or a device, or
             cannot be read.
     """
-    # TensorFlow alone would ask what size the file of this name has by now.
     return b"".join(blocks(path, what))
 
 
 def blocks(path: str, what: str) -> Iterator[bytes]:
-    """The content of a file part by part, as `read_bytes`."""
+    """The content of a file in blocks; else as `read_bytes`."""
     with _opened(path, what) as file:
         yield from iter(functools.partial(file.read, BLOCK), b"")
 
 
 @contextlib.contextmanager
-def _opened(path: str, what: str) -> Iterator[Any]:
-    """A file to read bytes from, whose errors are those of `read_bytes`."""
+def _opened(path: str, what: str) -> Iterator[BinaryIO]:
+    """Opens a file, a remote one as a local copy; raises as `read_bytes`."""
     if is_folder(path):
         raise UserError(f"{what} {path} is a folder, expected a file")
     check_plain(path, what)
+    missing = f"{what} {path} does not exist"
+    if not exists(path):
+        raise UserError(missing)
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            yield file
-    except tf.errors.NotFoundError as error:
-        raise UserError(f"{what} {path} does not exist") from error
-    except tf.errors.OpError as error:
-        why = error.message
+        with contextlib.ExitStack() as until_end:
+            local = path
+            if "://" in path:
+                folder = until_end.enter_context(temporary_folder())
+                local = os.path.join(folder, "copy")
+                tf.io.gfile.copy(path, local)
+            yield until_end.enter_context(open(local, "rb"))
+    except (tf.errors.NotFoundError, FileNotFoundError) as error:
+        raise UserError(missing) from error
+    except (tf.errors.OpError, OSError) as error:
+        why = getattr(error, "message", "") or error.strerror
         raise UserError(f"cannot read {what} {path}: {why}") from error
 
 
 def read_text(path: str, what: str) -> str:
-    """The content of a UTF-8 file, a leading byte-order mark dropped.
+    """The content of a UTF-8 file without a byte-order mark.
 
     Raises:
         UserError: as `read_bytes`, or the bytes are not UTF-8.
@@ -302,47 +281,24 @@ def read_text(path: str, what: str) -> str:
         ) from error
 
 
-class _Reader(io.RawIOBase):
-    """What a file of TensorFlow's lacks for `io` to read from it."""
-
-    def __init__(self, file: tf.io.gfile.GFile):
-        self._file = file
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills a part of the buffer, and tells how much."""
-        content = self._file.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)
-
-
 def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
-    """The lines of a UTF-8 file one by one, each with its line break.
-
-    The file is never in memory as a whole.
+    """Streams the lines of a UTF-8 file, each with its line break.
 
     Args:
         path: local or `gs://`.
-        what: what the file is, for the error's text.
-        newline: what ends a line, as for `open`: "" for any line break.
+        what: the kind of file, for messages.
+        newline: the line break, as for `open`: "" for any.
 
     Raises:
-        UserError: as `read_text` or `json_lines.plain_lines`, or the file is
-            another one by now; earlier lines may have been yielded.
+        UserError: as `read_text` or `json_lines.plain_lines`, or the file has
+            changed; earlier lines may have been yielded.
     """
     with _opened(path, what) as file:
-        text = io.TextIOWrapper(
-            io.BufferedReader(_Reader(file), BLOCK),
-            encoding="utf-8-sig",
-            newline=newline,
-        )
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
         try:
             yield from json_lines.plain_lines(text, path)
         except UnicodeDecodeError as error:
-            # It knows the line.
+            # Raises with the number of the line.
             read_text(path, what)
             raise UserError(
                 f"{what} {path} has changed while it was read; start the same "
@@ -351,11 +307,7 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
 
 
 def read_json(path: str, what: str) -> Any:
-    """The value that a JSON file holds.
-
-    Raises:
-        UserError: as `read_text`, or the text is not JSON.
-    """
+    """The value of a JSON file; raises as `read_text`, or if it is no JSON."""
     try:
         return json.loads(read_text(path, what))
     except (ValueError, RecursionError) as error:
@@ -365,20 +317,20 @@ def read_json(path: str, what: str) -> Any:
 def read_object(
     path: str, what: str, keys: Mapping[str, type]
 ) -> Dict[str, Any]:
-    """The object that a JSON file holds, its parts checked to be of a type.
+    """The object of a JSON file, with its types checked.
 
-    If it was written with a seal, that is checked too, and left out.
+    A seal is checked too, and left out.
 
     Args:
         path: of the file.
-        what: what the file is, for the error's text.
-        keys: dotted key -> type of what is there. The last part of a key may
-            end with `?`: it may be missing, or null, and all below it. It may
-            hold `*`: all keys of this form. A whole number is a float, too.
+        what: the kind of file, for messages.
+        keys: dotted key -> type. A last part that ends with `?` may be missing
+            or null, with everything below it; one with `*` means all keys that
+            match. An int is a float, too.
 
     Raises:
-        UserError: as `read_json`, or a part is missing or of another type, or
-            the seal is of another content, or it could not be written again.
+        UserError: as `read_json`, or a key is missing or of another type, or
+            the seal does not fit, or the object could not be written again.
     """
     value = read_json(path, what)
     json_lines.check_writable(value, path, what)
@@ -423,13 +375,9 @@ def read_object(
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Makes one line of what comes of a full disk, and others like it.
+    """Turns errors of a write, as of a full disk, into a `UserError`.
 
-    Args:
-        what: what is written, for the error's text.
-
-    Raises:
-        UserError: the system or TensorFlow has raised an error.
+    `what` is written, for the message.
     """
     try:
         yield
@@ -444,77 +392,66 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def write_parts(path: str, parts: Iterable[bytes]) -> None:
-    """Writes a whole file part by part, replacing an old one at once.
+    """Writes a file in parts, and replaces an old one when it is whole.
 
     Raises:
-        UserError: the disk is full, the place cannot be written, or is not
-            the folder any more that this process holds.
+        UserError: the disk is full, the place cannot be written, or the folder
+            that this process holds is gone.
     """
     folder_lock.check(path)
     check_plain(path, "the output", is_replaced=True)
-    # Several machines may write here, with equal process numbers.
+    # Processes of several machines may have the same number.
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
         with writing(path):
             with tf.io.gfile.GFile(temporary, "wb") as file:
-                # Without any part, too, there is a file.
+                # Makes the file even if there are no parts.
                 file.write(b"")
                 for part in parts:
                     file.write(part)
             replace(temporary, path)
     finally:
-        # The folder may be gone, or may not be written any more.
+        # The folder may be gone, or read-only by now.
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.exists(temporary):
                 tf.io.gfile.remove(temporary)
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes a whole UTF-8 file, as `write_bytes`."""
-    write_bytes(path, text.encode("utf-8"))
+    """Writes a whole UTF-8 file, as `write_parts`."""
+    write_parts(path, (text.encode("utf-8"),))
 
 
 def write_json(path: str, value: Any) -> None:
-    """Writes a value as indented JSON, as `write_bytes`.
-
-    Raises:
-        UserError: as `write_bytes`.
-        ValueError: as `json_text`.
-    """
+    """Writes a value as indented JSON; raises as `write_parts`, `json_text`."""
     write_text(path, json_text(value))
 
 
 def write_sealed(path: str, value: Mapping[str, Any]) -> None:
-    """Writes a JSON object with a seal, by which `read_object` knows it.
+    """Writes a JSON object with a seal, which `read_object` checks.
 
-    Raises:
-        UserError: as `write_bytes`.
-        ValueError: as `json_text`.
+    Raises as `write_json`.
     """
     rest = {key: part for key, part in value.items() if key != SEAL}
-    # As it will be read: with texts as keys, and lists for tuples.
+    # As JSON gives it back: keys are strings, tuples are lists.
     rest = json.loads(json_text(rest))
     write_json(path, {**rest, SEAL: _seal(rest)})
 
 
 def _seal(value: Mapping[str, Any]) -> str:
-    """The SHA-256 of an object, however its file is laid out."""
+    """The SHA-256 of an object, independent of the file's layout."""
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def json_text(value: Any) -> str:
-    """A value as indented JSON.
-
-    Raises:
-        ValueError: a number is infinite or none, which JSON does not have.
-    """
+    """A value as indented JSON; raises `ValueError` for NaN and infinity."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return text + "\n"
 
 
 def prepare_folder(path: str) -> None:
-    """Makes a folder, local or `gs://`, and checks that it can be written.
+    """Makes a folder, local or `gs://`, and tries to write into it.
 
     Raises:
         UserError: it cannot be made or written.
@@ -539,11 +476,7 @@ def prepare_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """An empty local folder, deleted at the end.
-
-    Raises:
-        UserError: no place for it can be written.
-    """
+    """An empty local folder, deleted at the end; may raise `UserError`."""
     try:
         folder = tempfile.mkdtemp()
     except OSError as error:
@@ -559,16 +492,16 @@ def temporary_folder() -> Iterator[str]:
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A hidden folder beside `path`, which becomes that when all is written.
+    """A hidden folder that is renamed to `path` when the block ends.
 
-    A killed process leaves it there: see `NEW_FOLDER`.
+    A killed process leaves it behind under a name as of `NEW_FOLDER`.
 
     Args:
-        path: of a local folder that is not there yet, or is empty.
+        path: a local folder that does not exist, or is empty.
 
     Raises:
-        UserError: it is there with content, or cannot be written; or the folder
-            around it is gone that this process holds.
+        UserError: it has content, or cannot be written; or the parent folder
+            that this process holds is gone.
     """
     parent, name = os.path.split(os.path.abspath(path))
     hidden = os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
@@ -581,9 +514,9 @@ def new_folder(path: str) -> Iterator[str]:
             make_folder(hidden)
             yield hidden
             sync_all(hidden)
-            # TensorFlow makes a folder anew that is gone.
+            # TensorFlow may have made a deleted folder again.
             folder_lock.check(path)
-            # What has come into the folder meanwhile is not written over.
+            # Fails if files have come into the folder meanwhile.
             os.rename(hidden, path)
             sync(parent)
     finally:
@@ -593,19 +526,19 @@ def new_folder(path: str) -> Iterator[str]:
 def check_disk_space(
     path: str, needed: int, flag: str = "--output_dir"
 ) -> None:
-    """Checks that a folder's disk has room.
+    """Checks that a local folder's disk has room.
 
     Args:
-        path: the folder; of one that is not local nothing is known.
-        needed: bytes to be written at most.
-        flag: that names the folder.
+        path: the folder; a remote one has.
+        needed: most bytes that are to be written.
+        flag: that names the folder, for the message.
 
     Raises:
-        UserError: there is less, or the folder is gone.
+        UserError: there is less room, or the folder is gone.
     """
     if "://" in path:
         return
-    # Results and logs beside.
+    # For results and logs.
     needed += 2**20
     with _reading(path):
         free = shutil.disk_usage(path).free
@@ -620,14 +553,15 @@ def check_disk_space(
 def read_newest(
     find: Callable[[], Found], read: Callable[[Found], Read]
 ) -> Read:
-    """Reads what is found, and looks again if that has gone meanwhile.
+    """Reads the newest version, and tries again if a newer one replaced it.
 
     Args:
-        find: tells which is the newest, as a value that can be compared.
-        read: reads it.
+        find: the newest version, as a value that can be compared.
+        read: reads a version.
 
     Raises:
-        UserError: as `find`, or as `read` of what is still the newest.
+        UserError: as `find`, or as `read` of a version that is still the
+            newest.
     """
     found = find()
     while True:

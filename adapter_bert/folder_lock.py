@@ -1,14 +1,13 @@
 """One process at a time writes into a folder.
 
-The lock goes with the process that holds it, however that ends, also on a
-disk that several machines share. Its file stays: deleted, two processes could
-hold locks on two files of one name. Remote folders (`gs://`) have no locks.
+The lock (flock) ends with the process that holds it, also on a disk that
+several machines share. Its file is never deleted, since two processes could
+then lock two files of one name. Remote folders (`gs://`) have no locks.
 
-So a lock tells what a killed process has left under a temporary name from what
-a living one writes. Whoever gets the lock deletes it.
+Whoever gets the lock deletes temporary files, which a killed process left.
 
-A folder may be moved away or unmounted while a process writes into it, and
-another may come into its place. So whoever writes asks `check` first.
+A folder may be moved or unmounted while a process writes into it, and another
+may take its place; so `check` precedes every write.
 """
 
 import contextlib
@@ -24,22 +23,17 @@ from absl import logging
 
 from adapter_bert.errors import UserError
 
-# Of a run. Not `lock`: a sweep holds that of its run's folder.
+# The lock of a run; a sweep holds `lock` in the same folder.
 RUN_LOCK = "run.lock"
-# What file systems without locks answer.
+# Errors of file systems without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
-# What this process holds: of each folder its path from the root, and what it
-# was when it was locked.
+# The folders that this process holds: absolute path, and stat when locked.
 _held: List[Tuple[str, os.stat_result]] = []
 
 
 def check(path: str) -> None:
-    """Checks that a folder is still there, before a file is written into it.
-
-    Args:
-        path: of the file; nothing is known of it unless this process holds a
-            folder that it lies in.
+    """Checks that the held folder of a file to be written is still there.
 
     Raises:
         UserError: the folder is gone, or another one is in its place.
@@ -58,7 +52,7 @@ def check(path: str) -> None:
 
 
 def _is_still(path: str, before: os.stat_result) -> bool:
-    """Whether a path leads to the file or folder that it led to before."""
+    """Whether a path still leads to the same file or folder."""
     try:
         return os.path.samestat(before, os.stat(path))
     except OSError:
@@ -72,32 +66,35 @@ def hold(
     wait: bool = False,
     unfinished: str = "",
 ) -> Iterator[bool]:
-    """Holds the lock of a folder, which must be there.
+    """Holds the lock of an existing folder.
 
     Args:
         folder: local, or `gs://`, where nothing is locked.
-        lock_file: name of the file in it that is locked.
-        wait: whether to wait until no other process holds it.
-        unfinished: expression for the names, in the folder, of what is
-            written under this lock. What killed processes have left of it is
-            deleted once it is locked.
+        lock_file: name of the locked file in it.
+        wait: whether to wait for another process that holds the lock.
+        unfinished: expression for the names of temporary files that are written
+            under this lock; those of killed processes are deleted.
 
     Yields:
-        Whether it is locked; not where a disk has no locks.
+        Whether the folder is locked; False where a disk has no locks.
 
     Raises:
-        UserError: another process holds it, its file cannot be written, or
-            the folder was taken away while this process waited; or it is gone
-            and that has led to another error.
+        UserError: another process holds the lock, its file cannot be written,
+            or the folder has gone.
     """
     if "://" in folder:
         yield False
         return
     path = os.path.join(folder, lock_file)
     try:
-        # Read as well: what the holder has written.
+        # Read as well: it names the holder.
         file = open(
-            path, "a+", encoding="utf-8", errors="replace", opener=_open
+            path,
+            "a+",
+            encoding="utf-8",
+            errors="replace",
+            # A link that someone put there is not followed.
+            opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666),
         )
     except OSError as error:
         is_link = error.errno == errno.ELOOP
@@ -132,7 +129,12 @@ def hold(
             )
         else:
             is_locked = True
-            _sign(file)
+            with contextlib.suppress(OSError):
+                # A full disk is noticed by later writes. The file's own buffer
+                # would fail again on close.
+                file.truncate(0)
+                text = f"process {os.getpid()} on {socket.gethostname()}\n"
+                os.write(file.fileno(), text.encode())
         with _known(folder, path, file.fileno()):
             if is_locked and unfinished:
                 _delete_left(folder, unfinished)
@@ -141,16 +143,14 @@ def hold(
 
 @contextlib.contextmanager
 def share(folder: str, unfinished: str) -> Iterator[None]:
-    """Holds a lock of a local folder that several processes may hold at once.
+    """Holds a shared lock of a local folder, without a lock file.
 
-    It needs no file. Nothing is locked or deleted where a disk has no such
-    locks.
+    Nothing is locked or deleted where a disk has no such locks.
 
     Args:
         folder: its path.
-        unfinished: expression for the names, in the folder, of what is
-            written under this lock. What killed processes have left of it is
-            deleted if no other process holds the lock.
+        unfinished: as of `hold`; files are deleted if no other process holds
+            the lock.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -164,31 +164,26 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
 
 
 def _delete_left(folder: str, unfinished: str) -> None:
-    """Deletes what killed processes have left, as far as it can be deleted.
+    """Deletes temporary files of killed processes, as far as that is allowed.
 
-    Nobody else may hold the lock under which it is written.
+    No other process may hold the lock.
     """
     found = []
     with contextlib.suppress(OSError):
-        # What follows tells of a folder that cannot be read.
+        # Later reads tell of a folder that cannot be read.
         found = os.listdir(folder)
     for name in filter(re.compile(unfinished).fullmatch, found):
         path = os.path.join(folder, name)
         logging.info("deleting %s, left by a killed process", path)
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):
-            # It is a file, or a link.
+            # A file or a link.
             os.unlink(path)
 
 
 @contextlib.contextmanager
 def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
-    """Has `check` know a folder.
-
-    Args:
-        folder: its path.
-        lock: that of its lock's file.
-        opened: the number of that file, which is open.
+    """Tells `check` of a folder, its lock file, and that file's descriptor.
 
     Raises:
         UserError: it is another folder by now.
@@ -209,26 +204,8 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
     except UserError:
         raise
     except Exception:
-        # Libraries tell in many ways of a folder that is gone.
+        # Libraries raise many errors for a folder that is gone.
         check(folder)
         raise
     finally:
         _held.remove(found)
-
-
-def _open(path: str, how: int) -> int:
-    """Opens a file, but not what a link of its name leads to.
-
-    Whoever made the folder may have put one there, and the file is written.
-    """
-    return os.open(path, how | os.O_NOFOLLOW, 0o666)
-
-
-def _sign(file) -> None:
-    """Writes which process holds the lock."""
-    with contextlib.suppress(OSError):
-        # A full disk is found by what follows.
-        file.truncate(0)
-        text = f"process {os.getpid()} on {socket.gethostname()}\n"
-        # Not by the file's buffer, whose rest would fail again at its closing.
-        os.write(file.fileno(), text.encode())

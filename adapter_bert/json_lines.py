@@ -1,4 +1,4 @@
-"""Lines of files, and values of JSON: objects, and texts under their keys."""
+"""Lines of files, and objects and texts in JSON."""
 
 import itertools
 import json
@@ -7,24 +7,18 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from adapter_bert.errors import UserError, first_line
 
-# Of lists and objects in one another.
+# Levels of nested lists and objects.
 MOST_LEVELS = 100
 BYTE_ORDER_MARK = "\ufeff"
-# What Python makes of a number as 1e400.
+# Python's values for numbers such as 1e400.
 INFINITE = (math.inf, -math.inf)
 
 
 def check_writable(value: Any, path: str, what: str) -> None:
-    """Checks that what was read of a JSON file can be written as JSON again.
+    """Raises UserError if a value, read from JSON, cannot be written again.
 
-    Args:
-        value: that Python has read.
-        path: of the file, for messages.
-        what: what the file is, for messages.
-
-    Raises:
-        UserError: it cannot: Python reads NaN and half a character, which JSON
-            does not have, and goes deeper than it writes.
+    Python reads NaN, half a character and levels that it cannot write. `path`
+    and the file's kind, `what`, are for messages.
     """
     level, depth = [value], 0
     while level:
@@ -49,18 +43,14 @@ def check_writable(value: Any, path: str, what: str) -> None:
 
 
 def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
-    """Lines without byte-order marks, which files have that were joined.
+    """Lines without byte-order marks, which joined files have in the middle.
 
-    Args:
-        lines: with their line breaks.
-        name: where they are from, for messages.
-
-    Raises:
-        UserError: they are one line, with carriage returns in it.
+    Raises UserError with the source's name if lines end with carriage returns
+    alone.
     """
     first = list(itertools.islice(lines, 1))
     if first and "\r" in first[0].rstrip("\r\n"):
-        # Nothing is waited for unless it is needed.
+        # Only now, since a second line may have to be waited for.
         first += itertools.islice(lines, 1)
         if len(first) == 1:
             raise UserError(
@@ -72,11 +62,7 @@ def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
 
 
 def parse_object(line: str) -> Dict[str, Any]:
-    """The object of a line.
-
-    Raises:
-        ValueError: the line is no JSON, or no object, or has a key twice.
-    """
+    """A line's object; raises ValueError for other JSON or repeated keys."""
     try:
         value = json.loads(
             line,
@@ -91,12 +77,12 @@ def parse_object(line: str) -> Dict[str, Any]:
 
 
 def _refuse_constant(text: str) -> None:
-    """JSON has no `NaN` and no `Infinity`, though Python reads them."""
+    """Refuses `NaN` and `Infinity`, which Python reads and JSON lacks."""
     raise ValueError(f"{text} is no value")
 
 
 def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object, of whose keys none is given twice."""
+    """An object without repeated keys."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a key is given twice among {list_keys(values)}")
@@ -104,26 +90,17 @@ def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def list_keys(keys: Iterable[str]) -> str:
-    """Names of keys or columns for messages: quoted, so that blanks show."""
+    """Names for messages, quoted to show blanks."""
     return ", ".join(map(repr, keys))[:200] or "none"
 
 
 def text_at(values: Mapping[str, Any], name: str) -> str:
-    """What an object has under a key, as text.
-
-    Raises:
-        ValueError: nothing, or neither a text nor a number.
-    """
+    """A text or number of an object, as text; raises ValueError without one."""
     return _as_text(name, _value_at(values, name))
 
 
 def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
-    """The list that an object has under a key, as texts.
-
-    Raises:
-        ValueError: nothing, or no list, or something in it is neither a text
-            nor a number.
-    """
+    """A list of texts or numbers of an object, as texts, or ValueError."""
     value = _value_at(values, name)
     if not isinstance(value, list):
         raise ValueError(
@@ -134,11 +111,7 @@ def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
 
 
 def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
-    """The list of texts that an object has under a key.
-
-    Raises:
-        ValueError: nothing, or something else.
-    """
+    """A list of texts of an object; raises ValueError without one."""
     value = _value_at(values, name)
     if not isinstance(value, list) or not all(
         isinstance(text, str) for text in value
@@ -156,7 +129,7 @@ def _value_at(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _as_text(name: str, value: Any) -> str:
-    """A text, a number, `true` or `false` as a cell of a table has it."""
+    """A text, a number or a boolean as a cell of a table shows it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
@@ -167,7 +140,7 @@ def _as_text(name: str, value: Any) -> str:
 
 
 def _check(name: str, text: str) -> str:
-    """The text, if it can be written."""
+    """The text, unless it has half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,24 +1,25 @@
 """The optimizer: BERT's learning-rate schedule, clipping and Adam.
 
-One definition of the mathematics, over plain tensors and variables; engines
-bring the gradients, added up over devices.
+One definition of the mathematics, over plain tensors and variables, for all
+engines.
 """
 
 import dataclasses
 import functools
 import math
 import re
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
+# Suffixes of the averages that Adam keeps of each variable's gradients.
+SLOTS = ("adam_m", "adam_v")
 # Searched in variable names, as google-research/bert does.
 NO_DECAY = re.compile(r"LayerNorm|layer_norm|bias")
-# Before the names of one task's variables among several tasks', of which it
-# says nothing: a task may be called bias.
+# Prefix of one task's variables among several; a task may be called bias.
 TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 
@@ -34,8 +35,8 @@ class Schedule:
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
     the end of the warm-up. The published code reads the step counter while
-    its increment is under way; runs of it show the incremented value, so
-    steps count from 1 here.
+    the counter is incremented; in practice it reads the new value, so steps
+    count from 1 here.
     """
 
     learning_rate: float
@@ -65,13 +66,13 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a tuning method wants its variables updated.
+    """The optimizer's treatment of a tuning method's variables.
 
     Attributes:
-        undecayed: a regular expression: variables whose names contain it do
-            not decay, nor do biases and LayerNorms.
-        rate_scales: (regular expression, factor): what a variable's learning
-            rate is multiplied by if its name contains the expression.
+        undecayed: regular expression, searched in names of variables that do
+            not decay, in addition to biases and LayerNorms.
+        rate_scales: (regular expression, factor) for the learning rates of
+            variables whose names contain the expression.
     """
 
     undecayed: str = r"^$"
@@ -85,7 +86,7 @@ class Recipe:
         return WEIGHT_DECAY
 
     def rate_scale_of(self, name: str) -> float:
-        """What a variable's learning rate is multiplied by."""
+        """The factor of a variable's learning rate."""
         for pattern, factor in self.rate_scales:
             if re.search(pattern, name):
                 return factor
@@ -103,42 +104,38 @@ class AdamWeightDecay:
     def __init__(
         self,
         variables: Sequence[Tuple[str, Any]],
+        slots: Mapping[str, Any],
         schedule: Schedule,
-        create_slot: Callable[[str, Tuple[int, ...]], Any],
         recipe: Recipe = Recipe(),
         bias_correction: bool = False,
     ):
-        """Creates two slots for each variable.
+        """Takes the variables and two slots for each.
 
         Args:
             variables: (name, float32 variable) of everything that is trained.
-            schedule: tells the learning rate.
-            create_slot: makes a zero variable from a name and a shape.
+            slots: `<name>/<slot>` -> variable of the same shape, for `SLOTS`.
+            schedule: learning rates.
             recipe: of the tuning method.
-            bias_correction: whether the averages of young runs are divided by
-                the weight that they have gathered.
+            bias_correction: whether the averages of the first steps are divided
+                by the weight that they have gathered.
         """
-        self.schedule = schedule
-        self.bias_correction = bias_correction
-        self.variables = [variable for _, variable in variables]
-        self.updates = [
-            functools.partial(
-                update_variable,
-                recipe.decay_of(name),
-                recipe.rate_scale_of(name),
-            )
-            for name, _ in variables
-        ]
-        self.slots = [
-            tuple(
-                create_slot(f"{name}/{slot}", tuple(variable.shape))
-                for slot in ("adam_m", "adam_v")
+        self._schedule = schedule
+        self._bias_correction = bias_correction
+        self._updates = [
+            (
+                functools.partial(
+                    update_variable,
+                    recipe.decay_of(name),
+                    recipe.rate_scale_of(name),
+                ),
+                variable,
+                *(slots[f"{name}/{slot}"] for slot in SLOTS),
             )
             for name, variable in variables
         ]
 
-    def rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """What the update of a step depends on beside the gradients.
+    def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """The scalars of a step's update.
 
         Args:
             step: integer [], counted from 1.
@@ -147,40 +144,61 @@ class AdamWeightDecay:
             The learning rate, float32 []; with bias correction also
             `1 - BETA_1^step` and `1 - BETA_2^step`, float32 [].
         """
-        rates = (self.schedule(step),)
-        if self.bias_correction:
+        rates = (self._schedule(step),)
+        if self._bias_correction:
             count = tf.cast(step, tf.float32)
-            # Not 1 - beta^step, which cancels at the first steps.
+            # Not 1 - beta^step, which cancels in the first steps.
             rates += tuple(
                 -tf.math.expm1(count * math.log(beta))
                 for beta in (BETA_1, BETA_2)
             )
         return rates
 
-    def apply(
-        self,
-        gradients: Sequence[tf.Tensor],
-        rates: Sequence[Any],
-        on_device: Callable = lambda update, *args: update(*args),
-    ) -> List[Any]:
-        """Updates variables and slots by one step.
+    def train(
+        self, loss: tf.Tensor, gradients: Sequence[tf.Tensor], step: tf.Variable
+    ) -> Tuple[tf.Tensor, List[tf.Operation]]:
+        """Adds up over all devices, clips, and updates every copy alike.
+
+        Called on each device, or on the only one. Every device computes the
+        same update of its own copy, so no variable has to travel.
 
         Args:
-            gradients: float32, one for each variable, the mean over the whole
-                batch, clipped (`clip`).
-            rates: of this step, as of `rates`.
-            on_device: called as (update, variable, *arguments), does the
-                update wherever the variable lives.
+            loss: float32 [], this device's share.
+            gradients: float32, this device's shares, one for each variable.
+            step: integer [], steps done before; counted up by one.
 
         Returns:
-            The assignments, for graphs to run.
+            The whole batch's loss, float32 [], and the updates, for graphs to
+            run.
         """
-        return [
-            on_device(update, variable, m, v, gradient, *rates)
-            for variable, (m, v), gradient, update in zip(
-                self.variables, self.slots, gradients, self.updates
-            )
-        ]
+        replica = tf.distribute.get_replica_context()
+        loss, *gradients = replica.all_reduce(
+            tf.distribute.ReduceOp.SUM, [loss, *gradients]
+        )
+        rates = self._rates(tf.convert_to_tensor(step) + 1)
+
+        def update(strategy, gradients, *rates) -> List[tf.Operation]:
+            on_device = strategy.extended.update
+            updates = [
+                on_device(
+                    variable, apply, (m, v, gradient, *rates), group=False
+                )
+                for (apply, variable, m, v), gradient in zip(
+                    self._updates, gradients
+                )
+            ]
+            # Everything else of this step reads the step before it is counted.
+            with tf.control_dependencies(tf.nest.flatten(updates)):
+                updates.append(
+                    on_device(
+                        step,
+                        lambda step: tf.group(step.assign_add(1)),
+                        group=False,
+                    )
+                )
+            return tf.nest.flatten(updates)
+
+        return loss, replica.merge_call(update, args=(clip(gradients), *rates))
 
 
 def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
@@ -200,25 +218,21 @@ def update_variable(
 ) -> tf.Operation:
     """One step of Adam for one variable and its two slots.
 
-    TensorFlow's fused kernel does it in one pass; with powers of 0 it does not
-    correct the bias of young averages. It computes 1 - beta in float32, which
-    makes `v` 1.3e-5 of itself smaller. Its own correction would leave epsilon
-    as it is; Kingma and Ba add epsilon to the corrected root, so that here
-    rate and epsilon are both scaled: `(m / c1) / (sqrt(v / c2) + epsilon)` is
+    Uses TensorFlow's fused kernel; with beta powers of 0 it corrects no bias.
+    The kernel computes 1 - beta in float32, so `v` is smaller by 1.3e-5 of
+    itself. Kingma and Ba add epsilon to the corrected root, so the correction
+    scales both rate and epsilon: `(m / c1) / (sqrt(v / c2) + epsilon)` is
     `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`.
 
     Args:
         weight_decay: share of the rate by which the variable shrinks.
-        rate_scale: what the rate is multiplied by.
+        rate_scale: factor of the rate.
         variable: float32 [...].
-        m_slot: like it, average of gradients.
-        v_slot: like it, average of their squares.
-        gradient: like it, clipped.
+        m_slot: same shape, average of gradients.
+        v_slot: same shape, average of their squares.
+        gradient: same shape, clipped.
         learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `AdamWeightDecay.rates`.
-
-    Returns:
-        The update.
+        *corrections: none, or c1 and c2 as of `AdamWeightDecay._rates`.
     """
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:
@@ -229,8 +243,8 @@ def update_variable(
         adam_rate, epsilon = rate * root / corrections[0], EPSILON * root
     decayed = []
     if weight_decay:
-        # In TensorFlow 1 graphs nothing else keeps the forward pass from
-        # reading what has decayed already.
+        # In TensorFlow 1 graphs, nothing else keeps the forward pass from
+        # reading the decayed value.
         with tf.control_dependencies([gradient]):
             value = tf.convert_to_tensor(variable)
             decayed = [variable.assign(value * (1.0 - weight_decay * rate))]

@@ -1,9 +1,8 @@
 """Progress of long work: a bar on a terminal, log lines elsewhere, curves.
 
 Curves are TensorBoard's: scalars by step, in a file of events. TensorBoard's
-own writer makes a folder anew that is gone, tells of a write that has failed
-from another thread, and leaves the order of a run's files, by which curves are
-put together, to the clock.
+own writer would make a deleted folder again, report failed writes from another
+thread, and name its files, whose order is that of the curves, by the clock.
 """
 
 import functools
@@ -23,7 +22,7 @@ from adapter_bert import files
 from adapter_bert.optimization import Schedule
 
 EVENT_FILE = re.compile(r"events\.out\.tfevents\.(\d{1,18})\..*")
-# What TensorBoard asks for, of <tensorboard/plugins/scalar/metadata.py>.
+# As TensorBoard expects, see <tensorboard/plugins/scalar/metadata.py>.
 PLUGIN = "scalars"
 FILE_VERSION = "brain.Event:2"
 # Seconds between log lines where no terminal shows a bar.
@@ -31,20 +30,18 @@ LOG_INTERVAL = 10.0
 
 
 class Curves:
-    """A new file of events in a folder, to be read after all that are there.
+    """A new file of events in a folder, read after all older ones.
+
+    Methods raise `UserError` where the file cannot be written.
 
     Attributes:
         path: of the file.
     """
 
     def __init__(self, folder: str):
-        """Makes the folder, if need be, and the file.
-
-        Raises:
-            UserError: they cannot be written.
-        """
+        """Makes the folder, if need be, and the file."""
         files.prepare_folder(folder)
-        # Greater than any name there, also if the clock has gone back.
+        # Greater than any older name, even if the clock has gone back.
         there = filter(None, map(EVENT_FILE.fullmatch, files.listed(folder)))
         numbers = [int(time.time()), *(int(match[1]) + 1 for match in there)]
         self.path = os.path.join(
@@ -61,11 +58,7 @@ class Curves:
         self.flush()
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Adds a point to a curve.
-
-        Raises:
-            UserError: it cannot be written.
-        """
+        """Adds a point to a curve."""
         metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
         metadata.plugin_data.plugin_name = PLUGIN
         summary = tf.compat.v1.Summary()
@@ -77,20 +70,12 @@ class Curves:
         self._write(step=step, summary=summary)
 
     def flush(self) -> None:
-        """Has other programs see all points.
-
-        Raises:
-            UserError: they cannot be written.
-        """
+        """Makes all points visible to other programs."""
         with self._writing():
             self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file.
-
-        Raises:
-            UserError: it cannot be written.
-        """
+        """Closes the file."""
         with self._writing():
             self._writer.close()
 
@@ -107,10 +92,10 @@ class Progress:
         """Starts to count.
 
         Args:
-            what: the work, as `train`.
+            what: name of the work, as `train`.
             total: units of the whole work.
-            unit: what is counted, as `examples`.
-            done: units that were done before.
+            unit: name of a unit, as `examples`.
+            done: units that an earlier process did.
         """
         self._what = what
         self._bar = tqdm.tqdm(
@@ -127,11 +112,11 @@ class Progress:
         self._began = self._logged = time.monotonic()
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows that `done` units are finished, with a note beside."""
+        """Shows `done` more units, with a note."""
         self._done += done
         if not self._bar.disable:
             if time.time() < self._bar.last_print_t:
-                # The clock has gone back, and the bar would stand still.
+                # The clock has gone back; the bar would freeze.
                 self._bar.unpause()
             self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(done)
@@ -174,10 +159,10 @@ class TrainingProgress:
         """Opens the curves' file.
 
         Args:
-            schedule: tells the number of steps and the learning rates.
-            first_step: steps that were done before.
+            schedule: learning rates and the number of steps.
+            first_step: steps that an earlier process did.
             batch_size: examples of a step.
-            log_dir: folder of the curves, or None for none.
+            log_dir: folder of the curves, or None for no curves.
             every_steps: distance of the curves' points, in steps.
 
         Raises:
@@ -197,13 +182,13 @@ class TrainingProgress:
         self._rate_time: Optional[float] = None
 
     def update(self, step: int, loss: float, is_timed: bool = True) -> None:
-        """Takes note that `step` steps are done, the last with this loss.
+        """Shows that `step` steps are done.
 
         Args:
             step: steps done.
-            loss: of the last of them.
-            is_timed: whether it has just been done; not where several are
-                told at once, but for the last of these.
+            loss: of the last step.
+            is_timed: whether the step has just ended; False for all but the
+                last of several steps that the device reports at once.
 
         Raises:
             UserError: the curves cannot be written.
@@ -221,7 +206,7 @@ class TrainingProgress:
             self._point_step = step
         if is_timed and self._rate_step < self._point_step:
             now = time.monotonic()
-            # The first interval holds the building of the graph: no rate.
+            # The first interval includes the tracing of the graph.
             if self._rate_time is not None:
                 self._curves.add_scalar(
                     "examples_per_second",

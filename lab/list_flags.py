@@ -4,14 +4,16 @@
 """
 
 import dataclasses
-import json
-import subprocess
-import sys
+import importlib
 from typing import Dict, List, Tuple
 
+import adapter_bert.start_tensorflow  # noqa: F401
+
+from absl.flags import FlagValues
+
 from adapter_bert import command_line
+from adapter_bert.flags import by_topic, default_of, define
 from adapter_bert.methods.registry import METHODS
-from adapter_bert.training.help_page import TOPICS
 
 # Programs that have most flags in common.
 GROUPS = (
@@ -19,25 +21,9 @@ GROUPS = (
     ("predict", "export"),
 )
 OTHERS = ("serve",)
-# Prints the flags of a program, in a process of its own: two programs may have
-# a flag of the same name.
-LIST = """
-import importlib, json, sys
-from absl import flags
-module = importlib.import_module("adapter_bert.commands." + sys.argv[1])
-module.define_flags()
-found = flags.FLAGS.get_key_flags_for_module(module.__name__)
-def default(flag):
-    if isinstance(flag.default, bool):
-        return str(flag.default).lower()
-    if flag.serializer and flag.default is not None:
-        return flag.serializer.serialize(flag.default)
-    return "" if flag.default is None else str(flag.default)
-print(json.dumps({flag.name: [default(flag), flag.help] for flag in found}))
-"""
 
-# Name -> (default, meaning)
-Flags = Dict[str, Tuple[str, str]]
+# Name -> (topic, default, meaning)
+Flags = Dict[str, Tuple[str, str, str]]
 
 
 def title(program: str) -> str:
@@ -48,17 +34,16 @@ def title(program: str) -> str:
 
 def flags_of(program: str) -> Flags:
     """The flags of a subcommand, without those of absl."""
-    found = json.loads(
-        subprocess.run(
-            [sys.executable, "-c", LIST, program],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        ).stdout
-    )
+    module = importlib.import_module(f"adapter_bert.commands.{program}")
+    known = define(module.SETTINGS, FlagValues())
     return {
-        name: (default, " ".join(meaning.split()).replace("|", r"\|"))
-        for name, (default, meaning) in found.items()
+        flag.name: (
+            topic,
+            default_of(flag),
+            " ".join(flag.help.split()).replace("|", r"\|"),
+        )
+        for topic, shown in by_topic(module.SETTINGS, known)
+        for flag in shown
     }
 
 
@@ -70,16 +55,14 @@ def table(*lines: Tuple[str, ...]) -> str:
 
 def flag_table(flags: Flags) -> str:
     """A row for each flag, by topic as `--help` has them."""
-    rows = []
-    for topic, names in TOPICS.items():
-        for name in (name for name in names if name in flags):
-            default, meaning = flags[name]
-            # What the meaning says of the default counts, as in --help.
-            is_told = "default:" in meaning.lower()
-            shown = "" if is_told or default in ("", "[]") else f"`{default}`"
-            rows.append((topic, f"`--{name}`", shown, meaning))
-            # Once for all of its flags.
-            topic = ""
+    rows, last = [], ""
+    for name, (topic, default, meaning) in flags.items():
+        shown = default and f"`{default}`"
+        # Once for all of its flags.
+        rows.append(
+            (topic if topic != last else "", f"`--{name}`", shown, meaning)
+        )
+        last = topic
     return table(("topic", "flag", "default", ""), *rows)
 
 

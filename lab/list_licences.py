@@ -1,4 +1,4 @@
-r"""Prints docs/licences.md: the licences of what the locks install.
+r"""Prints docs/licences.md: the licences of the locked packages.
 
     .venv/bin/python -m lab.list_licences .venv .venv-tf221 \
         > docs/licences.md

@@ -1,4 +1,4 @@
-"""Tables of the laboratory, and the pages and files that keep them."""
+"""Tables of measurements, and the pages and files that hold them."""
 
 import importlib.util
 import pathlib

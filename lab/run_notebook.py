@@ -1,4 +1,4 @@
-"""Runs a notebook from its first cell to its last, and keeps what it shows.
+"""Runs all cells of a notebook, and keeps the outputs.
 
     .venv/bin/python -m lab.run_notebook NOTEBOOK [--output=OTHER]
         [--set NAME=VALUE ...]

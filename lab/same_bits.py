@@ -63,6 +63,7 @@ def more_runs() -> List[Run]:
     predict = (
         BERT,
         "--library={data}/" + runs.SHELF,
+        "--task=all",
         "--input={data}/" + INPUT,
         "--output={place}/" + OUT + "/answers.jsonl",
     )

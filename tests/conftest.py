@@ -1,4 +1,4 @@
-"""What the tests share: a tiny BERT, its vocabulary, golden files."""
+"""Fixtures and helpers: a tiny BERT, its data, programs, golden files."""
 
 import contextlib
 import dataclasses
@@ -28,6 +28,7 @@ from squad_and_ner import (  # noqa: F401
 )
 from tensorflow.python.framework import ops
 
+from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
 from adapter_bert.commands import minilm, run_classifier, run_squad, run_tagger
 from adapter_bert.data.tokenization import FullTokenizer
@@ -43,10 +44,10 @@ SHARED = ROOT.parent / "shared"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What is tested for either engine is, for strategy, with one TensorFlow.
+    """Marks tests of both engines so that each engine has one TensorFlow.
 
-    The older one has the estimator, and whole programs run with both engines.
-    Tests that are marked for it run with both there.
+    The older TensorFlow tests the estimator, the newer one tf.distribute.
+    Tests with the mark `older_stack` run with both engines there.
     """
     for item in items:
         of = getattr(item, "callspec", None)
@@ -58,7 +59,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def tests_leave_nothing_behind():
-    """Not an engine's choices, and no graphs.
+    """Resets an engine's options, and frees graphs.
 
     TensorFlow keeps every custom gradient, and with it the whole graph.
     """
@@ -135,9 +136,9 @@ def pretrained_dir():
 
 @pytest.fixture
 def plain_user():
-    """Calls a function, although by the superuser, as modes of files allow.
+    """Calls a function without the superuser's rights to files.
 
-    It gives what the function does, or the text of its `UserError`.
+    Returns the function's result, or the text of its `UserError`.
     """
 
     def call(function, *arguments):
@@ -199,7 +200,7 @@ def hugging_face_name(name):
 
 
 def write_bert(folder, words, config, values):
-    """Writes a Hugging Face folder; of the values by Google's names."""
+    """Writes a Hugging Face folder from values by Google's names."""
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     (folder / "config.json").write_text(json.dumps(vars(config)))
     safetensors.numpy.save_file(
@@ -229,7 +230,7 @@ def tokenizer(tiny_bert):
 
 @pytest.fixture(scope="session")
 def still_bert(tiny_bert, tmp_path_factory):
-    """The tiny BERT without dropout: ways to compute can be compared."""
+    """The folder of a tiny BERT without dropout."""
     folder = tmp_path_factory.mktemp("still_bert") / "bert"
     shutil.copytree(tiny_bert, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -297,7 +298,7 @@ STS_B_HEADER = (
 
 
 def write_mnli(folder):
-    """MNLI and its diagnostic set, with columns by name."""
+    """Writes MNLI and its diagnostic set."""
     header = ("sentence2", "gold_label", "sentence1")
     rows = [(text, NLI[label], "the cat") for text, label in SENTENCES]
     write_table(folder / "train.tsv", rows * 5, header)
@@ -318,7 +319,7 @@ def write_mnli(folder):
 
 @pytest.fixture(scope="session")
 def tiny_glue(tmp_path_factory):
-    """Folders of MNLI (40 rows), STS-B (24), a table of one's own (16)."""
+    """Folders of MNLI (40 rows), STS-B (24) and a custom table (16)."""
     folder = tmp_path_factory.mktemp("tiny_glue")
     for name in ("MNLI", "STS-B", "Reviews"):
         (folder / name).mkdir()
@@ -338,9 +339,9 @@ def tiny_glue(tmp_path_factory):
 
 @contextlib.contextmanager
 def entry_point(module):
-    """A function that runs an entry point with flags, within this process."""
+    """Yields a function that runs a program with flags, in this process."""
     before = set(FLAGS)
-    module.define_flags()
+    program_flags.define(module.SETTINGS)
     # Parsed, so that a test may read their defaults.
     FLAGS([module.__name__])
 
@@ -380,8 +381,19 @@ def tag():
         yield run
 
 
+@pytest.fixture
+def run_main(monkeypatch):
+    """Runs a subcommand's `main` with arguments, within this process."""
+
+    def run(module, *arguments):
+        monkeypatch.setattr("sys.argv", ["", *map(str, arguments)])
+        module.main()
+
+    return run
+
+
 def run_command(*words, **options):
-    """Runs a command; what it prints is kept as text."""
+    """Runs a command, and captures its output as text."""
     return subprocess.run(
         list(map(str, words)),
         **{"capture_output": True, "text": True, **options},
@@ -397,9 +409,9 @@ def run_process(*arguments, check=True, program="run_classifier.py", **options):
 
 
 def own_lines(text):
-    """Lines of a program's stderr, without TensorFlow's when it is loaded.
+    """Lines of a program's stderr, without TensorFlow's own.
 
-    From 2.18 on no setting silences those (tensorflow issue 100442).
+    From 2.18 on no setting silences these (tensorflow issue 100442).
     """
     foreign = re.compile(r"[IWE]0000 |WARNING: All log messages before absl")
     return [line for line in text.splitlines() if not foreign.match(line)]
@@ -407,7 +419,7 @@ def own_lines(text):
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
-    """The name of each engine in turn; of those that run here."""
+    """The name of each engine that runs here."""
     if request.param == "estimator" and not hasattr(tf, "estimator"):
         pytest.skip(f"TensorFlow {tf.__version__} has no TPUEstimator")
     return request.param
@@ -415,11 +427,7 @@ def engine(request):
 
 @pytest.fixture
 def tiny_flags(tiny_bert, tiny_data, tmp_path):
-    """Flags of a small training that ends in seconds.
-
-    Its engine is the one that this TensorFlow chooses: TPUEstimator on 2.15,
-    tf.distribute on later ones.
-    """
+    """Flags of a training of seconds, with TensorFlow's default engine."""
     return {
         "task_name": "custom",
         "data_dir": tiny_data,
@@ -461,7 +469,7 @@ def tiny_texts(tmp_path_factory):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """A sweep whose runs are a stand-in's."""
+    """A sweep whose runs are done by a stand-in."""
     # It imports this module.
     from sweep_stand_in import Sweep
 
@@ -470,7 +478,7 @@ def sweep(tmp_path):
 
 @pytest.fixture
 def fake(tmp_path, tiny_config):
-    """Writes runs that no training made."""
+    """Writes runs without training."""
     from fake_runs import FakeRuns
 
     return FakeRuns(tmp_path / "runs", tiny_config)
@@ -493,7 +501,7 @@ def steady_config(tiny_config):
 
 @pytest.fixture
 def steady(monkeypatch):
-    """The head's own dropout is off as well."""
+    """Turns the dropout of heads off."""
     for module in (tagging, text_classification):
         monkeypatch.setattr(module, "dropout", lambda x, *arguments: x)
 

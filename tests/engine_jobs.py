@@ -30,7 +30,8 @@ from adapter_bert.tasks.tagging import SentenceWindows, tagging_task
 from adapter_bert.tasks.tagging_files import split_tag
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
-from adapter_bert.training.engines import NO_PAUSE, Job
+from adapter_bert.training.engines import NO_PAUSE, Course
+from adapter_bert.training.training_step import Job
 
 ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
@@ -173,17 +174,16 @@ def train(
 
     progress.update.side_effect = update
     with contextlib.suppress(Stopped):
-        engine.train(
-            job,
+        course = Course(
             rows,
             TrainPlan(rows.lengths, batch_size, steps, 1),
             optimization.Schedule(learning_rate, steps, 1),
             training_state.latest_step(job.output_dir)[1],
             batch_size,
             stop_at or save_steps,
-            progress,
             pause,
         )
+        engine.train(job, course, progress)
     return seen
 
 

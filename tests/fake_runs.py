@@ -1,4 +1,4 @@
-"""Folders of runs that no training made, for tables and figures."""
+"""Writes folders of runs without training, for tables and figures."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is on a page of HTML."""
+"""Reads and checks pages of HTML."""
 
 from html.parser import HTMLParser
 
@@ -49,11 +49,11 @@ class Page(HTMLParser):
 
     @property
     def text(self):
-        """All of it that is shown."""
+        """All text that is shown."""
         return self.texts("main")[0]
 
     def check(self):
-        """It needs nothing else, and can be heard."""
+        """Checks that the page is self-contained, valid and accessible."""
         ids = [e[1]["id"] for e in self.elements if "id" in e[1]]
         assert len(ids) == len(set(ids))
         levels = [int(e[0][1]) for e in self.elements if e[0] in HEADINGS]

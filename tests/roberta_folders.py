@@ -10,7 +10,7 @@ import pytest
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
-from adapter_bert.checkpoints.sources import InitCheckpoint
+from adapter_bert.checkpoints.weights import Pretrained
 from adapter_bert.data.tokenization import TextTokenizer
 
 NAMES = ("roberta", "xlm-roberta")
@@ -22,7 +22,7 @@ FILES = ("config.json", "model.safetensors", "tokenizer.json")
 class Recorded:
     """A model, what was opened of it, and what was recorded."""
 
-    opened: InitCheckpoint
+    opened: Pretrained
     config: BertConfig
     tokenizer: TextTokenizer
     tokens: Dict[str, Any]

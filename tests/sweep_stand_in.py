@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 
 from conftest import ROOT, SENTENCES, run_command, write_table
 
@@ -78,6 +79,18 @@ class Sweep:
             arguments, process.returncode, output, errors
         )
 
+    def succeed(self, *arguments, **environment):
+        """Runs the sweep, which must succeed."""
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    def refused(self, *arguments, **environment):
+        """The errors of a sweep, which must fail."""
+        done = self.run(*arguments, **environment)
+        assert done.returncode == 1
+        return done.stderr
+
     def run_script(self, name, *arguments, **environment):
         """Runs another script of grids, whose axes are its own."""
         others = {k: v for k, v in os.environ.items() if k not in SMALL}
@@ -122,9 +135,10 @@ class Sweep:
 
 
 def counts(text):
-    """The numbers of the table of states."""
+    """The numbers of the table of states that are not 0."""
     lines = text[text.index("state") :].splitlines()[1:7]
-    return {line.split()[0]: int(line.split()[1]) for line in lines}
+    pairs = map(str.split, lines)
+    return Counter({state: int(n) for state, n in pairs if n != "0"})
 
 
 RUNS = [

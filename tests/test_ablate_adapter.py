@@ -2,42 +2,53 @@
 
 import json
 import os
+import shlex
 import sys
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import ROOT, run_command
-from tiny_artifacts import make_artifact
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import ablate
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.restored import restore_task
 
 pytestmark = pytest.mark.older_stack
+TAGGING = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
 
 
 @pytest.fixture
-def trained(classify, tiny_flags):
-    """Trains with a method, and returns the output folder."""
+def take_out(tiny_bert, tmp_path):
+    """Ablates an adapter of a method; returns its folder and the ablation's."""
 
-    def train(**flags):
-        tiny_flags.update(num_train_epochs=2, do_eval=True, **flags)
-        classify(**tiny_flags)
-        return tiny_flags["output_dir"]
+    def make(method="houlsby(size=2)", description=CLASSIFICATION, seed=0):
+        run = tmp_path / f"{method}{seed}"
+        make_artifact(
+            run / "adapter",
+            tiny_bert,
+            method,
+            description=description,
+            seed=seed,
+            data_name="news",
+        )
+        ablate.ablate_run(str(run), str(tmp_path / "out"))
+        return run / "adapter", tmp_path / "out"
 
-    return train
+    return make
 
 
 @pytest.mark.gate
 def test_spans_of_layers_are_taken_out_and_evaluated(
-    trained, tiny_flags, tmp_path
+    classify, tiny_flags, tmp_path
 ):
-    run = trained(learning_rate=3e-2)
-    out = tmp_path / "ablation"
+    tiny_flags.update(num_train_epochs=2, do_eval=True, learning_rate=3e-2)
+    classify(**tiny_flags)
+    run, out = tiny_flags["output_dir"], tmp_path / "ablation"
     done = run_command(
         ROOT / "scripts" / "ablate.sh",
         out,
+        "--grid",
         "--",
         "--task_name=custom",
         f"--data_dir={tiny_flags['data_dir']}",
@@ -46,13 +57,15 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
         env={**os.environ, "RUN": str(run), "PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
+    for row in (out / "grid.tsv").read_text().splitlines():
+        _, program, *words = shlex.split(row.split("\t")[1])
+        assert program == "run_classifier.py"
+        classify(**dict(word[2:].split("=", 1) for word in words))
     about = json.loads((out / "ablation.json").read_text())
     assert (about["layers"], about["score"]) == (2, "accuracy")
     losses = {
-        path.name: json.loads((path / "eval_results.json").read_text())[
-            "eval_loss"
-        ]
-        for path in (out / "runs").iterdir()
+        path.parent.name: json.loads(path.read_text())["eval_loss"]
+        for path in (out / "runs").glob("*/eval_results.json")
     }
     whole = json.loads((run / "eval_results.json").read_text())["eval_loss"]
     assert losses.pop("none") == whole
@@ -60,29 +73,17 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
     assert len({whole, *losses.values()}) == 4
 
 
-def test_an_adapter_of_tags_is_told_by_its_data_and_f1(tiny_bert, tmp_path):
-    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
-    task = restore_task(description, {}, "test")
-    make_artifact(
-        tmp_path / "run" / "adapter",
-        tiny_bert,
-        "houlsby(size=2)",
-        task,
-        description,
-        data_name="news",
-    )
-    ablate.ablate_run(str(tmp_path / "run"), str(tmp_path / "out"))
-    about = json.loads((tmp_path / "out" / "ablation.json").read_text())
+def test_an_adapter_of_tags_is_told_by_its_data_and_f1(take_out):
+    _, out = take_out(description=TAGGING)
+    about = json.loads((out / "ablation.json").read_text())
     assert (about["name"], about["score"]) == ("news", "f1")
 
 
-@pytest.mark.gate
-def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
-    run = trained()
-    ablate.ablate_run(str(run), str(tmp_path))
-    before = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
-    after = safetensors.numpy.load_file(
-        tmp_path / "adapters/layers1-1/adapter.safetensors"
+def test_only_what_leads_up_in_those_layers_is_zero(take_out):
+    adapter, out = take_out()
+    before, after = (
+        safetensors.numpy.load_file(folder / "adapter.safetensors")
+        for folder in (adapter, out / "adapters" / "layers1-1")
     )
     changed = {
         name for name in before if not np.array_equal(before[name], after[name])
@@ -95,20 +96,12 @@ def test_only_what_leads_up_in_those_layers_is_zero(trained, tmp_path):
     assert not any(after[name].any() for name in changed)
 
 
-@pytest.mark.gate
-def test_another_adapters_ablation_is_not_mixed_in(
-    trained, tiny_flags, tmp_path
-):
-    ablate.ablate_run(str(trained()), str(tmp_path / "ablation"))
-    tiny_flags["output_dir"] = tmp_path / "other"
-    other = trained(seed=2)
+def test_another_adapters_ablation_is_not_mixed_in(take_out):
+    take_out()
     with pytest.raises(UserError, match="the ablation of another adapter"):
-        ablate.ablate_run(str(other), str(tmp_path / "ablation"))
+        take_out(seed=2)
 
 
-@pytest.mark.gate
-def test_a_method_without_adapters_is_refused(trained, tmp_path, tiny_flags):
-    del tiny_flags["adapter_size"]
-    run = trained(tuning_method="bitfit")
+def test_a_method_without_adapters_is_refused(take_out):
     with pytest.raises(UserError, match="has no adapters to take out"):
-        ablate.ablate_run(str(run), str(tmp_path))
+        take_out("bitfit")

@@ -12,19 +12,20 @@ from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 
+CONFIG = {
+    "method": "houlsby(size=4)",
+    "task": {"name": "tiny", "labels": ["a", "b"]},
+    "base": {"name": "x", "fingerprint": "0"},
+    "tokenizer": {"vocabulary": "0", "do_lower_case": True},
+    "bert_config": {},
+}
+
 
 @pytest.fixture
 def artifact(tmp_path):
     (tmp_path / "adapter").mkdir()
-    config = {
-        "method": "houlsby(size=4)",
-        "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"name": "x", "fingerprint": "0"},
-        "tokenizer": {"vocabulary": "0", "do_lower_case": True},
-        "bert_config": {},
-    }
     values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    adapter_artifact.write(str(tmp_path / "adapter"), config, values)
+    adapter_artifact.write(str(tmp_path / "adapter"), CONFIG, values)
     return tmp_path / "adapter"
 
 
@@ -71,12 +72,7 @@ def test_an_artifact_without_its_keys_is_refused(artifact):
 def test_an_adapter_beside_the_named_folder_is_told(artifact, given, expected):
     run = artifact.parent
     (run / "empty" / "adapter").mkdir(parents=True)
-    for place in (
-        "several/a/adapter",
-        "several/b/adapter",
-        "shelf/c",
-        "shelf/d",
-    ):
+    for place in "several/a/adapter several/b/adapter shelf/c shelf/d".split():
         shutil.copytree(artifact, run / place)
     with pytest.raises(UserError, match=f"{expected.format(run)}$"):
         adapter_artifact.read(str(run / given))
@@ -89,15 +85,8 @@ def test_a_spoiled_file_is_a_result_or_one_line(
     tmp_path_factory, name, place, byte
 ):
     folder = tmp_path_factory.mktemp("spoiled")
-    config = {
-        "method": "houlsby(size=4)",
-        "task": {"name": "tiny", "labels": ["a", "b"]},
-        "base": {"name": "x", "fingerprint": "0"},
-        "tokenizer": {},
-        "bert_config": {},
-    }
     values = {"x": np.zeros(3, np.float32)}
-    adapter_artifact.write(str(folder), config, values)
+    adapter_artifact.write(str(folder), CONFIG, values)
     content = (folder / name).read_bytes()
     at = int(len(content) * place)
     (folder / name).write_bytes(content[:at] + byte + content[at + 1 :])
@@ -121,7 +110,6 @@ def weights(values, source="the base"):
 @pytest.fixture
 def changes(artifact):
     """An artifact of changes upon `BASE`: the values, and its folder."""
-    config = json.loads((artifact / "adapter_config.json").read_text())
     trained = {
         "bert/a": np.array([[1.0, -0.0], [2.0, 4.5]], np.float32),
         "bert/b": BASE["bert/b"],
@@ -129,18 +117,14 @@ def changes(artifact):
         "head": np.array([7.0], np.float32),
     }
     stored = adapter_artifact.changes(trained, BASE.__getitem__, BASE)
-    adapter_artifact.write(str(artifact), config, stored)
+    adapter_artifact.write(str(artifact), CONFIG, stored)
     return trained, stored, artifact
 
 
 def test_only_changes_are_stored_and_nothing_is_lost(changes):
     trained, stored, folder = changes
-    assert set(stored) == {
-        "bert/a/indices",
-        "bert/a/values",
-        "bert/adapter",
-        "head",
-    }
+    changed = {"bert/a/indices", "bert/a/values"}
+    assert set(stored) == {*changed, "bert/adapter", "head"}
     assert stored["bert/a/indices"].tolist() == [1, 3]
     opened = adapter_artifact.read(str(folder), weights(BASE)).weights
     assert set(opened.shapes) == set(trained)
@@ -153,10 +137,9 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
 @pytest.mark.parametrize("kind", [np.float32, bool])
 def test_places_of_changes_are_whole_numbers(changes, kind):
     _, stored, folder = changes
-    config = adapter_artifact.read_config(str(folder))
     places = stored["bert/a/indices"].astype(kind)
     values = {**stored, "bert/a/indices": places}
-    adapter_artifact.write(str(folder), config, values)
+    adapter_artifact.write(str(folder), CONFIG, values)
     with pytest.raises(UserError, match="the changes of bert/a do not fit"):
         adapter_artifact.read(str(folder), weights(BASE))
 

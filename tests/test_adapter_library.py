@@ -13,10 +13,10 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
-from adapter_bert.commands.library import AdapterLibrary
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.restored import restore_task
 
+# Has `make`.
+pytest_plugins = ["library_folders"]
 pytestmark = pytest.mark.older_stack
 
 GOLDEN = (
@@ -38,23 +38,6 @@ def call(monkeypatch, capsys):
     return call
 
 
-@pytest.fixture
-def make(tmp_path, tiny_bert):
-    def make(name, text="houlsby(size=4)", seed=0, description=CLASSIFICATION):
-        task = restore_task(description, {}, "a test")
-        make_artifact(
-            tmp_path / name,
-            tiny_bert,
-            text,
-            task,
-            seed=seed,
-            description=description,
-        )
-        return tmp_path / name
-
-    return make
-
-
 def test_what_parts_are_missing_is_told(
     call, make, tiny_bert, tmp_path, caplog
 ):
@@ -62,16 +45,14 @@ def test_what_parts_are_missing_is_told(
     shelf = tmp_path / "shelf"
     sha256 = {}
     for seed, name in enumerate(("english", "german")):
-        folder = make(name, "pfeiffer(size=4)", seed)
+        folder = make(name, "pfeiffer(size=4)", seed=seed)
         sha256[name] = adapter_artifact.read_config(str(folder))["sha256"]
     text = "stack({'english': pfeiffer(size=4)}, pfeiffer(size=2))"
-    task = restore_task(CLASSIFICATION, {}, "a test")
     for name, carries in (("bare", False), ("whole", True)):
         make_artifact(
             tmp_path / name,
             tiny_bert,
             text,
-            task,
             seed=5 + carries,
             parts={"english": sha256["english"]},
             carries_parts=carries,
@@ -113,25 +94,24 @@ def run(*arguments):
 
 
 @pytest.mark.gate
-def test_a_shelf_from_the_first_to_the_last_command(make, tmp_path, tiny_bert):
-    """Adds, lists, verifies, asks and deletes, each in its own process."""
+def test_a_shelf_from_the_first_to_the_last_command(
+    call, make, tmp_path, tiny_bert
+):
+    """Both results of a process, too."""
     shelf = tmp_path / "shelf"
     added = run("add", shelf, make("adapter"), "--name=first")
-    assert (added.returncode, added.stdout, added.stderr) == (
-        0,
-        "added first\n",
-        "",
-    )
-    verified = run("verify", shelf, f"--init_checkpoint={tiny_bert}")
-    assert (verified.returncode, verified.stdout) == (0, "first: whole\n")
+    found = added.returncode, added.stdout, added.stderr
+    assert found == (0, "added first\n", "")
+    base = f"--init_checkpoint={tiny_bert}"
+    assert call("verify", shelf, base) == "first: whole\n"
     (shelf / "first" / "adapter.safetensors").write_bytes(b"")
     verified = run("verify", shelf)
     assert verified.returncode == 1
     assert "first: " in verified.stdout and "is damaged" in verified.stdout
     assert verified.stderr.startswith("error: 1 of 1 adapters of ")
     assert len(verified.stderr.splitlines()) == 1
-    assert run("remove", shelf, "first").stdout == "removed first\n"
-    assert run("list", shelf, "--json").stdout == "[]\n"
+    assert call("remove", shelf, "first") == "removed first\n"
+    assert call("list", shelf, "--json") == "[]\n"
 
 
 def test_the_list_is_for_people_and_for_programs(call, make, tmp_path):
@@ -185,18 +165,11 @@ def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
         assert entry["base"] == config["base"]["name"]
 
 
-def test_adapters_are_renamed(call, make, tmp_path):
-    shelf = tmp_path / "shelf"
-    call("add", shelf, make("a"))
-    assert call("rename", shelf, "custom", "mine") == (
-        "custom is called mine now\n"
-    )
-    assert AdapterLibrary(str(shelf)).names() == ["mine"]
-
-
 def test_an_adapter_of_another_bert_is_found(call, make, tmp_path):
     shelf = tmp_path / "shelf"
     call("add", shelf, make("a"))
+    said = call("rename", shelf, "custom", "mine")
+    assert said == "custom is called mine now\n"
     with pytest.raises(UserError, match="1 of 1 adapters"):
         call("verify", shelf, f"--init_checkpoint={GOLDEN / 'bert'}")
 

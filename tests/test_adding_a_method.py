@@ -1,16 +1,24 @@
-"""The example of docs/adding_a_method.md, run as it stands."""
+"""Methods in one file: the example of docs/adding_a_method.md, and DoRA."""
 
+import dataclasses
+import functools
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import ROOT
+from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
+from adapter_bert.checkpoints.sources import open_init_checkpoint
+from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.errors import UserError
+from adapter_bert.methods.base import Added
+from adapter_bert.methods.lora import Lora, LoraHooks
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
 
@@ -66,3 +74,69 @@ def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
     adapter = flags["output_dir"] / "adapter" / "adapter_config.json"
     assert "offset(scale=2.0)" in adapter.read_text()
     assert '"learning_rate": 0.001' in adapter.read_text()
+
+
+class DoraHooks(LoraHooks):
+    """`x W m / |W|` with `W = W_0 + scale A B`, its columns' lengths `|W|`."""
+
+    takes_rows = False
+
+    def project(self, name, inputs, dense, context):
+        if f"{name}/dora_m" not in self.values:
+            return dense(inputs)
+        outputs = super().project(name, inputs, dense, context)
+        down, up, length = (
+            tf.cast(self.values[f"{name}/{part}"], context.dtype)
+            for part in ("lora_a", "lora_b", "dora_m")
+        )
+        kernel = dense.read("kernel") + self.scale * tf.matmul(down, up)
+        factor = length / tf.norm(kernel, axis=0)
+        bias = dense.read("bias")
+        return (outputs - bias) * factor + bias
+
+
+@dataclasses.dataclass(frozen=True)
+class Dora(Lora):
+    """Liu et al. 2024: LoRA, and a trained length of each column."""
+
+    name = "dora"
+
+    def variables(self, config, pooler=True):
+        found = super().variables(config, pooler)
+        for name in [n for n in found if n.endswith("/lora_b")]:
+            scope = name[: -len("/lora_b")]
+            lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
+            found[f"{scope}/dora_m"] = Added(found[name].shape[1:], lengths)
+        return found
+
+    def hooks(self, config, values):
+        return DoraHooks(values, self.alpha / self.rank, self.dropout)
+
+
+def lengths_of(scope, read):
+    return np.linalg.norm(read(f"{scope}/kernel"), axis=0)
+
+
+@pytest.mark.newer_stack
+def test_a_method_written_once_is_trained_mixed_and_exported(
+    tiny_config, tiny_bert, tmp_path, monkeypatch
+):
+    """Of values that follow from BERT's, and of BERT's kernels."""
+    monkeypatch.setitem(METHODS, "dora", Dora)
+    method = parse("dora(rank=2)")
+    tiny, plain = (TinyModel(tiny_config, m) for m in (method, parse("head")))
+    np.testing.assert_allclose(tiny.logits(), plain.logits(), atol=1e-6)
+    before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
+    for step in range(2):
+        tiny.train_one_step(step)
+    for p in tiny.table.parameters:
+        same = np.array_equal(before[p.name], tiny.variables[p.name].numpy())
+        assert same != p.trained, p.name
+    base = open_init_checkpoint(str(tiny_bert)).weights
+    first = choose_initial_values(tiny.table.parameters, base, None, seed=0)
+    scope = "bert/encoder/layer_1/attention/self/query"
+    expected = lengths_of(scope, base.read)
+    np.testing.assert_array_equal(first[f"{scope}/dora_m"](), expected)
+    texts = [str(method), "lora(rank=2)"]
+    refused, _ = check_alike(tiny_bert, texts, tmp_path)
+    assert not refused

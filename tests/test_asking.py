@@ -62,18 +62,30 @@ def make(tiny_bert, tmp_path):
     return write
 
 
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_bert, tmp_path_factory):
+    """The adapters' folders, by name."""
+    place = tmp_path_factory.mktemp("adapters")
+    for seed, (name, (text, task, _)) in enumerate(MIXED.items()):
+        make_artifact(place / name, tiny_bert, text, None, task, seed)
+    return {name: str(place / name) for name in MIXED}
+
+
 @pytest.fixture
-def load(make, tiny_bert):
+def load(bert, folders):
     """A predictor of some of the library's tasks."""
 
     def open_predictor(*names, **options):
-        for seed, name in enumerate(names or MIXED):
-            if name not in made:
-                made[name] = make(name, *MIXED[name][:2], seed=seed)
-        folders = {name: made[name] for name in names or MIXED}
-        return Predictor.load(str(tiny_bert), folders, **options)
+        predictor = Predictor(bert, **options)
+        for name in names or MIXED:
+            predictor.add(folders[name], name)
+        return predictor
 
-    made = {}
     return open_predictor
 
 
@@ -283,11 +295,11 @@ def test_adapters_are_kept_in_bfloat16(load):
 
 
 @pytest.mark.gate
-def test_bfloat16(tiny_bert, make):
+def test_bfloat16(tiny_bert, folders):
     bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
     predictor = Predictor(bert)
     for name in ("small", "score"):
-        predictor.add(make(name, *LIBRARY[name][:2]), name)
+        predictor.add(folders[name], name)
     found = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
     expected = predictor("small", TEXTS[0])
     assert found[0]["probability"] == pytest.approx(

@@ -64,11 +64,11 @@ def test_tables_without_baselines_do_not_mention_them(fake):
         assert "no BERT" not in table.to_markdown()
 
 
-def test_all_tables_are_written_with_baselines(fake, tmp_path, capsys):
+def test_all_tables_are_written_with_baselines(fake, tmp_path, run_main):
     fake.add("rte", "full", {"accuracy": 0.8})
     fake.add_baseline("rte", {"accuracy": 0.5})
     out = tmp_path / "summary"
-    summarize.write_all([str(fake.folder)], str(out), 64)
+    run_main(summarize, fake.folder, f"--output_dir={out}")
     for ending in ("md", "tex", "csv"):
         assert "no BERT" in (out / f"glue.{ending}").read_text()
 

@@ -3,12 +3,11 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, own_lines
+from conftest import ROOT
 
 from adapter_bert.bert import encoder
 from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
@@ -99,11 +98,6 @@ def test_the_pages_have_the_marks_once(page, names):
     for begin, end in map(report.marks, names):
         assert text.count(begin) == text.count(end) == 1
         assert text.index(begin) < text.index(end)
-
-
-def test_names_of_comparisons_differ():
-    names = [comparison.name for comparison in compare.COMPARISONS]
-    assert len(names) == len(set(names)) > 0
 
 
 class FakeWorker:
@@ -249,14 +243,8 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
         (["--rounds", "0"], "at least 1"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(arguments, problem):
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.speed.compare"]
-        + ["--peer_python", sys.executable, *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    lines = own_lines(done.stderr)
-    assert len(lines) == 1 and problem in lines[0], lines
+def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
+    words = ["", "--peer_python", sys.executable, *arguments]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(UserError, match=problem):
+        compare.main()

@@ -31,9 +31,6 @@ def test_a_step_is_timed_when_its_line_comes():
     times = stand_in(STEPS, "step 3\n").measure()
     # The program has buffered nothing until its end.
     assert 0 < times["step"] <= times["exit"] - 0.2
-
-
-def test_an_end_is_timed_alone():
     assert set(stand_in(STEPS).measure()) == {"exit"}
 
 
@@ -147,7 +144,6 @@ def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--peer_python=/nowhere"], "/nowhere cannot be run"),
         (["--rounds=0"], "at least 1"),
         (["--glue_dir=/nowhere"], "there is no /nowhere/RTE/train.tsv"),
     ],

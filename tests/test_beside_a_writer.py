@@ -1,5 +1,6 @@
 """What a reader sees of files that another process writes or deletes."""
 
+import builtins
 import contextlib
 import fcntl
 import json
@@ -9,7 +10,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from fake_runs import FakeRuns
 
 from adapter_bert import files, folder_lock
@@ -56,12 +56,7 @@ def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, after):
     path = str(tmp_path / "file.json")
     old, new = b"[" + b"0, " * 10**6 + b"0]", b"[1]"
     files.write_bytes(path, old)
-    # TensorFlow has opened it, and reads nothing yet.
-    after(
-        tf.io.gfile.GFile,
-        "_preread_check",
-        lambda: files.write_bytes(path, new),
-    )
+    after(builtins, "open", lambda: files.write_bytes(path, new))
     assert files.read_bytes(path, "the file") == old
     assert files.read_bytes(path, "the file") == new
 
@@ -73,7 +68,7 @@ def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
     whole = "one\nzwölf\n".encode()
     # The other process has written only half a letter so far.
     files.write_bytes(path, whole[: whole.index("ö".encode()) + 1])
-    after(files._Reader, "readinto", lambda: files.write_bytes(path, whole))
+    after(builtins, "open", lambda: files.write_bytes(path, whole))
     with pytest.raises(UserError, match="rows.txt has changed while it was"):
         list(files.read_lines(path, "the rows", ""))
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
@@ -181,11 +176,8 @@ def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(run, after):
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)
 
 
-@pytest.mark.parametrize(
-    "is_killed, files_allowed", [(False, 1.5), (True, 1.5), (True, 0.5)]
-)
 def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
-    classify, tiny_flags, still_bert, tmp_path, after, is_killed, files_allowed
+    classify, tiny_flags, still_bert, tmp_path, after
 ):
     kept = tmp_path / "kept"
     del tiny_flags["adapter_size"]
@@ -198,25 +190,29 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     }
     classify(**flags)
     (whole,) = kept.glob("*.npy")
-    allowed = files_allowed * whole.stat().st_size / frozen_layers.GB
-    flags.update(output_dir=tmp_path / "again", frozen_layers_gb=allowed)
-    half = whole.rename(f"{whole}.1.new")
-    until_end = contextlib.ExitStack()
-    until_end.enter_context(folder_lock.hold(str(kept), frozen_layers.LOCK))
+    size = whole.stat().st_size / frozen_layers.GB
 
-    def end():
-        if not is_killed:
-            half.rename(whole)
-        until_end.close()
+    def run_again(is_killed, files_allowed):
+        """Runs while another run, which may be killed, computes the file."""
+        flags["output_dir"] = tmp_path / f"{is_killed}{files_allowed}"
+        half = whole.rename(f"{whole}.1.new")
+        until_end = contextlib.ExitStack()
+        until_end.enter_context(folder_lock.hold(str(kept), frozen_layers.LOCK))
 
-    after(frozen_layers.FrozenLayers, "__init__", end)
-    if files_allowed < 1:
-        with pytest.raises(UserError, match="where 0 GB are kept already"):
-            classify(**flags)
-        assert not [*kept.glob("*.np*")]
-    else:
-        classify(**flags)
+        def end():
+            if not is_killed:
+                half.rename(whole)
+            until_end.close()
+
+        after(frozen_layers.FrozenLayers, "__init__", end)
+        classify(**flags, frozen_layers_gb=files_allowed * size)
+
+    for is_killed in (False, True):
+        run_again(is_killed, 1.5)
         assert [*kept.glob("*.np*")] == [whole]
+    with pytest.raises(UserError, match="where 0 GB are kept already"):
+        run_again(True, 0.5)
+    assert not [*kept.glob("*.np*")]
 
 
 @pytest.fixture

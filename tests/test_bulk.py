@@ -8,7 +8,6 @@ import lzma
 import string
 
 import pytest
-from exported_models import NAMES, as_rows, mixed_questions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +25,6 @@ from adapter_bert.serving.bulk import (
     refusal,
     refusal_line,
 )
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.row_stream import file_rows
 
 pytestmark = pytest.mark.newer_stack
@@ -242,46 +239,3 @@ def test_texts_are_those_that_predict_py_reads(tmp_path_factory, values):
         assert "no key" in str(error) and found[0].startswith("no key")
         return
     assert tuple(found) == expected
-
-
-@pytest.mark.gate
-def test_answers_are_told_as_predict_py_tells_them(
-    tiny_exported, tiny_bert, tiny_adapters
-):
-    model = ExportedModel(str(tiny_exported))
-    assert list(model.tasks) == list(NAMES)
-    asked = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(asked)
-    kinds = set()
-    answers = model.answers(as_rows(asked))
-    for (name, _), found, answer in zip(asked, answers, expected):
-        source = Source("a", json.dumps({"id": 7}))
-        told = json.loads(answer_line(source, model.tasks[name], found))
-        assert told.pop("task") == name
-        assert told.pop("row") == {"id": 7}
-        if answer.get("null_score", 0) is None:
-            # As the model has it.
-            answer["null_score"] = 0
-        assert list(told) == list(answer)
-        for key, value in answer.items():
-            if isinstance(value, (float, dict)):
-                value = pytest.approx(value, abs=1e-5)
-            assert told[key] == value
-        kinds.add(model.tasks[name]["kind"])
-    assert len(kinds) == 3
-
-
-@pytest.mark.parametrize("joined, labels", [("a;c", ["a", "c"]), ("", [])])
-def test_a_set_of_labels(joined, labels):
-    kind = {**task("one", ["text"], [1]), "kind": "multi-label"}
-    kind.update(labels=["a", "b", "c"], label_separator=";")
-    # The model's scores are as many as its widest task has labels.
-    found = {"label": joined, "scores": [0.75, 0.25, 0.5, 0.0]}
-    told = json.loads(answer_line(Source("a.txt", '"x"'), kind, found))
-    scores = {"a": 0.75, "b": 0.25, "c": 0.5}
-    assert told == {
-        "task": "one",
-        "row": "x",
-        "labels": labels,
-        "scores": scores,
-    }

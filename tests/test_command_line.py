@@ -54,11 +54,6 @@ def test_a_closed_pipe_ends_a_program_without_a_word(body):
     "arguments",
     [
         ("run_classifier.py", "--help"),
-        (
-            "run_squad.py",
-            "--describe",
-            "--bert_config_file=configs/bert_base_uncased.json",
-        ),
         ("-m", "lab.list_flags"),
     ],
     ids=" ".join,

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 from tiny_model import TinyModel
 
+from adapter_bert.bert.hooks import Kernel
 from adapter_bert.errors import UserError
-from adapter_bert.methods import composition
 from adapter_bert.methods.base import changed_by
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import WEIGHT_DECAY
@@ -31,9 +31,7 @@ def test_gates_learn_faster_but_not_what_is_beside_them(tiny_config):
     recipe = method.first_phase.recipe_of(tiny_config)
     assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/gate") == 7
     assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/diff") == 1
-    names = []
-    method.build(tiny_config, lambda name, *_: names.append(name), True)
-    lora = [name for name in names if "lora" in name]
+    lora = [name for name in method.variables(tiny_config) if "lora" in name]
     assert lora and all(recipe.rate_scale_of(name) == 1 for name in lora)
 
 
@@ -90,7 +88,10 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     name = "bert/encoder/layer_0/output/dense"
     tiny.variables[f"parts.a/{name}/ia3_scale"].assign(5 * tf.ones([32]))
     found = tiny.model.bert.hooks.project(
-        name, tf.ones([2, 3, 32]), lambda x: 2 * x + 1, tiny.context()
+        name,
+        tf.ones([2, 3, 32]),
+        Kernel(lambda x: 2 * x + 1, None),
+        tiny.context(),
     )
     # Only `ia3` scales what this kernel reads.
     expected = 0.25 * (2 * 5 + 1) + 0.75 * (2 + 1)
@@ -189,7 +190,7 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
             tiny.model.bert.hooks.project(
                 name,
                 tf.ones([2, 3, 16]),
-                lambda x: 2 * x,
+                Kernel(lambda x: 2 * x, None),
                 tiny.context(training),
             )
             for training in (False, True)
@@ -223,16 +224,6 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         first.__getitem__,
     )
     np.testing.assert_array_equal(start["lora/a"], first["lora/a"])
-
-
-def test_what_parts_hand_on_does_not_meet():
-    whole = {}
-    one, two = (composition._Scoped(whole, mark) for mark in ("1/", "2/"))
-    one["a"], two["a"], two["b"] = 1, 2, 3
-    assert whole == {"1/a": 1, "2/a": 2, "2/b": 3}
-    assert dict(one) == {"a": 1} and dict(two) == {"a": 2, "b": 3}
-    del two["a"]
-    assert "a" in one and "a" not in two and len(two) == 1
 
 
 @pytest.mark.parametrize(

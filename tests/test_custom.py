@@ -113,11 +113,21 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
         assert message.startswith(f"the column {name!r} is no number from 0")
 
 
-@pytest.mark.parametrize("label", ["a\tb", "a\nb", "b\n"])
-def test_labels_that_are_no_words_are_refused(tmp_path, label):
+@pytest.mark.parametrize(
+    "label, part",
+    [
+        ("a\tb", ": the label 'a\\tb' holds a tab or a line break"),
+        ("a\nb", "a tab or a line break"),
+        ("b\n", "a tab or a line break"),
+        ("", ":2: the label is empty"),
+        (" ", ":2: the label is empty"),
+    ],
+)
+def test_labels_that_are_no_words_are_refused(tmp_path, label, part):
     rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
     write_json_lines(tmp_path / "train.jsonl", rows)
-    assert "a tab or a line break" in refusal(complete, CUSTOM, tmp_path)
+    message = refusal(complete, CUSTOM, tmp_path)
+    assert message.startswith(str(tmp_path / "train.jsonl")) and part in message
 
 
 def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
@@ -156,17 +166,8 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, own):
 def test_true_in_two_spellings_stays_two_labels(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,True\nb,true\n")
     task = complete(CUSTOM, tmp_path)
-    assert [task.spelling(x, "") for x in ("True", "true", "TRUE")] == (
-        ["True", "true", "TRUE"]
-    )
-
-
-@pytest.mark.parametrize("label", ["", " "])
-def test_an_empty_label_is_refused_with_its_place(tmp_path, label):
-    rows = [{"text": "x", "label": "a"}, {"text": "y", "label": label}]
-    write_json_lines(tmp_path / "train.jsonl", rows)
-    message = refusal(complete, CUSTOM, tmp_path)
-    assert message == f"{tmp_path / 'train.jsonl'}:2: the label is empty"
+    assert [task.check_label(x, "") for x in task.labels] == ["True", "true"]
+    assert "unknown label 'TRUE'" in refusal(task.check_label, "TRUE", "")
 
 
 def test_each_file_is_parsed_once(tmp_path, monkeypatch):
@@ -264,9 +265,8 @@ def test_a_labels_only_row_is_trained_on():
 
 
 def test_held_out_scores_are_any_rows():
-    groups = CUSTOM_SCORES.held_out_groups(range(8))
-    sets = CUSTOM_SCORES.held_out_sets(range(8))
-    assert HeldOut(0.25, 1).choose(groups, sets).sum() == 2
+    strata = CUSTOM_SCORES.strata(range(8))
+    assert HeldOut(0.25, 1).choose(strata, strata).sum() == 2
 
 
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
@@ -277,9 +277,17 @@ def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     assert f"--dev_share={share} takes none" in message
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_what_is_no_share_is_refused(share):
-    assert "--dev_share" in refusal(lambda: custom_task(dev_share=share))
+@pytest.mark.parametrize(
+    "options, part",
+    [
+        ({"dev_share": -0.1}, "--dev_share is -0.1"),
+        ({"dev_share": 1.0}, "--dev_share is 1.0"),
+        ({"dev_share": float("nan")}, "--dev_share is nan"),
+        ({"dev_share": 0.1, "split_seed": -1}, "--split_seed is -1"),
+    ],
+)
+def test_what_is_no_share_or_seed_is_refused(options, part):
+    assert part in refusal(lambda: custom_task(**options))
 
 
 def test_what_was_held_out_stays_so(tmp_path):
@@ -323,13 +331,9 @@ def test_a_column_that_two_flags_name_is_refused(columns, part):
     assert part in refusal(lambda: custom_task(*columns, None, header))
 
 
-def test_a_negative_seed_is_refused():
-    message = refusal(lambda: custom_task(dev_share=0.1, split_seed=-1))
-    assert "--split_seed is -1" in message
-
-
 @pytest.mark.parametrize(
-    "label", ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e"]
+    "label",
+    ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e", "1e39"],
 )
 def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
     message = refusal(CUSTOM_SCORES.check_label, label, "x:1")
@@ -341,12 +345,6 @@ def test_ordinary_numbers_are_scores(label):
     CUSTOM_SCORES.check_label(label, "x:1")
     features = CUSTOM_SCORES.label_features([label])
     assert features["label_scores"].tolist() == [np.float32(label)]
-
-
-def test_scores_beyond_float32_are_refused():
-    assert "expected a number" in refusal(
-        CUSTOM_SCORES.check_label, "1e39", "x"
-    )
 
 
 def test_a_dev_file_beside_a_share_is_refused(tmp_path):
@@ -365,17 +363,13 @@ def test_a_dev_file_beside_a_share_is_refused(tmp_path):
 # Results
 
 
-def test_the_log_says_how_common_labels_are(tmp_path):
+def test_the_log_says_how_common_labels_are_and_what_scores(tmp_path):
     task = many(tmp_path, {"a": 1, "b": 3})
     train = read(task, tmp_path, "train")
     assert task.summarize(train) == "a 1 (25.0%), b 3 (75.0%)"
     assert task.summarize(make_rows("x")) == ""
-
-
-def test_the_log_says_what_scores_there_are(tmp_path):
-    task, _ = write_task(tmp_path, CUSTOM_SCORES)
-    train = read(task, tmp_path, "train")
-    assert task.summarize(train) == "scores from 0.5 to 5, mean 2.75"
+    scores = make_rows("x", "y", label=["5", "0.5"])
+    assert CUSTOM_SCORES.summarize(scores) == "scores from 0.5 to 5, mean 2.75"
 
 
 def test_predictions_have_id_label_and_probability(tmp_path):
@@ -407,20 +401,15 @@ def test_predicted_scores_have_id_and_number(tmp_path):
     assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t"])
-def test_an_id_with_a_tab_or_a_line_break_is_refused(tmp_path, name):
-    write_json_lines(tmp_path / "test.jsonl", [{"text": "x", "nr": name}])
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
+def test_an_id_that_does_not_name_a_row_is_refused(tmp_path, name):
+    names = ["twice", "other", name]
+    rows = [{"text": "x", "nr": name} for name in names]
+    path = tmp_path / "test.jsonl"
+    write_json_lines(path, rows)
     task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
     message = refusal(read, task, tmp_path, "test")
-    assert message.startswith(f"{tmp_path / 'test.jsonl'}:1: the row's id ")
-
-
-def test_an_id_that_occurs_twice_is_refused_with_both_lines(tmp_path):
-    lines = ["nr\ttext", "k1\ta", "k2\tb", "k3\tc", "k2\td"]
-    (tmp_path / "test.tsv").write_text("\n".join(lines))
-    task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
-    message = refusal(read, task, tmp_path, "test")
-    assert message == (
-        f"{tmp_path / 'test.tsv'}:5: the id 'k2' is also that of line 3; ids "
-        "must be unique"
+    twice = "the id 'twice' is also that of line 1; ids must be unique"
+    assert message.startswith(
+        f"{path}:3: {twice if name == 'twice' else 'the row'}"
     )

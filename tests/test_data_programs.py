@@ -17,7 +17,7 @@ import yaml
 from conftest import ROOT, TINY_WORDS
 from hub_modules import write_tf2
 from test_architecture import attributes, sources
-from test_promises import JSON_READERS, is_text
+from test_promises import JSON_READERS
 
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, exchange
@@ -219,6 +219,13 @@ TAKE_ALL = (
     "zip, stored",
     "list of checkpoints",
 )
+
+
+def is_text(content):
+    try:
+        return "\0" not in content.decode()
+    except UnicodeDecodeError:
+        return False
 
 
 @pytest.mark.parametrize("name", DATA_READERS)

@@ -23,54 +23,45 @@ from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores, devices, multi_worker
 from adapter_bert.training.engines import Hardware, choose_engine
 
+SETS = "tasks.sets/logits"
 DEVICES = """
 import sys
 sys.path[:0] = {paths!r}
-import dataclasses, json
-import numpy as np
+import json, os
 from adapter_bert.bert import encoder as modeling
 from engine_jobs import *
 from adapter_bert.training.engines import Hardware, choose_engine
 from adapter_bert.tasks import tagging, text_classification
-from adapter_bert.checkpoints import training_state
 
 for module in (tagging, text_classification):
     module.dropout = lambda x, *arguments: x
-task = TASKS[{task!r}]
 config = modeling.BertConfig(**json.loads({config!r}))
 engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
-job = dataclasses.replace(
-    make_job(config, {folder!r}, task=task), parts={parts}, length={length}
-)
-rows = make_rows(task)
-losses = train(engine, job, rows, steps=6)
-outputs = predict(engine, job, rows, 7)[{output!r}]
-print(json.dumps([losses, outputs.tolist()]))
+found = []
+for name, parts, output in {cases!r}:
+    folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
+    os.makedirs(folder)
+    job = make_job(config, folder, task=TASKS[name], parts=parts)
+    rows = make_rows(TASKS[name])
+    losses = train(engine, job, rows, steps=6)
+    found.append([losses, predict(engine, job, rows, 7)[output].tolist()])
+print(json.dumps(found))
 """
 
 
-def run_on_devices(
-    config,
-    folder,
-    name,
-    devices,
-    parts=1,
-    length=None,
-    task="tiny",
-    output="logits",
-):
-    """Losses and predictions of a training on logical CPUs."""
+def run_on_devices(config, folder, name, devices, *cases):
+    """Losses and predictions of trainings on logical CPUs.
+
+    Cases are the name of a task, the number of parts, and that of an output.
+    """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
         config=json.dumps(vars(config)),
         name=name,
         devices=devices,
         folder=str(folder),
-        parts=parts,
-        length=length,
-        task=task,
-        output=output,
+        cases=cases,
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True
@@ -81,63 +72,37 @@ def run_on_devices(
 
 @pytest.mark.gate
 @EITHER
-def test_two_devices_tag_as_one_does(steady_config, folders, name):
+def test_two_devices_give_the_result_of_one(steady_config, tmp_path, name):
     """Each pads its batches to a length of its own."""
-    (losses, outputs), (other_losses, other_outputs) = (
-        run_on_devices(
-            steady_config, folders(str(n)), name, n, parts=n, task="tagging"
+
+    def run(count, *tasks):
+        others = ("tagging", count, "logits"), (MULTI.name, count, SETS)
+        folder = tmp_path / str(count)
+        return run_on_devices(
+            steady_config, folder, name, count, *tasks, *others
         )
-        for n in (1, 2)
-    )
-    np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
+
+    whole, *others = run(1, ("tiny", 1, "logits"))
+    assert len(whole[0]) == 6 and len(whole[1]) == 40
+    found = run(2, ("tiny", 1, "logits"), ("tiny", 2, "logits"))
     shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
-    np.testing.assert_allclose(
-        np.array(other_outputs)[shown],
-        np.array(outputs)[shown],
-        rtol=0,
-        atol=1e-5,
-    )
-
-
-@pytest.mark.gate
-@EITHER
-def test_two_devices_train_several_tasks_as_one_does(
-    steady_config, folders, name
-):
-    one, two = (
-        run_on_devices(
-            steady_config,
-            folders(str(n)),
-            name,
-            n,
-            parts=n,
-            task=MULTI.name,
-            output="tasks.sets/logits",
+    everything = slice(None)
+    for (losses, outputs), expected, chosen in zip(
+        found,
+        (whole, whole, *others),
+        (everything, everything, shown, everything),
+    ):
+        np.testing.assert_allclose(losses, expected[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            np.array(outputs)[chosen],
+            np.array(expected[1])[chosen],
+            rtol=0,
+            atol=1e-5,
         )
-        for n in (1, 2)
-    )
-    for found, expected in zip(two, one):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-
-
-@pytest.mark.gate
-@EITHER
-def test_two_devices_give_the_result_of_one(steady_config, folders, name):
-    runs = {}
-    for count, parts in ((1, 1), (2, 1), (2, 2)):
-        folder = folders(f"{count}x{parts}")
-        runs[folder] = run_on_devices(steady_config, folder, name, count, parts)
-    (first, (losses, outputs)), *others = runs.items()
-    assert len(losses) == 6 and len(outputs) == 40
-    job = make_job(steady_config, first)
-    for folder, (other_losses, other_outputs) in others:
-        np.testing.assert_allclose(other_losses, losses, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(other_outputs, outputs, rtol=0, atol=1e-5)
-        check_equal(
-            trained_values(make_job(steady_config, folder)),
-            trained_values(job),
-            1e-5,
-        )
+    job = make_job(steady_config, tmp_path / "1" / "tiny1")
+    for parts in (1, 2):
+        other = make_job(steady_config, tmp_path / "2" / f"tiny{parts}")
+        check_equal(trained_values(other), trained_values(job), 1e-5)
 
 
 def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):

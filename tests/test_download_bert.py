@@ -1,5 +1,8 @@
 """scripts/download_bert.sh, with a local server in Google's place."""
 
+# Fixtures are imported.
+# ruff: noqa: F401, F811
+
 import functools
 import hashlib
 import http.server
@@ -11,10 +14,9 @@ import sys
 import threading
 import zipfile
 
-import numpy as np
 import pytest
 from conftest import ROOT
-from test_sources import google_bert  # noqa: F401 (a fixture)
+from test_sources import check_values, google_bert
 
 from adapter_bert.checkpoints import sources
 
@@ -69,7 +71,7 @@ def server(tmp_path):
 
 
 @pytest.fixture
-def publish(server, google_bert):  # noqa: F811 (the fixture)
+def publish(server, google_bert):
     """Puts the tiny BERT on the server under a name."""
 
     def put(name=f"2020_02_20/{SMALL}", inner="", leave_out=""):
@@ -113,8 +115,7 @@ def test_a_bert_is_fetched_once(
     assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{SMALL}"
     assert os.listdir(tmp_path / "berts") == [SMALL]
     opened = sources.open_init_checkpoint(str(tmp_path / "berts" / SMALL))
-    for name, value in tiny_weights.items():
-        np.testing.assert_array_equal(opened.weights.read(name), value)
+    check_values(opened.weights, tiny_weights)
     again = download(SMALL, "berts")
     assert again.stdout == f"berts/{SMALL} is there already\n"
     assert server.asked == [(f"/2020_02_20/{SMALL}.zip", None)]
@@ -156,7 +157,7 @@ def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
     assert len(server.asked) == 1
 
 
-def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):  # noqa: F811
+def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):
     """As of two machines, of which neither sees the other's lock."""
     path, folder = tmp_path / "bert.zip", tmp_path / "bert"
     with zipfile.ZipFile(path, "w") as archive:
@@ -182,57 +183,45 @@ def test_what_a_killed_unpacking_leaves_is_deleted(download, publish, tmp_path):
     assert sorted(os.listdir(berts)) == sorted([*others, SMALL])
 
 
-@pytest.mark.parametrize("what", ["page", "vocab.txt", "bert_model.ckpt.index"])
+@pytest.mark.parametrize(
+    "what, message",
+    [
+        ("page", "not a zip"),
+        ("vocab.txt", "no vocab.txt"),
+        ("bert_model.ckpt.index", "no bert_model.ckpt.index"),
+        ("damage", "Bad CRC-32 for file 'vocab.txt'"),
+        # A password, and an unknown compression.
+        ((6, 1), ""),
+        ((8, 99), ""),
+    ],
+)
 def test_what_is_no_bert_is_refused_and_fetched_again(
-    download, publish, tmp_path, what
+    download, publish, tmp_path, what, message
 ):
     path = publish(leave_out=what)
+    content = bytearray(path.read_bytes())
     if what == "page":
-        path.write_text("<html>moved</html>")
-    failed = download(SMALL, "berts")
-    assert failed.returncode == 1
-    (line,) = failed.stderr.splitlines()
-    assert line.startswith("error: what was fetched is no whole archive of")
-    assert "not a zip" in line if what == "page" else f"no {what}" in line
-    assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]
-    publish()
-    assert download(SMALL, "berts").returncode == 0
-
-
-def test_a_damaged_file_is_found(download, publish, tmp_path):
-    path = publish()
-    content = bytearray(path.read_bytes())
-    content[content.index(b"[PAD]")] ^= 1
-    path.write_bytes(content)
-    failed = download(SMALL, "berts")
-    assert failed.returncode == 1
-    assert "Bad CRC-32 for file 'vocab.txt'" in failed.stderr
-    assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]
-
-
-@pytest.mark.parametrize("byte, value", [(6, 1), (8, 99)])
-def test_what_zipfile_cannot_read_is_one_line(
-    download, publish, tmp_path, byte, value
-):
-    """A password, and a way to compress that it lacks."""
-    path = publish()
-    content = bytearray(path.read_bytes())
-    for magic, more in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
-        for found in re.finditer(re.escape(magic), bytes(content)):
-            content[found.start() + byte + more] = value
+        content = b"<html>moved</html>"
+    elif what == "damage":
+        content[content.index(b"[PAD]")] ^= 1
+    elif isinstance(what, tuple):
+        byte, value = what
+        for magic, more in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
+            for found in re.finditer(re.escape(magic), bytes(content)):
+                content[found.start() + byte + more] = value
     path.write_bytes(content)
     failed = download(SMALL, "berts")
     assert failed.returncode == 1
     (line,) = failed.stderr.splitlines()
     assert line.startswith("error: what was fetched is no whole archive of")
+    assert message in line
+    assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]
+    if what == "page":
+        publish()
+        assert download(SMALL, "berts").returncode == 0
 
 
-def test_known_weights_are_compared(
-    download,
-    publish,
-    tmp_path,
-    google_bert,  # noqa: F811 (the fixture)
-):
+def test_known_weights_are_compared(download, publish, tmp_path, google_bert):
     publish(f"2018_10_18/{BASE}")
     failed = download(BASE, "berts")
     assert failed.returncode == 1

@@ -111,13 +111,15 @@ def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
     values = {}
 
     class ReadAll(v1.train.SessionRunHook):
+        predictor = None
+
         def end(self, session):
             for variable in v1.global_variables() + v1.local_variables():
                 values[variable.op.name] = session.run(variable)
 
     reader = ReadAll()
     with unittest.mock.patch.object(
-        estimator_module, "ProgressHook", lambda progress: reader
+        estimator_module, "TrainingHook", lambda *_: reader
     ):
         train(EstimatorEngine(Hardware()), job, rows)
     for p in job.table.parameters:

@@ -24,15 +24,7 @@ from hypothesis import strategies as st
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import exchange, foreign, foreign_fields, peft
-from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.foreign import exported, head_of
-from adapter_bert.checkpoints.foreign_fields import (
-    COMPARED,
-    FIELDS,
-    NO_EFFECT,
-    USED,
-    Refused,
-)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import TARGETS
 from adapter_bert.methods.registry import parse
@@ -45,6 +37,7 @@ GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
     / "exchange"
 )
+HUB, PEFT = exchange.PROGRAMS
 THEIRS = [
     f"{program}/{path.name}"
     for program in exchange.PROGRAMS
@@ -84,22 +77,19 @@ def test_golden_adapters_of_others_compute_the_same(bert, examples, case):
 
 
 @pytest.mark.parametrize("case", OURS)
-def test_golden_adapters_that_others_loaded_are_written_the_same(
+def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     bert, examples, artifacts, case, tmp_path
 ):
     """What they computed of them is what is computed here."""
     artifact, recorded = artifacts[case], GOLDEN / "ours" / case
-    folder = tmp_path / "written"
-    exchange.write(
-        case.split("/")[0], str(folder), exported(artifact, "our_task"), "card"
-    )
+    folder, program = tmp_path / "written", case.split("/")[0]
+    exchange.write(program, str(folder), exported(artifact, "our_task"), "card")
     assert (folder / "README.md").read_text() == "card"
-    assert list(recorded.glob("*.json"))
-    assert list(recorded.glob("*.safetensors"))
+    written = {path.name for path in folder.iterdir()} - {"README.md"}
+    assert written == {path.name for path in recorded.glob("*.[js]*")}
     for path in recorded.glob("*.json"):
-        assert json.loads((folder / path.name).read_text()) == json.loads(
-            path.read_text()
-        )
+        found = json.loads((folder / path.name).read_text())
+        assert found == json.loads(path.read_text())
     for path in recorded.glob("*.safetensors"):
         found = safetensors.numpy.load_file(folder / path.name)
         expected = safetensors.numpy.load_file(path)
@@ -108,14 +98,7 @@ def test_golden_adapters_that_others_loaded_are_written_the_same(
             np.testing.assert_array_equal(found[name], value)
     logits = both.logits(bert, artifact, examples)
     assert both.difference(logits, str(recorded), examples) < 1e-5
-
-
-@pytest.mark.parametrize("case", OURS)
-def test_what_was_written_is_read_as_it_was(bert, artifacts, case, tmp_path):
-    folder = str(tmp_path / "written")
-    artifact = artifacts[case]
-    exchange.write(case.split("/")[0], folder, exported(artifact, "a.b"), "")
-    back = both.imported(folder, bert)
+    back = both.imported(str(folder), bert)
     # Of a robust AdapterDrop the adapters that it drops are left out.
     names = set(back.weights.shapes)
     dropped = set(artifact.weights.shapes) - names
@@ -123,11 +106,10 @@ def test_what_was_written_is_read_as_it_was(bert, artifacts, case, tmp_path):
     for name in names:
         before, after = artifact.weights.read(name), back.weights.read(name)
         np.testing.assert_array_equal(before, after)
-    kept = ("labels", "regression")
-    if case.startswith("adapterhub"):
-        assert {k: back.config["task"].get(k) for k in kept} == {
-            k: artifact.config["task"].get(k) for k in kept
-        }
+    if program == HUB:
+        for key in ("labels", "regression"):
+            said = artifact.config["task"].get(key)
+            assert back.config["task"].get(key) == said
 
 
 def test_golden_labels_are_those_of_the_file():
@@ -183,32 +165,16 @@ def read(case, *told):
 @pytest.mark.parametrize(
     "program,method,message",
     [
-        (
-            "adapterhub",
-            "houlsby(4)",
-            r"LayerNorms, .*houlsby\(layer_norms=false\)",
-        ),
-        (
-            "adapterhub",
-            "houlsby(4, depth=2, layer_norms=False)",
-            "expected depth=1",
-        ),
-        ("adapterhub", "bapna(4)", "bapna is not written for AdapterHub"),
-        ("adapterhub", "full", "full is not written for AdapterHub"),
-        ("adapterhub", "ia3", "write it for peft"),
-        ("adapterhub", "compacter(4)", "compacter is not written for Adap"),
-        ("peft", "layernorm", "layernorm is not written for peft"),
-        (
-            "adapterhub",
-            "lora(2, targets='attention_output')",
-            "LoRA at attention_output is not written .*; write it for peft",
-        ),
-        (
-            "adapterhub",
-            "adapterdrop(1, 'houlsby', 4)",
-            "has trained BERT's LayerNorms",
-        ),
-        ("peft", "pfeiffer(4)", "expected lora or ia3"),
+        (HUB, "houlsby(4)", r"LayerNorms, .*houlsby\(layer_norms=false\)"),
+        (HUB, "houlsby(4, depth=2, layer_norms=False)", "expected depth=1"),
+        (HUB, "bapna(4)", "bapna is not written for AdapterHub"),
+        (HUB, "full", "full is not written for AdapterHub"),
+        (HUB, "ia3", "write it for peft"),
+        (HUB, "compacter(4)", "compacter is not written for Adap"),
+        (HUB, "lora(2, targets='attention_output')", "LoRA at .*; .* for peft"),
+        (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
+        (PEFT, "layernorm", "layernorm is not written for peft"),
+        (PEFT, "pfeiffer(4)", "expected lora or ia3"),
     ],
 )
 def test_what_a_program_cannot_hold_is_refused(
@@ -229,18 +195,23 @@ def test_a_refusal_claims_nothing_of_the_program(program):
         exchange.PROGRAMS[program].write(fusion)
 
 
-def test_peft_takes_bert_s_own_head_only(bert, tmp_path):
-    task = {**both.THREE, "head": both.LAYERS}
+@pytest.mark.parametrize(
+    "task, message",
+    [
+        ({**both.THREE, "head": both.LAYERS}, "is not written for peft"),
+        (both.THREE, "is there already"),
+    ],
+)
+def test_peft_takes_berts_own_head_in_a_new_folder(
+    bert, tmp_path, task, message
+):
     artifact = both.random_artifact(bert, parse("lora(2)"), task, 0)
-    with pytest.raises(UserError, match="is not written for peft"):
-        exchange.write("peft", str(tmp_path / "x"), exported(artifact, "x"), "")
-
-
-def test_nothing_is_written_over(bert, tmp_path):
-    artifact = both.random_artifact(bert, parse("lora(2)"), both.THREE, 0)
+    ours = exported(artifact, "sst-2.v1")
+    # A dot would divide the name of a module.
+    assert ours.name == "sst-2_v1"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is there already"):
-        exchange.write("peft", str(tmp_path), exported(artifact, "x"), "")
+    with pytest.raises(UserError, match=message):
+        exchange.write("peft", str(tmp_path), ours, "")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -289,12 +260,6 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
 def test_no_update_at_all_is_refused():
     with pytest.raises(UserError, match="a file holds no update"):
         peft.to_method({}, config_of_bert(), "a file")
-
-
-def test_names_with_dots_are_names_of_modules(bert):
-    artifact = both.random_artifact(bert, parse("lora(2)"), both.THREE, 0)
-    assert isinstance(artifact, Artifact)
-    assert exported(artifact, "sst-2.v1").name == "sst-2_v1"
 
 
 REFUSED = {
@@ -348,38 +313,33 @@ def change(path, **values):
 
 
 def change_tensors(path, function):
-    tensors = safetensors.numpy.load_file(path)
-    function(tensors)
+    tensors = function(safetensors.numpy.load_file(path))
     safetensors.numpy.save_file(tensors, path)
 
 
-HUB, HUB_HEAD = "adapter_config.json", "head_config.json"
+def without(part):
+    """What leaves out the tensors whose names have a part."""
+    return lambda tensors: {k: v for k, v in tensors.items() if part not in k}
+
+
+CONFIG, HUB_HEAD = "adapter_config.json", "head_config.json"
 HUB_TENSORS, HEAD_TENSORS = "adapter.safetensors", "model_head.safetensors"
 PEFT_TENSORS = "adapter_model.safetensors"
 
 
 # Case, file, where in it -> values that it may not have, and why.
 CONTRADICTIONS = {
-    ("adapterhub/houlsby_7", HUB, ""): [
+    ("adapterhub/houlsby_7", CONFIG, ""): [
         ({"hidden_size": 32}, "hidden size 32"),
         ({"model_type": "gpt2"}, "of a gpt2"),
         ({"config": 7}, "no config of type dict"),
     ],
-    ("adapterhub/houlsby_7", HUB, "config__"): [
-        (
-            {"non_linearity": "laplace"},
-            "activation 'laplace' is not known; expected one of gelu",
-        ),
+    ("adapterhub/houlsby_7", CONFIG, "config__"): [
+        ({"non_linearity": "laplace"}, "'laplace' is not .*expected .*gelu"),
         ({"scaling": "what"}, "scaling is 'what', expected a number"),
-        (
-            {"scaling": -1e300},
-            r"^scaling is -1e\+300, expected a number of at most 3.4e38",
-        ),
+        ({"scaling": -1e300}, r"^scaling is -1e\+300, .* at most 3.4e38"),
         ({"reduction_factor": 4}, "the size 4, .* the size 7;"),
-        (
-            {"reduction_factor": {"2": 8, "default": 16 / 7.5}},
-            "is 8, so adapters have the size 2, but .* the size 7",
-        ),
+        ({"reduction_factor": {"2": 8, "default": 2.1}}, "size 2, .* size 7"),
         ({"reduction_factor": {"7": 8}}, "or one for each layer"),
         ({"reduction_factor": 5e-324}, "the size inf, but"),
         ({"leave_out": [1]}, "in layer 1, which leave_out exclu"),
@@ -394,43 +354,28 @@ CONTRADICTIONS = {
         ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, ""): [
-        (
-            {"model_class": "RobertaAdapterModel"},
-            "of a RobertaAdapterModel, expected one of BertAdapterModel",
-        ),
+        ({"model_class": "RobertaModel"}, "of a RobertaM.* one of BertAdapte"),
         ({"model_type": "roberta"}, "'roberta', expected 'bert'"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
-        (
-            {"label2id": {"a": 0, "b": 1, "c": 3}},
-            "expected a number from 0 to 2 for each of 3 labels",
-        ),
+        ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
         ({"layers": 0}, "the head has 0 layers"),
-        (
-            {"label2id": {"a": 0, "b": 1, "c": float("inf")}},
-            "holds what JSON does not have",
-        ),
+        ({"label2id": {"a": float("inf")}}, "holds what JSON does not have"),
         ({"num_labels": 2}, r"shape \[3, 16\], expected"),
         ({"layers": 1}, r"has the shape \[16, 16\]"),
         ({"bias": False}, "tensors are of no part .*bias"),
         ({"of_tomorrow": 1}, "does not know"),
-        (
-            {"head_type": "masked_lm", "vocab_size": 30},
-            "a head of the type 'masked_lm' is not read",
-        ),
+        ({"head_type": "masked_lm"}, "of the type 'masked_lm' is not read"),
     ],
-    ("adapterhub/houlsby_attention", HUB, "config__"): [
+    ("adapterhub/houlsby_attention", CONFIG, "config__"): [
         ({"leave_out": []}, "in layer 0, which mh_adapter"),
         ({"output_adapter": True}, "which output_adapter"),
     ],
-    ("adapterhub/ia3_keys_values", HUB, "config__"): [
+    ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
         ({"r": 2}, "r is 2, but .* has 1"),
     ],
-    ("adapterhub/lora_7", HUB, "config__"): [
-        (
-            {"composition_mode": "multiply"},
-            "composition_mode is 'multiply', expected add or scale",
-        ),
+    ("adapterhub/lora_7", CONFIG, "config__"): [
+        ({"composition_mode": "no"}, "mode is 'no', expected add or scale"),
         ({"alpha": 1e39}, "alpha is 1e.39, "),
         ({"r": 8}, "r is 8, but .* has 7; the description"),
         ({"attn_matrices": ["q"]}, "self.value in .*no field"),
@@ -438,42 +383,30 @@ CONTRADICTIONS = {
         ({"intermediate_lora": True}, "which intermediate_lora nam"),
         ({"vera_d": 0.0}, "vera_d is 0.0: no method .* VeRA"),
     ],
-    ("adapterhub/lora_everywhere", HUB, "config__"): [
+    ("adapterhub/lora_everywhere", CONFIG, "config__"): [
         ({"output_lora": False}, "output.dense in .*no fi"),
     ],
-    ("adapterhub/mad_x_7", HUB, "config__"): [
-        (
-            {"inv_adapter": "glow"},
-            "inv_adapter is 'glow': no method .* expected 'nice'",
-        ),
+    ("adapterhub/mad_x_7", CONFIG, "config__"): [
+        ({"inv_adapter": "glow"}, "r is 'glow': no method .* expected 'nice'"),
         ({"mh_adapter": True}, "and the other adapters as in seq_bn_inv"),
         ({"is_parallel": True}, "and the other adapters as in seq_bn_inv"),
-        (
-            {"inv_adapter": None},
-            "no method of this project has anything at invertible_adapters",
-        ),
+        ({"inv_adapter": None}, "project has anything at invertible_adapters"),
         ({"inv_adapter_reduction_factor": 4}, "size 2, .* size 3"),
     ],
-    ("adapterhub/parallel_7", HUB, "config__"): [
+    ("adapterhub/parallel_7", CONFIG, "config__"): [
         ({"mh_adapter": True}, "beside the attention"),
     ],
     ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
     ],
-    ("adapterhub/pfeiffer_100", HUB, "config__"): [
-        (
-            {"mh_adapter": True},
-            "no method of this project; expected those of double_seq_bn",
-        ),
-        (
-            {"inv_adapter": "nice"},
-            "lacks the tensor invertible_adapters...F.0.weight",
-        ),
+    ("adapterhub/pfeiffer_100", CONFIG, "config__"): [
+        ({"mh_adapter": True}, "no method .* expected those of double_seq_bn"),
+        ({"inv_adapter": "nice"}, "lacks .* invertible_adapters...F.0.weight"),
     ],
-    ("adapterhub/pfeiffer_channels", HUB, "config__"): [
+    ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [
         ({"scaling": 1.0}, "of no part .*scaling"),
     ],
-    ("adapterhub/prefix_5", HUB, "config__"): [
+    ("adapterhub/prefix_5", CONFIG, "config__"): [
         ({"non_linearity": "relu"}, "activation 'relu', expected tanh"),
         ({"leave_out": [1]}, "without some layers"),
         ({"prefix_length": 4}, "prefix_length is 4, but .* has 5"),
@@ -485,26 +418,20 @@ CONTRADICTIONS = {
         ({"label2id": {"a": 0}}, "for each of 3 labels"),
         ({"hidden_size": 32}, "hidden_size is 32, expect"),
     ],
-    ("peft/ia3_same", HUB, ""): [
+    ("peft/ia3_same", CONFIG, ""): [
         ({"target_modules": None}, "names .*attention.output"),
         ({"r": 8}, "'r' is '8', a field that this version"),
         ({"feedforward_modules": []}, "outputs of .*output"),
         ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
     ],
-    ("peft/lora_7", HUB, ""): [
+    ("peft/lora_7", CONFIG, ""): [
         ({"task_type": None}, "task_type is None"),
         ({"task_type": "TOKEN_CLS"}, "'TOKEN_CLS'"),
         ({"lora_bias": True}, "lora_bias is True"),
         ({"r": "many"}, "no r of type int"),
-        (
-            {"target_modules": "(?=.*)query"},
-            "no regular expression that can be used here",
-        ),
+        ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
         ({"target_modules": "\ud800"}, "JSON does not"),
-        (
-            {"init_lora_weights": "pissa"},
-            "changes BERT's own matrices too; save it with path_initial",
-        ),
+        ({"init_lora_weights": "pissa"}, "changes BERT's .* path_initial"),
         ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
         ({"r": None}, "has no r, which scales the updates"),
         ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
@@ -520,20 +447,14 @@ CONTRADICTIONS = {
         ({"enable_lora": [True, False]}, "parts of a matrix"),
         ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
     ],
-    ("peft/lora_everywhere", HUB, ""): [
-        (
-            {"exclude_modules": None},
-            "names bert.pooler.dense, of which .* holds nothing",
-        ),
+    ("peft/lora_everywhere", CONFIG, ""): [
+        ({"exclude_modules": None}, "names bert.pooler.dense, .*holds nothin"),
     ],
-    ("peft/lora_patterns", HUB, ""): [
+    ("peft/lora_patterns", CONFIG, ""): [
         ({"rank_pattern": {}}, "of rank 2 .*expected 4"),
         ({"layers_pattern": "h"}, "names no matrix"),
         ({"layers_pattern": 7}, "expected a list"),
-        (
-            {"target_modules": ".*(query|key)"},
-            "peft takes only where target_modules is a list",
-        ),
+        ({"target_modules": ".*(query|key)"}, "only where .* is a list"),
     ],
 }
 
@@ -563,7 +484,7 @@ def test_a_description_that_cannot_be_followed_is_one_line(
 def test_no_pattern_takes_for_ever(copied, pattern):
     """With Python's engine these do."""
     folder = copied("peft/lora_7")
-    change(folder / HUB, target_modules=pattern)
+    change(folder / CONFIG, target_modules=pattern)
     with pytest.raises(UserError, match="names no matrix of this BERT"):
         read(folder)
 
@@ -571,19 +492,19 @@ def test_no_pattern_takes_for_ever(copied, pattern):
 def test_patterns_are_few_short_and_plain(copied):
     folder = copied("peft/lora_7")
     patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
-    change(folder / HUB, alpha_pattern={**patterns, "x": 1})
+    change(folder / CONFIG, alpha_pattern={**patterns, "x": 1})
     with pytest.raises(UserError, match="has 501 patterns, expected at most"):
         read(folder)
-    change(folder / HUB, alpha_pattern=patterns)
+    change(folder / CONFIG, alpha_pattern=patterns)
     read(folder)
     for pattern in ("a{300}", "(.*)" * 126):
-        change(folder / HUB, alpha_pattern={pattern: 1})
+        change(folder / CONFIG, alpha_pattern={pattern: 1})
         with pytest.raises(UserError, match=r"500 letters, without \{\}"):
             read(folder)
     # The first that fits holds; with all modules found, the rest are nothing.
-    change(folder / HUB, alpha_pattern={"query": 6, ".*": 12, "(": 1})
+    change(folder / CONFIG, alpha_pattern={"query": 6, ".*": 12, "(": 1})
     found = read(folder).values
-    change(folder / HUB, alpha_pattern={}, lora_alpha=1)
+    change(folder / CONFIG, alpha_pattern={}, lora_alpha=1)
     once = read(folder).values
     for name, value in once.items():
         if name.endswith("lora_b"):
@@ -598,10 +519,7 @@ def test_patterns_are_few_short_and_plain(copied):
         lambda a, b: (a[:0], b[:, :0]),
         lambda a, b: (a, b[:0]),
         # Of nothing, there is room for as much as one likes.
-        lambda a, b: (
-            np.zeros((2**40, 0), a.dtype),
-            np.zeros((0, 2**40), b.dtype),
-        ),
+        lambda a, b: (a[:0].reshape(2**40, 0), b[:0].reshape(0, 2**40)),
         lambda a, b: (a[:, :1], b),
     ],
     ids=["no rank", "no outputs", "terabytes", "one input"],
@@ -613,7 +531,7 @@ def test_an_update_of_another_shape_is_refused(copied, damage):
 
     def change_both(tensors):
         changed = damage(*(tensors[name] for name in names))
-        tensors.update(zip(names, map(np.ascontiguousarray, changed)))
+        return {**tensors, **dict(zip(names, map(np.array, changed)))}
 
     change_tensors(folder / PEFT_TENSORS, change_both)
     with pytest.raises(UserError, match="the update of .*query is .*expected"):
@@ -627,16 +545,15 @@ ODD += (1e300, -(10**320), float("nan"))
 @pytest.mark.parametrize(
     "case,file",
     [
-        ("adapterhub/houlsby_7", HUB),
-        ("adapterhub/parallel_7", HUB),
-        ("adapterhub/mad_x_7", HUB),
-        ("adapterhub/lora_7", HUB),
-        ("adapterhub/ia3_keys_values", HUB),
-        ("adapterhub/prefix_5", HUB),
+        *(
+            (f"adapterhub/{name}", CONFIG)
+            for name in "houlsby_7 parallel_7 mad_x_7 lora_7 ia3_keys_values "
+            "prefix_5".split()
+        ),
         ("adapterhub/houlsby_7", HUB_HEAD),
         ("adapterhub/static_classifier", HUB_HEAD),
-        ("peft/lora_7", HUB),
-        ("peft/ia3_same", HUB),
+        ("peft/lora_7", CONFIG),
+        ("peft/ia3_same", CONFIG),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -672,7 +589,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
 def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
     folder = copied("adapterhub/houlsby_48_gelu")
     assert read("adapterhub/houlsby_48_gelu").method.nonlinearity == "gelu_erf"
-    change(folder / HUB, version=None)
+    change(folder / CONFIG, version=None)
     assert read(folder).method.nonlinearity == "gelu"
 
 
@@ -699,27 +616,19 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(
     assert command[3:] == [str(folder / pickle), str(folder / file)]
 
 
-@pytest.mark.parametrize(
-    "damage,message",
-    [
-        (lambda t: t.pop(next(iter(t))), "lacks the tensor|holds nothing"),
-        (
-            lambda t: t.update(extra=np.zeros(2, np.float32)),
-            "1 tensors are of no part that this project reads: extra",
-        ),
-        (
-            lambda t: t.update(
-                {k: np.full_like(v, np.nan) for k, v in t.items()}
-            ),
-            "is not finite",
-        ),
-        (
-            lambda t: t.update({k: v[..., :-1] for k, v in t.items()}),
-            "has the shape",
-        ),
-        (lambda t: t.clear(), "sizes|lacks|holds no"),
-    ],
-)
+DAMAGES = {
+    "lacks the tensor|holds nothing": lambda t: dict(list(t.items())[1:]),
+    "1 tensors are of no part that this project reads: extra": lambda t: {
+        **t,
+        "extra": np.zeros(2, np.float32),
+    },
+    "is not finite": lambda t: {k: v + np.float32("nan") for k, v in t.items()},
+    "has the shape": lambda t: {k: v[..., :-1] for k, v in t.items()},
+    "sizes|lacks|holds no": lambda t: {},
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
 @pytest.mark.parametrize(
     "case,file",
     [
@@ -731,20 +640,15 @@ def test_a_pickle_is_refused_with_the_line_that_converts_it(
         ("peft/ia3_same", PEFT_TENSORS),
     ],
 )
-def test_damaged_tensors_are_refused(copied, case, file, damage, message):
+def test_damaged_tensors_are_refused(copied, case, file, message):
     folder = copied(case)
     if "prefix" in case:
         # Else a copy in a layer would be damaged.
-        change_tensors(folder / file, keep_one)
-    change_tensors(folder / file, damage)
+        change_tensors(folder / file, without("pool"))
+    change_tensors(folder / file, DAMAGES[message])
     messages = f"{message}|multiple of|hold no|no part"
     with pytest.raises(UserError, match=messages):
         read(folder)
-
-
-def keep_one(tensors):
-    for name in [n for n in tensors if "pool" in n]:
-        del tensors[name]
 
 
 @pytest.mark.parametrize(
@@ -760,12 +664,7 @@ def keep_one(tensors):
 )
 def test_no_part_is_left_out_silently(copied, case, file, part):
     folder = copied(case)
-
-    def drop(tensors):
-        for name in [n for n in tensors if part in n]:
-            del tensors[name]
-
-    change_tensors(folder / file, drop)
+    change_tensors(folder / file, without(part))
     with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
         read(folder)
 
@@ -848,7 +747,7 @@ def test_a_saved_state_dict_is_read(copied, case):
 def test_what_acts_on_nothing_is_told(copied, caplog, case, values, told):
     folder, expected = copied(case), read(case)
     assert not caplog.records
-    change(folder / HUB, **values)
+    change(folder / CONFIG, **values)
     found = read(folder)
     assert found.method == expected.method
     (record,) = caplog.records
@@ -865,7 +764,7 @@ def test_peft_s_defaults_are_followed(copied):
         {"rank_pattern": {"query": 7, "layer.0.attention.self.value": 7}},
         {"modules_to_save": ["classifier", "score"], "enable_lora": None},
     ):
-        change(folder / HUB, **values)
+        change(folder / CONFIG, **values)
         found = read(folder)
         assert found.method == expected.method
 
@@ -873,56 +772,30 @@ def test_peft_s_defaults_are_followed(copied):
 def test_what_older_versions_of_the_library_meant_is_followed(copied):
     """It reads their files so, too."""
     folder = copied("adapterhub/lora_7")
-    change(folder / HUB, version="adapters.1.0.1")
+    change(folder / CONFIG, version="adapters.1.0.1")
     assert read(folder).method.alpha == 7
-    change(folder / HUB, version="adapters.1.1.0")
+    change(folder / CONFIG, version="adapters.1.1.0")
     assert read(folder).method.alpha == 16
 
 
 def test_the_table_has_every_field_that_the_programs_write():
-    written = {
+    kinds = {
         None: foreign_fields.HUB_BOTTLENECK,
         "lora": foreign_fields.HUB_LORA,
         "prefix_tuning": foreign_fields.HUB_PREFIX,
+        "LORA": foreign_fields.PEFT_LORA,
+        "IA3": foreign_fields.PEFT_IA3,
     }
     for case in THEIRS:
-        described = json.loads((GOLDEN / case / HUB).read_text())
+        described = json.loads((GOLDEN / case / CONFIG).read_text())
         if case.startswith("peft"):
-            kind = described["peft_type"]
-            known = {
-                "LORA": foreign_fields.PEFT_LORA,
-                "IA3": foreign_fields.PEFT_IA3,
-            }[kind]
-            assert set(described) <= set(known)
+            assert set(described) <= set(kinds[described["peft_type"]])
             continue
         head = json.loads((GOLDEN / case / HUB_HEAD).read_text())
         assert {*described, *head} <= set(foreign_fields.HUB_FILE)
         own = described["config"]
-        assert set(own) == set(written[own.get("architecture")]) - {
-            "architecture" if "architecture" not in own else "",
-            # Of older versions.
-            "invertible_adapter",
-        }
+        # Older versions wrote others, too.
+        others = set(kinds[own.get("architecture")]) - set(own)
+        assert others <= {"architecture", "invertible_adapter"}
+        assert set(own) <= set(kinds[own.get("architecture")])
         assert set(head["config"] or ()) <= set(foreign_fields.HUB_HEAD)
-
-
-def test_the_page_lists_every_field():
-    page = (ROOT / "docs" / "exchange.md").read_text()
-    found = {
-        (row[0], kind): set(re.findall(r"`(\w+)`", cell))
-        for row in re.findall(r"^\| (.*'s .*?) \| (.*) \|$", page, re.M)
-        for kind, cell in zip(
-            (COMPARED, USED, Refused, NO_EFFECT), row[1].split(" | ")
-        )
-    }
-    for part, rules in FIELDS.items():
-        for kind in (COMPARED, USED, Refused, NO_EFFECT):
-            expected = {
-                name
-                for name, rule in rules.items()
-                if rule == kind or kind is Refused and isinstance(rule, Refused)
-            }
-            if part in ("peft's LoRA", "peft's (IA)^3"):
-                # Those of both have a row of their own.
-                expected -= set(foreign_fields.PEFT)
-            assert found[part, kind] == expected, (part, kind)

@@ -19,7 +19,7 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import experiment, loop
-from adapter_bert.training.setup import Training
+from adapter_bert.training.settings import Training
 
 
 def test_known_outputs_are_taken_however_few_there_are(tmp_path):
@@ -28,7 +28,10 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
     some = types.SimpleNamespace
     options = mock.MagicMock(batch_size=1, learning_rate=1.0)
     loop.run_steps(
-        some(is_chief=False, train=lambda job, rows, *_: taken.append(rows)),
+        some(
+            is_chief=False,
+            train=lambda job, course, _: taken.append(course.features),
+        ),
         some(
             experiment=some(training=options),
             task=some(plan=lambda *_: None),
@@ -246,7 +249,7 @@ def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
     class Stopped(Exception):
         pass
 
-    def stop(engine, setup, job, record, features, schedule, rows):
+    def stop(engine, setup, job, record, features, schedule, *_):
         seen.extend((setup, job, schedule))
         raise Stopped
 
@@ -263,7 +266,7 @@ def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
     setup, job, schedule = seen
     assert (job.parts, job.adam_bias_correction) == (2, True)
     assert (job.use_xla, job.length) == (True, 24)
-    assert setup.method == parse("houlsby(size=4, init_scale=0.5)")
+    assert setup.model.method == parse("houlsby(size=4, init_scale=0.5)")
     # Two of five steps.
     assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
     assert schedule.learning_rate == short["learning_rate"]
@@ -285,7 +288,9 @@ def test_no_step_is_lost_and_older_runs_keep_their_count(
     how = Training(10, None, False, 25.0, 0.29, 1000, 8, 1, 1)
     named = types.SimpleNamespace(training=how, output_dir=str(tmp_path))
     setup = types.SimpleNamespace(
-        experiment=named, task=custom_task(), learning_rate=1.0
+        experiment=named,
+        task=custom_task(),
+        model=types.SimpleNamespace(learning_rate=1.0),
     )
     if begun:
         run = {"method": "head", "base": {"fingerprint": ""}, "tokenizer": {}}

@@ -109,11 +109,6 @@ def test_a_file_system_without_locks_is_warned_of(no_locks, tmp_path, caplog):
         assert "cannot be locked (No locks available)" in caplog.text
 
 
-def test_remote_folders_have_no_locks():
-    with folder_lock.hold("gs://bucket/run"):
-        pass
-
-
 def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "run.lock").mkdir()
     with pytest.raises(UserError, match="cannot write .*run.lock"):

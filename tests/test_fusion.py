@@ -47,12 +47,14 @@ def test_what_is_observed_are_means_over_tokens(tiny_config):
     tiny = shaken(tiny_config, f"fusion({PARTS})")
     mask = np.tri(*tiny.features["input_ids"].shape, 3, dtype=np.int32)
     tiny.features["input_mask"] = tf.constant(mask)
-    context = dataclasses.replace(tiny.context(), observes=True)
+    seen = {}
+    context = dataclasses.replace(tiny.context(), show=seen.__setitem__)
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
     tiny.model.bert(ids, segments, context)
-    shown = tiny.model.bert.hooks.observe(context)["fusion_attention"].numpy()
+    shown = tiny.model.bert.hooks.observe(seen, context)
+    shown = shown["fusion_attention"].numpy()
     assert shown.shape == (len(mask), 2, 2)
-    for place, weights in enumerate(context.handed_on.values()):
+    for place, weights in enumerate(seen.values()):
         means = [
             row.numpy()[: m.sum()].mean(0) for row, m in zip(weights, mask)
         ]
@@ -66,9 +68,7 @@ def test_below_the_first_layer_there_are_no_adapters(tiny_config):
         method = dataclasses.replace(
             parse(f"fusion({PARTS}, robust=true)"), first=first
         )
-        hooks = method.build(
-            tiny_config, lambda name, *_: whole.variables[name], True
-        )
+        hooks = method.hooks(tiny_config, whole.variables)
         found = states(whole, hooks)
         assert (abs(found[0] - plain[0]).numpy().max() > 1e-3) == differs
         assert abs(found[1] - plain[1]).numpy().max() > 1e-3

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import sys
 import textwrap
 
 import pytest
@@ -136,22 +135,6 @@ def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
 
 
 @pytest.mark.newer_stack
-def test_some_inputs_are_large():
-    made = [
-        reading.change(b"a\tb\n", random.Random(number))
-        for number in range(5000)
-    ]
-    large = [content for content in made if len(content) > 2**17]
-    assert 5 < len(large) < 100
-    few = [
-        reading.change(b"a\tb\n", random.Random(number), grows=False)
-        for number in range(5000)
-    ]
-    assert max(map(len, few)) < 2**17
-    assert max(map(len, large)) <= reading.GROWN
-
-
-@pytest.mark.newer_stack
 def test_inputs_are_read_as_they_were_kept(tmp_path):
     contents = [b"", bytes(range(256)), 'a "line"\n\u20ac'.encode()]
     fuzz.write_kept(tmp_path, "a reader's", contents)
@@ -190,14 +173,6 @@ def test_only_what_reaches_new_lines_is_kept(tmp_path):
 def test_what_cannot_be_tried_is_one_line(monkeypatch, words, message):
     monkeypatch.setattr("sys.argv", ["fuzz", *words.split()])
     assert message in refusal(fuzz.main)
-
-
-@pytest.mark.newer_stack
-def test_atheris_must_be_installed(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "atheris", None)
-    assert "`make fuzz` installs Atheris" in refusal(
-        lambda: fuzz.load(str(tmp_path))
-    )
 
 
 @pytest.fixture

@@ -11,6 +11,18 @@ from adapter_bert.tasks.glue import GLUE
 pytestmark = pytest.mark.older_stack
 
 NAMES = "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax".split()
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+STS_B = (
+    "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
+    "sentence1\tsentence2"
+)
+QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
+MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
+    "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
+    "sentence1\tsentence2"
+)
+PAIR = "index\tsentence1\tsentence2"
 # Files with the published headers and columns: task -> split -> lines.
 PUBLISHED = {
     "cola": {
@@ -24,15 +36,8 @@ PUBLISHED = {
         "test": ["index\tsentence", "0\ta b ."],
     },
     "mrpc": {
-        "train": [
-            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-            '1\t70\t71\ta "b\tc d',
-            "0\t72\t73\te f\tg h",
-        ],
-        "dev": [
-            "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-            "0\t70\t71\ta b\tc d",
-        ],
+        "train": [MRPC, '1\t70\t71\ta "b\tc d', "0\t72\t73\te f\tg h"],
+        "dev": [MRPC, "0\t70\t71\ta b\tc d"],
         "test": [
             "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
             "0\t70\t71\ta b\tc d",
@@ -40,57 +45,38 @@ PUBLISHED = {
     },
     "sts-b": {
         "train": [
-            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
-            "sentence1\tsentence2\tscore",
+            f"{STS_B}\tscore",
             "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d\t5.000",
             "1\tmain\tMSRvid\t2012\t4\tnone\tnone\te f\tg h\t3.800",
         ],
         "dev": [
-            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
-            "sentence1\tsentence2\tscore",
+            f"{STS_B}\tscore",
             "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d\t0.000",
         ],
-        "test": [
-            "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\t"
-            "sentence1\tsentence2",
-            "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d",
-        ],
+        "test": [STS_B, "0\tmain\tMSRvid\t2012\t1\tnone\tnone\ta b\tc d"],
     },
     "qqp": {
         "train": [
-            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            QQP,
             "133273\t213221\t213222\ta b?\tc d?\t1",
             "402555\t536040\t536041\te f?",
             "360472\t364011\t490273\te f?\tg h?\t0",
         ],
-        "dev": [
-            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-            "1\t2\t3\ta b?\tc d?\t0",
-        ],
+        "dev": [QQP, "1\t2\t3\ta b?\tc d?\t0"],
         "test": ["id\tquestion1\tquestion2", "0\ta b?\tc d?"],
     },
     "mnli": {
         "train": [
-            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
-            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
-            "sentence1\tsentence2\tlabel1\tgold_label",
+            f"{MNLI}\tlabel1\tgold_label",
             "0\t31193\t31193n\tg\tp\tp\tp\tp\ta b\tc d\tneutral\tneutral",
             "1\t1\t1e\tg\tp\tp\tp\tp\te f\tg h\tneutral\tentailment",
         ],
         "dev_matched": [
-            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
-            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
-            "sentence1\tsentence2\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\t"
-            "gold_label",
+            f"{MNLI}\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\tgold_label",
             "0\t6\t6e\tg\tp\tp\tp\tp\ta b\tc d\tneutral\tneutral\tneutral\t"
             "neutral\tneutral\tcontradiction",
         ],
-        "test_matched": [
-            "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
-            "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\t"
-            "sentence1\tsentence2",
-            "0\t3\t3\tg\tp\tp\tp\tp\ta b\tc d",
-        ],
+        "test_matched": [MNLI, "0\t3\t3\tg\tp\tp\tp\tp\ta b\tc d"],
     },
     "qnli": {
         "train": [
@@ -106,24 +92,17 @@ PUBLISHED = {
     },
     "rte": {
         "train": [
-            "index\tsentence1\tsentence2\tlabel",
+            f"{PAIR}\tlabel",
             "0\ta b\tc d\tnot_entailment",
             "1\te f\tg h\tentailment",
         ],
-        "dev": [
-            "index\tsentence1\tsentence2\tlabel",
-            "0\ta b\tc d\tnot_entailment",
-        ],
-        "test": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+        "dev": [f"{PAIR}\tlabel", "0\ta b\tc d\tnot_entailment"],
+        "test": [PAIR, "0\ta b\tc d"],
     },
     "wnli": {
-        "train": [
-            "index\tsentence1\tsentence2\tlabel",
-            "0\ta b\tc d\t1",
-            "1\te f\tg h\t0",
-        ],
-        "dev": ["index\tsentence1\tsentence2\tlabel", "0\ta b\tc d\t0"],
-        "test": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+        "train": [f"{PAIR}\tlabel", "0\ta b\tc d\t1", "1\te f\tg h\t0"],
+        "dev": [f"{PAIR}\tlabel", "0\ta b\tc d\t0"],
+        "test": [PAIR, "0\ta b\tc d"],
     },
     "ax": {
         "diagnostic-full": [
@@ -131,7 +110,7 @@ PUBLISHED = {
             "Knowledge\tDomain\tPremise\tHypothesis\tLabel",
             "\t\tNegation\t\tNews\ta b\tc d\tcontradiction",
         ],
-        "diagnostic": ["index\tsentence1\tsentence2", "0\ta b\tc d"],
+        "diagnostic": [PAIR, "0\ta b\tc d"],
     },
 }
 PUBLISHED["mnli"]["dev_mismatched"] = PUBLISHED["mnli"]["dev_matched"]
@@ -251,43 +230,30 @@ def test_the_files_of_the_corpus_itself_are_read_as_mrpc(published, split):
     assert rows.text_a == ['a "b', "e f"] and rows.text_b == ["c d", "g h"]
 
 
+TWO, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+THREE = ("contradiction", "entailment", "neutral")
+
+
 @pytest.mark.parametrize(
-    "name, expected",
+    "name, labels, scores",
     [
-        ("cola", ["matthews_correlation", "accuracy"]),
-        ("sst-2", ["accuracy"]),
-        ("mrpc", ["accuracy", "f1"]),
-        ("sts-b", ["pearson", "spearman"]),
-        ("qqp", ["accuracy", "f1"]),
-        ("mnli", ["accuracy"]),
-        ("qnli", ["accuracy"]),
-        ("rte", ["accuracy"]),
-        ("wnli", ["accuracy"]),
-        ("ax", ["matthews_correlation"]),
+        ("cola", TWO, ("matthews_correlation", "accuracy")),
+        ("sst-2", TWO, ("accuracy",)),
+        ("mrpc", TWO, ("accuracy", "f1")),
+        ("sts-b", None, ("pearson", "spearman")),
+        ("qqp", TWO, ("accuracy", "f1")),
+        ("mnli", THREE, ("accuracy",)),
+        ("qnli", ENTAILMENT, ("accuracy",)),
+        ("rte", ENTAILMENT, ("accuracy",)),
+        ("wnli", TWO, ("accuracy",)),
+        ("ax", THREE, ("matthews_correlation",)),
     ],
 )
-def test_tasks_have_the_metrics_of_glue(name, expected):
-    assert list(get_task(name).metrics) == expected
-    assert set(expected) <= set(metrics.METRICS)
-
-
-def test_labels_are_numbered_as_published():
-    # By google-research/bert, whose classes trained heads have.
-    two, three = ("0", "1"), ("contradiction", "entailment", "neutral")
-    entailment = ("entailment", "not_entailment")
-    assert {
-        task.name: task.labels for task in GLUE if task.name != "sts-b"
-    } == {
-        "cola": two,
-        "sst-2": two,
-        "mrpc": two,
-        "qqp": two,
-        "mnli": three,
-        "qnli": entailment,
-        "rte": entailment,
-        "wnli": two,
-        "ax": three,
-    }
+def test_labels_and_metrics_are_those_of_glue(name, labels, scores):
+    """Labels have the numbers of google-research/bert's classes."""
+    task = get_task(name)
+    assert getattr(task, "labels", None) == labels
+    assert task.metrics == scores and set(scores) <= set(metrics.METRICS)
 
 
 def test_the_diagnostic_set_is_answered_by_what_was_trained_on_mnli(published):

@@ -78,7 +78,10 @@ class Composed:
             name: tf.constant(value)
             for name, value in below(golden, "inputs/").items()
         }
-        self.context = Context(self.features["input_mask"], observes=True)
+        self.seen = {}
+        self.context = Context(
+            self.features["input_mask"], show=self.seen.__setitem__
+        )
 
     def states(self):
         """float32 [B, T, D]."""
@@ -102,7 +105,7 @@ def test_a_composition_computes_what_adapterhubs_does(golden, case):
 def test_tokens_attend_as_adapterhubs(golden, case):
     composed = Composed(golden, case)
     composed.states()
-    shown = composed.model.bert.hooks.observe(composed.context)
+    shown = composed.model.bert.hooks.observe(composed.seen, composed.context)
     mask = golden["inputs/input_mask"][..., np.newaxis]
     scopes = below(composed.recorded, "outputs/attention/")
     expected = [

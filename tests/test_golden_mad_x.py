@@ -42,7 +42,10 @@ def compute(golden, values):
         assert values[name].shape == tuple(shape), name
         return values[name]
 
-    hooks = parse("mad_x(size=4, inverse_size=4)").build(CONFIG, create, False)
+    method = parse("mad_x(size=4, inverse_size=4)")
+    for name, one in method.variables(CONFIG, pooler=False).items():
+        create(name, one.shape, one.initializer)
+    hooks = method.hooks(CONFIG, values)
     bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
     head = MaskedLMHead(CONFIG, create)
     assert used == set(values)

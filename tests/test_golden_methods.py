@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
 
 CONFIG = encoder.BertConfig(
@@ -49,10 +49,11 @@ def compute(golden, name, values):
         assert value.shape == tuple(shape), variable
         return tf.Variable(value)
 
-    hooks = (
-        Hooks()
-        if name is None
-        else parse(METHODS[name]).build(CONFIG, create, pooler=False)
+    method = parse(METHODS.get(name, "head"))
+    added = method.variables(CONFIG, pooler=False)
+    hooks = method.hooks(
+        CONFIG,
+        {n: create(n, one.shape, one.initializer) for n, one in added.items()},
     )
     bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
     assert used == set(values)

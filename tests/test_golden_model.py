@@ -129,16 +129,17 @@ def test_golden_twenty_optimizer_steps(folder):
         recorded.training["num_train_steps"],
         recorded.training["num_warmup_steps"],
     )
-    optimizer = optimization.AdamWeightDecay(
-        recorded.trained,
-        schedule,
-        lambda name, shape: tf.Variable(tf.zeros(shape)),
-    )
-    losses = []
+    slots = {
+        f"{name}/{slot}": tf.Variable(tf.zeros_like(variable))
+        for name, variable in recorded.trained
+        for slot in optimization.SLOTS
+    }
+    optimizer = optimization.AdamWeightDecay(recorded.trained, slots, schedule)
+    done, losses = tf.Variable(0, dtype=tf.int64), []
     for step in range(20):
         loss, gradients = recorded.gradients()
         losses.append(float(loss))
-        optimizer.apply(optimization.clip(gradients), [schedule(step + 1)])
+        optimizer.train(loss, gradients, done)
         after = folder / f"after_{step + 1}.npz"
         if after.exists():
             expected = np.load(after)

@@ -68,16 +68,15 @@ def check_windows(folder, tokenizer, version):
     most_context = np.zeros(len(windows.tokens), bool)
     for number in range(len(questions)):
         rows = np.flatnonzero(windows.question == number)
-        places = np.arange(recorded["max_seq_length"])
+        first = windows.context_first[rows]
         lengths = windows.lengths[rows] - windows.first[rows] - 1
-        most = squad._has_most_context(
-            places - windows.first[rows][:, np.newaxis],
-            windows.context_first[rows][:, np.newaxis],
-            lengths[:, np.newaxis],
-        )
-        for row, flags in zip(rows, most):
-            start, end = windows.starts[row : row + 2]
-            most_context[start:end] = flags[: end - start]
+        window = squad._most_context(first, lengths)
+        for number, (row, begin, length) in enumerate(
+            zip(rows, first, lengths)
+        ):
+            start = windows.starts[row] + windows.first[row]
+            counts = window[begin : begin + length] == number
+            most_context[start : start + length] = counts
     for row, (train, eval_) in enumerate(
         zip(recorded["train"], recorded["eval"])
     ):

@@ -194,6 +194,12 @@ def test_a_footer_leads_into_the_index(tmp_path, size, which):
     )
 
 
+def sealed(block):
+    """A block of a table, with its restarts, its kind and its checksum."""
+    block += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
+    return block + crc32c(block).to_bytes(4, "little")
+
+
 def test_names_of_gigabytes_are_refused(tmp_path):
     """An entry has what its name does not share with the one before."""
     entry = tensor_bundle_pb2.BundleEntryProto(
@@ -205,15 +211,10 @@ def test_names_of_gigabytes_are_refused(tmp_path):
     block += b"\0" + varint(3000) + varint(len(content)) + b"a" * 3000 + content
     for number in range(3000, 4000):
         block += varint(number) + b"\1" + varint(len(content)) + b"a" + content
-    block += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
-    block += crc32c(block).to_bytes(4, "little")
+    block, about = sealed(block), sealed(b"")
+    handle = varint(0) + varint(len(block) - TRAILER)
+    index = sealed(b"\0\1" + varint(len(handle)) + b"b" + handle)
     files = write_bundle({})
-    index = b"\0\1" + varint(len(varint(0) + varint(len(block) - TRAILER)))
-    index += b"b" + varint(0) + varint(len(block) - TRAILER)
-    index += (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
-    index += crc32c(index).to_bytes(4, "little")
-    about = (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"\0"
-    about += crc32c(about).to_bytes(4, "little")
     footer = varint(len(block + index)) + varint(len(about) - TRAILER)
     footer += varint(len(block)) + varint(len(index) - TRAILER)
     footer = footer.ljust(40, b"\0") + files[".index"][-8:]

@@ -1,5 +1,8 @@
 """Modules of TF-Hub and Kaggle as the pretrained BERT."""
 
+# Fixtures are imported.
+# ruff: noqa: F401, F811
+
 import dataclasses
 import json
 
@@ -12,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import limited
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
-from test_setup import experiment  # noqa: F401 (a fixture)
+from test_setup import experiment
+from test_sources import check_values
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import hub_module, sources
@@ -52,24 +56,32 @@ def words(tmp_path):
 
 
 @pytest.fixture
+def tf2(tmp_path, words, tiny_weights):
+    """Writes a module of TensorFlow 2, by default of the tiny BERT."""
+
+    def write_module(values=tiny_weights, heads=HEADS, **options):
+        folder = tmp_path / "module"
+        return str(write_tf2(folder, words(), values, heads, **options))
+
+    return write_module
+
+
+@pytest.fixture
 def masked_lm(tiny_weights, tiny_config):
     """The tiny BERT with its masked language model's head."""
     size, count = tiny_config.hidden_size, tiny_config.vocab_size
-    rng = np.random.default_rng(5)
-    head = {
+    shapes = {
         "transform/dense/kernel": (size, size),
         "transform/dense/bias": (size,),
         "transform/LayerNorm/gamma": (size,),
         "transform/LayerNorm/beta": (size,),
         "output_bias": (count,),
     }
-    return {
-        **tiny_weights,
-        **{
-            f"cls/predictions/{name}": rng.normal(size=shape).astype("float32")
-            for name, shape in head.items()
-        },
-    }
+    rng, values = np.random.default_rng(5), dict(tiny_weights)
+    for name, shape in shapes.items():
+        value = rng.normal(size=shape).astype("float32")
+        values[f"cls/predictions/{name}"] = value
+    return values
 
 
 def test_a_module_is_the_bert_that_it_was_made_of(
@@ -78,9 +90,7 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     folder = write(tmp_path / "small_bert" / "1", words(), masked_lm, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
     assert set(opened.weights.shapes) == set(masked_lm)
-    for name, value in masked_lm.items():
-        assert opened.weights.shapes[name] == value.shape
-        np.testing.assert_array_equal(opened.weights.read(name), value)
+    check_values(opened.weights, masked_lm)
     assert opened.path == opened.weights.source
     assert sources.read_config(opened) == tiny_config
     # By its file as well, as a finished run's folder names it.
@@ -98,7 +108,7 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     tiny_weights,
     tiny_config,
     tiny_bert,
-    experiment,  # noqa: F811 (the fixture)
+    experiment,
     lower,
 ):
     vocabulary = words(TINY_WORDS if lower else CASED)
@@ -263,110 +273,73 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
 
 
 @pytest.mark.parametrize(
-    "name",
+    "name, message",
     [
-        "embedding_projection/kernel",
-        "transformer/layer_0/gate/kernel",
-        "bert_model/encoder/layer_1/self_attention/talking_heads/kernel",
+        ("embedding_projection/kernel", "{} is no part of BERT"),
+        ("transformer/layer_0/gate/kernel", "{} is no part of BERT"),
+        ("encoder/layer_1/self_attention/heads/kernel", "{} is no part of BER"),
+        ("second/pooler_transform/bias", "holds bert/pooler/dense/bias twice"),
     ],
 )
-def test_other_models_are_refused_by_what_they_have(
-    tmp_path, words, tiny_weights, name
-):
+def test_other_models_are_refused_by_what_they_have(tf2, name, message):
     more = [(name, np.ones((2, 2), np.float32))]
-    folder = write_tf2(
-        tmp_path / "module", words(), tiny_weights, HEADS, more=more
-    )
-    with pytest.raises(UserError, match=f"{name} is no part of BERT"):
-        sources.open_init_checkpoint(str(folder))
+    with pytest.raises(UserError, match=message.format(name)):
+        sources.open_init_checkpoint(tf2(more=more))
 
 
-def test_what_has_no_part_in_bert_is_left_out(tmp_path, words, tiny_weights):
+def test_what_has_no_part_in_bert_is_left_out(tf2, tiny_weights):
     more = [("predictions/transform/logits/bias", np.ones(2, np.float32))]
-    folder = write_tf2(
-        tmp_path / "module", words(), tiny_weights, HEADS, more=more
-    )
-    weights = sources.open_init_checkpoint(str(folder)).weights
+    weights = sources.open_init_checkpoint(tf2(more=more)).weights
     assert set(weights.shapes) == set(tiny_weights)
-
-
-def test_a_variable_that_is_there_twice_is_refused(
-    tmp_path, words, tiny_weights
-):
-    more = [("second/pooler_transform/bias", np.ones(16, np.float32))]
-    folder = write_tf2(
-        tmp_path / "module", words(), tiny_weights, HEADS, more=more
-    )
-    with pytest.raises(UserError, match="holds bert/pooler/dense/bias twice"):
-        sources.open_init_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize(
     "lacking",
     ["bert/embeddings/position_embeddings", "attention/self/query/kernel"],
 )
-def test_a_module_without_a_part_is_refused(
-    tmp_path, words, tiny_weights, lacking
-):
+def test_a_module_without_a_part_is_refused(tf2, tiny_weights, lacking):
     part = {k: v for k, v in tiny_weights.items() if lacking not in k}
-    folder = write_tf2(tmp_path / "module", words(), part, HEADS)
     with pytest.raises(UserError, match=lacking):
-        sources.open_init_checkpoint(str(folder))
+        sources.open_init_checkpoint(tf2(part))
 
 
-def test_the_first_version_has_googles_shapes(
-    tmp_path, words, tiny_weights, tiny_bert
-):
+def test_the_first_version_has_googles_shapes(tf2, tiny_weights, tiny_bert):
     """Which do not tell the number of heads."""
-    folder = write_tf2(
-        tmp_path / "module", words(), tiny_weights, None, generation=1
-    )
-    opened = sources.open_init_checkpoint(str(folder))
-    for name, value in tiny_weights.items():
-        if "cls/" not in name:
-            np.testing.assert_array_equal(opened.weights.read(name), value)
+    opened = sources.open_init_checkpoint(tf2(heads=None, generation=1))
+    check_values(opened.weights, tiny_weights)
     with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
         sources.read_config(opened)
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
-def test_matrices_of_other_shapes_are_refused(tmp_path, words, tiny_weights):
+def test_matrices_of_other_shapes_are_refused(tf2, tiny_weights):
     name = "bert/encoder/layer_0/attention/self/query/kernel"
     part = {k: v for k, v in tiny_weights.items() if k != name}
     odd = tiny_weights[name].reshape(-1)
     more = [("transformer/layer_0/self_attention/query/kernel", odd)]
-    folder = write_tf2(tmp_path / "module", words(), part, HEADS, more=more)
     with pytest.raises(UserError, match=r"shape \[256\], expected \[hidden"):
-        sources.open_init_checkpoint(str(folder))
+        sources.open_init_checkpoint(tf2(part, more=more))
 
 
-def test_the_pooler_of_a_pretraining_is_the_trained_one(
-    tmp_path, words, tiny_weights
-):
+def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
     """BERT's own, which is there too, was left as it began."""
-    trained = {
-        end: 2 * tiny_weights[f"bert/pooler/dense/{end}"] + 1
-        for end in ("kernel", "bias")
-    }
-    more = [(f"next_sentence/pooler_dense/{k}", v) for k, v in trained.items()]
-    folder = write_tf2(
-        tmp_path / "module", words(), tiny_weights, HEADS, more=more
-    )
-    weights = sources.open_init_checkpoint(str(folder)).weights
-    for end, value in trained.items():
-        found = weights.read(f"bert/pooler/dense/{end}")
-        np.testing.assert_array_equal(found, value)
+    pooler = "bert/pooler/dense/"
+    trained = {k: 2 * v + 1 for k, v in tiny_weights.items() if pooler in k}
+    scope = "next_sentence/pooler_dense/"
+    more = [(k.replace(pooler, scope), v) for k, v in trained.items()]
+    weights = sources.open_init_checkpoint(tf2(more=more)).weights
+    check_values(weights, trained)
 
 
 @pytest.mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
-def test_a_module_of_something_else_is_refused(tmp_path, words, variables):
+def test_a_module_of_something_else_is_refused(tf2, tmp_path, variables):
     """As those that only make ids of texts."""
-    folder = write_tf2(tmp_path / "module", words(), {}, HEADS, more=variables)
+    folder = tf2({}, more=variables)
     with pytest.raises(UserError, match="saved_model.pb: bert/encoder/layer_0"):
-        sources.open_init_checkpoint(str(folder))
-    (folder / "variables" / "variables.index").unlink()
+        sources.open_init_checkpoint(folder)
+    (tmp_path / "module" / "variables" / "variables.index").unlink()
     with pytest.raises(UserError, match="holds no BERT: it has no variables"):
-        sources.open_init_checkpoint(str(folder))
+        sources.open_init_checkpoint(folder)
 
 
 @settings(

@@ -15,6 +15,7 @@ from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import normal
+from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.invertible import SCOPE, InvertibleAdapter
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
@@ -27,17 +28,28 @@ TEXT = "mad_x(size=4, inverse_size=3)"
 def make(hidden, size, nonlinearity="relu", scale=0.5, seed=0):
     """An invertible adapter whose biases are not zero either."""
 
-    def create(name, shape, initializer):
-        value = encoder.initial_values(name, shape, normal(scale), seed)
-        return tf.Variable(value, name=name)
-
-    return InvertibleAdapter(
-        hidden,
-        size,
-        create,
-        initializer=normal(scale),
-        nonlinearity=nonlinearity,
+    bottleneck = Bottleneck(
+        hidden // 2, size, normal(scale), normal(scale), nonlinearity
     )
+    return InvertibleAdapter(
+        bottleneck,
+        {
+            name: tf.Variable(
+                encoder.initial_values(name, one.shape, normal(scale), seed)
+            )
+            for half in ("F", "G")
+            for name, one in bottleneck.variables(f"{SCOPE}/{half}").items()
+        },
+    )
+
+
+def parts_of(subnet):
+    """The function's two matrices, each with its bias."""
+    values, scope = subnet.args
+    return [
+        (values[f"{scope}/weights{n}"], values[f"{scope}/biases{n}"])
+        for n in "12"
+    ]
 
 
 def draw(seed, *shape):
@@ -84,7 +96,7 @@ def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
         there = tf.reduce_sum(weights * adapter(x))
         inverse = tf.reduce_sum(weights * adapter.inverse(x))
     np.testing.assert_allclose(tape.gradient(back, x), weights, atol=1e-4)
-    biases = [subnet.matrices[1][1] for subnet in (adapter.f, adapter.g)]
+    biases = [parts_of(subnet)[1][1] for subnet in (adapter.f, adapter.g)]
     for target in (there, inverse):
         for gradient in tape.gradient(target, biases):
             assert np.any(gradient)
@@ -95,7 +107,7 @@ def test_it_computes_the_papers_formula():
 
     def subnet(bottleneck, h):
         (down, down_bias), (up, up_bias) = (
-            [value.numpy() for value in pair] for pair in bottleneck.matrices
+            [value.numpy() for value in pair] for pair in parts_of(bottleneck)
         )
         assert (down.shape, up.shape) == ((4, 5), (5, 4))
         return np.maximum(h @ down + down_bias, 0) @ up + up_bias
@@ -136,7 +148,9 @@ def test_the_first_layer_reads_what_the_adapter_makes(tiny_config):
     def create(name, shape, initializer):
         return tf.Variable(values[name])
 
-    hooks = parse(TEXT).build(tiny_config, create, True)
+    hooks = parse(TEXT).hooks(
+        tiny_config, {name: tf.Variable(x) for name, x in values.items()}
+    )
     found, plain = (
         encoder.Bert(tiny_config, create, h) for h in (hooks, Hooks())
     )

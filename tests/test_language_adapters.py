@@ -9,7 +9,6 @@ from conftest import entry_point, write_bert
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
-from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
@@ -62,12 +61,6 @@ def data(tmp_path_factory):
             text = "\n".join([TAGGED[name].replace(" ", "\t")] * times)
             (folder / name / f"{split}.conll").write_text(text)
     return folder
-
-
-def test_words_keep_their_case_and_their_accents(bert):
-    tokenizer = FullTokenizer(str(bert / "vocab.txt"), do_lower_case=False)
-    tokens = tokenizer.tokenize("Ärger in 東京")
-    assert tokens == ["Ärger", "in", "東", "京"]
 
 
 @pytest.mark.gate

@@ -1,12 +1,12 @@
 """A library of adapters: names, contents, changes by several processes."""
 
-import errno
 import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
+from concurrent import futures
 
 import disk_order
 import numpy as np
@@ -62,49 +62,46 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
     library.check(copied)
 
 
-def test_a_run_is_added_with_its_scores(shelf, make, tmp_path):
-    run, data = tmp_path / "run", {"dev": "ab" * 32}
+@pytest.fixture
+def run(make, tmp_path):
+    """The folder of a run, whose adapter is of step 12."""
     make("run/adapter", checkpoint="model.ckpt-12")
-    files.write_json(str(run / "run.json"), {})
-    scores = {"eval_f1": 0.75, "eval_accuracy": 0.5, "global_step": 12}
-    results = {**scores, "dev_data": data}
-    files.write_json(str(run / "eval_results.json"), results)
+    files.write_json(str(tmp_path / "run" / "run.json"), {})
+    return tmp_path / "run"
+
+
+def write_scores(run, step=12, **scores):
+    text = json.dumps({"global_step": step, **scores})
+    (run / "eval_results.json").write_text(text)
+
+
+def test_a_run_is_added_with_its_scores(shelf, run):
+    data = {"dev": "ab" * 32}
+    write_scores(run, eval_f1=0.75, eval_accuracy=0.5, dev_data=data)
     shelf.add(str(run), "mine")
     entry = shelf.entry("mine")
     assert list(entry.scores.items()) == [("f1", 0.75), ("accuracy", 0.5)]
     assert entry.data == data
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [None, True, "0.5", [0.5], float("nan"), float("inf"), 10**400, "\ud800"],
-)
-@pytest.mark.parametrize("where", ["score", "data"])
-def test_scores_that_are_none_are_not_taken(shelf, make, tmp_path, odd, where):
+def test_scores_that_are_none_are_not_taken(shelf, run):
     """Else the library would hold what it cannot read."""
-    make("run/adapter", checkpoint="model.ckpt-12")
-    run = tmp_path / "run"
-    files.write_json(str(run / "run.json"), {})
-    scores = {"eval_f1": odd} if where == "score" else {"dev_data": {"a": odd}}
-    if (where, odd) == ("data", "0.5"):
-        scores = {"dev_data": odd}
-    text = json.dumps({"global_step": 12, **scores})
-    (run / "eval_results.json").write_text(text)
-    with pytest.raises(UserError, match="eval_results.json is not a run's sc"):
-        shelf.add(str(run), "mine")
+    odd = None, True, "0.5", [0.5], np.nan, np.inf, 10**400, "\ud800"
+    wrong = [{"eval_f1": x} for x in odd] + [{"dev_data": "0.5"}]
+    wrong += [{"dev_data": {"a": x}} for x in odd if x != "0.5"]
+    for scores in wrong:
+        write_scores(run, **scores)
+        with pytest.raises(UserError, match="eval_results.json is not a run'"):
+            shelf.add(str(run), "mine")
     assert shelf.names() == []
 
 
 @pytest.mark.parametrize("missing", ["step", "run.json", "scores"])
-def test_scores_of_other_weights_are_not_taken(shelf, make, tmp_path, missing):
-    run = tmp_path / "run"
-    step = 13 if missing == "step" else 12
-    make("run/adapter", checkpoint=f"model.ckpt-{step}")
-    if missing != "run.json":
-        files.write_json(str(run / "run.json"), {})
+def test_scores_of_other_weights_are_not_taken(shelf, run, missing):
+    if missing == "run.json":
+        (run / "run.json").unlink()
     if missing != "scores":
-        scores = {"eval_accuracy": 0.5, "global_step": 12}
-        files.write_json(str(run / "eval_results.json"), scores)
+        write_scores(run, 13 if missing == "step" else 12, eval_accuracy=0.5)
     shelf.add(str(run), "mine")
     assert shelf.entry("mine").scores == {}
 
@@ -294,22 +291,6 @@ def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "mine"]
 
 
-def test_a_name_that_was_left_stops_nobody_without_locks(
-    shelf, make, monkeypatch
-):
-    """Nothing is deleted there; programs in containers have equal numbers."""
-    monkeypatch.setattr(library.os, "getpid", lambda: 7)
-    left = os.path.join(shelf.path, f"{library.UNFINISHED}7")
-    os.mkdir(left)
-
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(folder_lock.fcntl, "flock", refuse)
-    shelf.add(str(make()), "mine")
-    assert shelf.names() == ["mine"] and os.path.isdir(left)
-
-
 @pytest.mark.parametrize("step", ["write_json", "read"])
 def test_nothing_half_written_is_seen(shelf, make, monkeypatch, step):
     folder = make()
@@ -356,24 +337,6 @@ for number, folder in enumerate(sys.argv[3:]):
 """
 
 
-def start_adding(path, name, *folders):
-    """A process that runs `ADD_ALL`, and is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", ADD_ALL, path, name, *map(str, folders)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def tell(process):
-    process.stdin.write("go\n")
-    process.stdin.flush()
-
-
 def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
     """One of two takes what both bring; all else of both is there."""
     shared = make("shared", seed=99)
@@ -382,9 +345,20 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
     for name in "ab":
         seeds = range(10 * ord(name), 10 * ord(name) + 4)
         folders = [make(f"{name}{seed}", seed=seed) for seed in seeds]
-        processes.append(start_adding(path, name, *folders, shared))
+        words = map(str, (path, name, *folders, shared))
+        process = subprocess.Popen(
+            [sys.executable, "-c", ADD_ALL, *words],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
     for process in processes:
-        tell(process)
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
     said = [process.communicate(timeout=100)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     shelf = AdapterLibrary(path)
@@ -397,15 +371,15 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
         library.check(shelf.folder(name))
 
 
-def test_a_change_waits_for_another_process(shelf, make):
-    process = start_adding(shelf.path, "mine", make())
-    with folder_lock.hold(shelf.path, library.LOCK_FILE):
-        tell(process)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(2)
-        assert shelf.names() == []
-    assert process.wait(60) == 0
-    assert shelf.names() == ["mine0"]
+def test_a_change_waits_for_another_one(shelf, make):
+    folder = str(make())
+    with futures.ThreadPoolExecutor() as threads:
+        with folder_lock.hold(shelf.path, library.LOCK_FILE):
+            adding = threads.submit(shelf.add, folder, "mine")
+            with pytest.raises(futures.TimeoutError):
+                adding.result(1)
+            assert shelf.names() == []
+        assert adding.result(60) == "mine"
 
 
 def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
@@ -465,13 +439,6 @@ def test_without_a_name_it_is_called_as_its_task(
 def test_own_data_give_their_name(task, data, name):
     config = {"task": {"name": task}, "data_name": data}
     assert library.default_name(config) == name
-
-
-def test_an_adapter_of_own_data_is_called_as_they_are(shelf, make):
-    folder = make()
-    edit_config(folder, data_name="tickets.csv")
-    assert shelf.add(str(folder)) == "tickets"
-    assert shelf.names() == ["tickets"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Merging adapters into a plain BERT, as a user does."""
+"""Merging adapters into a plain BERT, and several into one."""
 
 import json
 import shutil
@@ -25,51 +25,22 @@ TASK = restore_task(CLASSIFICATION, {}, "")
 pytestmark = pytest.mark.newer_stack
 
 
-def train(classify, flags, method, folder, **more):
-    """Trains and predicts; the adapter's folder."""
-    values = {k: v for k, v in flags.items() if k != "adapter_size"}
-    values.update(more, output_dir=folder, do_predict=True)
-    classify(**values, tuning_method=method)
-    return folder / "adapter"
+@pytest.fixture
+def merge(tiny_bert, monkeypatch, capsys):
+    """Merges adapters within this process; what is printed."""
 
+    def run(target, *adapters, more=(), bert=tiny_bert):
+        arguments = [
+            f"--init_checkpoint={bert}",
+            *(f"--adapter={folder}" for folder in adapters),
+            f"--output_dir={target}",
+            *more,
+        ]
+        monkeypatch.setattr(sys, "argv", ["merge", *arguments])
+        merge_command.main()
+        return capsys.readouterr().out
 
-def merge(flags, target, *adapters, check=True, more=()):
-    return run_process(
-        f"--init_checkpoint={flags['init_checkpoint']}",
-        *(f"--adapter={folder}" for folder in adapters),
-        f"--output_dir={target}",
-        *more,
-        program="merge",
-        check=check,
-    )
-
-
-def predict(classify, flags, bert, folder):
-    """Probabilities of a plain BERT with a trained head."""
-    values = {k: v for k, v in flags.items() if k != "adapter_size"}
-    values.update(
-        init_checkpoint=bert,
-        output_dir=folder,
-        do_train=False,
-        do_predict=True,
-        tuning_method="head",
-    )
-    classify(**values)
-    return np.loadtxt(folder / "test_results.tsv")
-
-
-@pytest.mark.gate
-def test_a_merged_bert_predicts_what_bert_and_adapter_did(
-    classify, tiny_flags, tmp_path
-):
-    for number, method in enumerate(("lora(rank=2)", "ia3", "lt_sft(0.1)")):
-        run, target = tmp_path / f"{number}", tmp_path / f"merged-{number}"
-        adapter = train(classify, tiny_flags, method, run)
-        done = merge(tiny_flags, target, adapter)
-        assert done.stdout.startswith("the merged BERT is ")
-        actual = predict(classify, tiny_flags, target, tmp_path / f"p{number}")
-        expected = np.loadtxt(run / "test_results.tsv")
-        np.testing.assert_allclose(actual, expected, atol=1e-5, err_msg=method)
+    return run
 
 
 def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
@@ -157,19 +128,15 @@ def test_a_merged_bert_keeps_labels_and_kind(
 
 
 @pytest.fixture
-def merged(tiny_bert, tmp_path, monkeypatch):
+def merged(merge, tiny_bert, tmp_path):
     """Flags of a run on a BERT with an adapter of a task merged into it."""
 
-    def make(described):
-        place, folder = tmp_path / "adapter", tmp_path / "merged"
+    def make(described, method="lora(rank=2)"):
+        adapter, folder = tmp_path / "adapter", tmp_path / "merged"
         task = restore_task(described, {}, "")
-        make_artifact(place, tiny_bert, "lora(rank=2)", task, described)
-        flags = {"init_checkpoint": tiny_bert, "adapter": place}
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
-        monkeypatch.setattr(
-            sys, "argv", ["merge", *arguments, f"--output_dir={folder}"]
-        )
-        merge_command.main()
+        make_artifact(adapter, tiny_bert, method, task, described)
+        said = merge(folder, adapter)
+        assert said == f"the merged BERT is {folder}/bert_model.ckpt\n"
         return {
             "init_checkpoint": folder,
             "tuning_method": "head",
@@ -181,10 +148,11 @@ def merged(tiny_bert, tmp_path, monkeypatch):
     return make
 
 
-def test_a_merged_bert_answers_for_its_labels_alone(
-    classify, merged, tiny_bert, tiny_data, tmp_path
+@pytest.mark.parametrize("method", ["lora(rank=2)", "ia3", "lt_sft(0.1)"])
+def test_a_merged_bert_answers_as_bert_and_adapter(
+    classify, merged, tiny_bert, tiny_data, tmp_path, method
 ):
-    flags = merged({**CLASSIFICATION, "labels": ["good", "bad"]})
+    flags = merged({**CLASSIFICATION, "labels": ["good", "bad"]}, method)
     flags["task_name"] = "custom"
     # Without a row that has a label.
     texts = tiny_data / "test.tsv"
@@ -198,10 +166,16 @@ def test_a_merged_bert_answers_for_its_labels_alone(
         [[scores["bad"], scores["good"]] for scores in expected],
         atol=1e-5,
     )
+
+
+def test_a_merged_bert_answers_for_its_labels_alone(
+    classify, merged, tiny_data, tmp_path
+):
+    flags = merged({**CLASSIFICATION, "labels": ["good", "bad"]})
+    flags["task_name"] = "custom"
     for name in ("train", "dev"):
         lines = "text\tlabel\n" + "a cat\tno\na dog\tyes\n" * 2
         (tmp_path / f"{name}.tsv").write_text(lines)
-    flags["output_dir"] = tmp_path / "no"
     named = {"eval_file": tmp_path / "dev.tsv"}
     for more, message in (
         ({}, r"\('bad', 'good'\), expected .*\('no', 'yes'\)"),
@@ -212,7 +186,7 @@ def test_a_merged_bert_answers_for_its_labels_alone(
         data = {} if named is more else {"data_dir": tmp_path}
         with pytest.raises(UserError, match=message):
             classify(**{**flags, **data, **more}, do_eval=True)
-    assert not (tmp_path / "no" / "eval_results.txt").exists()
+    assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -245,91 +219,57 @@ def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
         tag(**flags, eval_file=tmp_path / "b.conll", do_eval=True)
 
 
-def test_a_vocabulary_may_lie_elsewhere(tiny_bert, tmp_path, monkeypatch):
+def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
     bert, words = tmp_path / "bert", tmp_path / "words.txt"
     shutil.copytree(tiny_bert, bert)
     (bert / "vocab.txt").rename(words)
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", TASK)
-    arguments = [
-        "merge_adapter",
-        f"--init_checkpoint={bert}",
-        f"--adapter={tmp_path / 'a'}",
-        f"--output_dir={tmp_path / 'merged'}",
-    ]
-    monkeypatch.setattr(sys, "argv", arguments)
+    target = tmp_path / "merged"
     with pytest.raises(UserError, match="--vocab_file"):
-        merge_command.main()
-    assert not (tmp_path / "merged").exists()
-    monkeypatch.setattr(sys, "argv", [*arguments, f"--vocab_file={words}"])
-    merge_command.main()
-    written = tmp_path / "merged" / "vocab.txt"
-    assert written.read_bytes() == words.read_bytes()
+        merge(target, tmp_path / "a", bert=bert)
+    assert not target.exists()
+    merge(target, tmp_path / "a", bert=bert, more=[f"--vocab_file={words}"])
+    assert (target / "vocab.txt").read_bytes() == words.read_bytes()
 
 
-@pytest.mark.gate
-def test_changes_of_two_tasks_add_up(
-    classify, tiny_flags, tiny_weights, tmp_path
-):
-    adapters = [
-        train(
-            classify,
-            {**tiny_flags, "num_train_epochs": 1},
-            "lt_sft(0.1)",
-            tmp_path / f"{seed}",
-            seed=seed,
-        )
-        for seed in (1, 2)
-    ]
-    merge(tiny_flags, tmp_path / "both", *adapters)
-    for number, adapter in enumerate(adapters):
-        merge(tiny_flags, tmp_path / f"one-{number}", adapter)
-    both, first, second = (
-        google.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
-        for name in ("both", "one-0", "one-1")
+def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):
+    adapter, target = tmp_path / "adapter", tmp_path / "merged"
+    make_artifact(adapter, tiny_bert, "houlsby(size=4)", TASK)
+    done = run_process(
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter={adapter}",
+        f"--output_dir={target}",
+        program="merge",
+        check=False,
     )
-    moved = 0
-    for name, base in tiny_weights.items():
-        change = (first.read(name) - base) + (second.read(name) - base)
-        np.testing.assert_allclose(both.read(name), base + change, atol=1e-6)
-        moved += np.any(first.read(name) != base)
-    assert moved
-
-
-@pytest.mark.gate
-def test_what_cannot_be_merged_is_one_line(classify, tiny_flags, tmp_path):
-    flags = {**tiny_flags, "num_train_epochs": 1}
-    adapter = train(classify, flags, "houlsby(size=4)", tmp_path / "run")
-    done = merge(tiny_flags, tmp_path / "merged", adapter, check=False)
     assert done.returncode == 1
     (line,) = own_lines(done.stderr)
     assert "houlsby adds computation to BERT" in line
-    assert not (tmp_path / "merged").exists()
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "vocab.txt").touch()
-    done = merge(tiny_flags, tmp_path / "there", adapter, check=False)
-    assert "holds a BERT's vocab.txt" in own_lines(done.stderr)[0]
+    with pytest.raises(UserError, match="holds a BERT's vocab.txt"):
+        merge(tmp_path / "there", adapter)
     config = adapter / "adapter_config.json"
     values = json.loads(config.read_text())
     values["base"]["fingerprint"] = "0" * 64
     del values[files.SEAL]
     config.write_text(json.dumps(values))
-    done = merge(tiny_flags, tmp_path / "merged", adapter, check=False)
-    assert "another BERT" in own_lines(done.stderr)[0]
+    with pytest.raises(UserError, match="another BERT"):
+        merge(target, adapter)
+    assert not target.exists()
 
 
-@pytest.mark.gate
-def test_adapters_are_averaged(tiny_bert, tmp_path):
+def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
     folders = [tmp_path / name for name in "abc"]
     texts = ("houlsby(size=4)",) * 2 + ("houlsby(size=5)",)
     for seed, (folder, text) in enumerate(zip(folders, texts)):
         make_artifact(folder, tiny_bert, text, TASK, seed=seed)
-    flags, mean = {"init_checkpoint": tiny_bert}, tmp_path / "mean"
-    more = ["--average", "--weights=3,1"]
-    done = merge(flags, mean, *folders[:2], more=more)
-    assert done.stdout == f"the averaged adapter is {mean}\n"
+    mean, both = tmp_path / "mean", folders[:2]
+    said = merge(mean, *both, more=["--average", "--weights=3,1"])
+    assert said == f"the averaged adapter is {mean}\n"
     first, second, found = (
         safetensors.numpy.load_file(folder / "adapter.safetensors")
-        for folder in (*folders[:2], mean)
+        for folder in (*both, mean)
     )
     assert set(found) == set(first)
     for name, value in found.items():
@@ -340,21 +280,17 @@ def test_adapters_are_averaged(tiny_bert, tmp_path):
     # Nothing is written over.
     path = mean / "adapter.safetensors"
     before = path.read_bytes()
-    done = merge(flags, mean, *folders[:2], check=False, more=["--average"])
-    assert done.returncode == 1
-    (line,) = own_lines(done.stderr)
-    assert f"{mean} holds an adapter; choose another folder" in line
+    with pytest.raises(UserError, match=f"{mean} holds an adapter; choose an"):
+        merge(mean, *both, more=["--average"])
     assert path.read_bytes() == before
     for more, adapters, words in (
         (["--average"], folders, "only adapters with one method, one task"),
-        (["--average", "--weights=1,0"], folders[:2], "expected 2 positive"),
-        (["--weights=1"], folders[:2], "'1', expected 2 numbers"),
-        (["--weights=1,x"], folders[:2], "expected 2 numbers"),
+        (["--average", "--weights=1,0"], both, "expected 2 positive"),
+        (["--weights=1"], both, "'1', expected 2 numbers"),
+        (["--weights=1,x"], both, "expected 2 numbers"),
     ):
-        done = merge(flags, tmp_path / "no", *adapters, check=False, more=more)
-        assert done.returncode == 1
-        (line,) = own_lines(done.stderr)
-        assert words in line
+        with pytest.raises(UserError, match=words):
+            merge(tmp_path / "no", *adapters, more=more)
     assert not (tmp_path / "no").exists()
 
 
@@ -366,7 +302,7 @@ def rewrite(folder, change):
     adapter_artifact.write(str(folder), config, values)
 
 
-def test_the_mean_of_few_changes_is_few_changes(tiny_bert, tmp_path):
+def test_the_mean_of_few_changes_is_few_changes(merge, tiny_bert, tmp_path):
     base, _, _ = read_base(tiny_bert)
     text = "lt_sft(sparsity=0.1)"
     name = "bert/pooler/dense/kernel"
@@ -384,7 +320,7 @@ def test_the_mean_of_few_changes_is_few_changes(tiny_bert, tmp_path):
     mean = tmp_path / "mean"
     # Not 1 when rounded: entries must not move by it.
     more = ["--average", "--weights=0.3,0.7"]
-    merge({"init_checkpoint": tiny_bert}, mean, *folders, more=more)
+    merge(mean, *folders, more=more)
     found = safetensors.numpy.load_file(mean / "adapter.safetensors")
     assert found[f"{name}/indices"].tolist() == [0, 1, 5]
     first, second = base.read(name).ravel()[:2]
@@ -399,7 +335,9 @@ def test_the_mean_of_few_changes_is_few_changes(tiny_bert, tmp_path):
     }
 
 
-def test_parts_stay_as_they_are_and_have_to_be_the_same(tiny_bert, tmp_path):
+def test_parts_stay_as_they_are_and_have_to_be_the_same(
+    merge, tiny_bert, tmp_path
+):
     folders = [tmp_path / name for name in "abc"]
     part = np.array([0.1, 0.7, 1.3], np.float32)
     for seed, folder in enumerate(folders):
@@ -410,39 +348,33 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(tiny_bert, tmp_path):
             return config, {**values, "parts.en/x": part}
 
         rewrite(folder, change)
-    flags, mean = {"init_checkpoint": tiny_bert}, tmp_path / "mean"
-    more = ["--average", "--weights=0.3,0.7"]
-    merge(flags, mean, *folders[:2], more=more)
+    mean = tmp_path / "mean"
+    merge(mean, *folders[:2], more=["--average", "--weights=0.3,0.7"])
     found = safetensors.numpy.load_file(mean / "adapter.safetensors")
     np.testing.assert_array_equal(found["parts.en/x"], part)
-    done = merge(flags, tmp_path / "no", *folders, check=False, more=more[:1])
-    assert done.returncode == 1
-    assert "the same parts have a mean" in own_lines(done.stderr)[0]
+    with pytest.raises(UserError, match="the same parts have a mean"):
+        merge(tmp_path / "no", *folders, more=["--average"])
 
 
-@pytest.mark.gate
-def test_changes_are_weighed(tiny_bert, tmp_path):
-    base, _, _ = read_base(tiny_bert)
-    for seed in range(2):
-        folder = tmp_path / f"{seed}"
-        make_artifact(folder, tiny_bert, "lora(rank=2)", TASK, seed=seed)
-        merge({"init_checkpoint": tiny_bert}, tmp_path / f"m{seed}", folder)
-    folders = [tmp_path / "0", tmp_path / "1"]
-    merge(
-        {"init_checkpoint": tiny_bert},
-        tmp_path / "both",
-        *folders,
-        more=["--weights=2,-0.5"],
-    )
+@pytest.mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
+@pytest.mark.parametrize("weights", ["", "2,-0.5"])
+def test_changes_are_weighed_and_added(
+    merge, tiny_bert, tiny_weights, tmp_path, method, weights
+):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for seed, folder in enumerate(folders):
+        make_artifact(folder, tiny_bert, method, TASK, seed=seed)
+        merge(tmp_path / f"m{seed}", folder)
+    merge(tmp_path / "both", *folders, more=[f"--weights={weights}"])
     first, second, both = (
         google.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
         for name in ("m0", "m1", "both")
     )
-    name = "bert/encoder/layer_0/attention/self/query/kernel"
-    pretrained = base.read(name)
-    expected = (
-        pretrained
-        + 2 * (first.read(name) - pretrained)
-        - 0.5 * (second.read(name) - pretrained)
-    )
-    np.testing.assert_allclose(both.read(name), expected, atol=1e-5)
+    times = (2, -0.5) if weights else (1, 1)
+    moved = 0
+    for name, base in tiny_weights.items():
+        changes = first.read(name) - base, second.read(name) - base
+        expected = base + times[0] * changes[0] + times[1] * changes[1]
+        np.testing.assert_allclose(both.read(name), expected, atol=1e-5)
+        moved += np.any(changes[0])
+    assert moved

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks, act_by_token
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
@@ -143,33 +143,49 @@ def test_all_methods_are_in_the_suites():
 
 
 @pytest.mark.older_stack
-@pytest.mark.parametrize(
-    "text", [text for text, far in METHOD_TEXTS.items() if far is not None]
-)
-def test_output_at_the_start_is_plain_berts(text, tiny_config):
-    tiny = TinyModel(tiny_config, parse(text))
-    plain = encoder.Bert(
-        tiny_config, lambda name, *_: tiny.variables[name], Hooks()
-    )
-    ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
-    expected = plain(ids, segments, tiny.context()).sequence_output
-    actual = tiny.model.bert(ids, segments, tiny.context()).sequence_output
-    np.testing.assert_allclose(
-        actual, expected, rtol=0, atol=METHOD_TEXTS[text]
-    )
-
-
-@pytest.mark.older_stack
-def test_training_moves_what_is_trained_and_no_other_bit(tiny):
+def test_a_method_starts_trains_and_is_kept(tiny, request):
+    """From plain BERT's output, by its own variables alone, as it computes."""
+    text = request.node.callspec.params["tiny"]
+    start = METHOD_TEXTS.get(text)
+    if start is not None:
+        plain = encoder.Bert(
+            tiny.config, lambda name, *_: tiny.variables[name], Hooks()
+        )
+        ids, segments = (
+            tiny.features[name] for name in ("input_ids", "segment_ids")
+        )
+        expected, actual = (
+            bert(ids, segments, tiny.context()).sequence_output
+            for bert in (plain, tiny.model.bert)
+        )
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=start)
     before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
     # Some variables only get a gradient once others are no longer zero.
     for step in range(4):
         tiny.train_one_step(step)
-    trained = {p.name for p in tiny.table.trained}
+    trained = {
+        p.name: tiny.variables[p.name].numpy() for p in tiny.table.trained
+    }
     assert trained
     for name, variable in tiny.variables.items():
         same = np.array_equal(before[name], variable.numpy())
         assert same != (name in trained), name
+    logits = tiny.logits()
+    narrow = tiny.model(
+        tiny.features, dataclasses.replace(tiny.context(), dtype=tf.bfloat16)
+    )["logits"]
+    assert narrow.dtype == tf.float32
+    np.testing.assert_allclose(logits, narrow, atol=0.03)
+    if text in FIRST_PHASES:
+        return
+    method, values = parse(text).finish(tiny.config, trained)
+    assert parse(str(method)) == method
+    kept = TinyModel(tiny.config, method)
+    assert {p.name for p in kept.table.trained} == set(values)
+    for name, variable in kept.variables.items():
+        value = tiny.variables.get(name, tf.zeros(variable.shape))
+        variable.assign(values.get(name, value))
+    np.testing.assert_allclose(kept.logits(), logits, atol=1e-6)
 
 
 @pytest.mark.older_stack
@@ -205,7 +221,7 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
         tiny = TinyModel(tiny_config, parse(text))
         hidden = tf.zeros([4, 9, 16])
         context = dataclasses.replace(
-            tiny.context(), first_token=act_by_token(tiny.model.bert.hooks)
+            tiny.context(), first_token=tiny.model.bert.hooks.by_token
         )
         layers = tiny.model.bert.layers
         outputs = tiny.model.bert.run_layers(hidden, layers, context)
@@ -216,22 +232,8 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
 @pytest.mark.parametrize("text", [*METHOD_TEXTS, *FIRST_PHASES])
 def test_only_addition_by_attention_needs_all_tokens(text, tiny_config):
     method = FIRST_PHASES[text] if text in FIRST_PHASES else parse(text)
-    hooks = method.build(tiny_config, lambda name, *_: name, True)
-    assert act_by_token(hooks) == ("pals" not in text)
-
-
-@pytest.mark.older_stack
-def test_bfloat16_computes_nearly_the_same(tiny):
-    tiny.train_one_step(0)
-    wide, narrow = (
-        tiny.model(
-            tiny.features,
-            dataclasses.replace(tiny.context(), dtype=dtype),
-        )["logits"]
-        for dtype in (tf.float32, tf.bfloat16)
-    )
-    assert narrow.dtype == tf.float32
-    np.testing.assert_allclose(wide, narrow, atol=0.03)
+    by_token = method.hooks(tiny_config, {}).by_token
+    assert by_token == ("pals" not in text)
 
 
 @pytest.mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
@@ -252,29 +254,6 @@ def test_a_method_stays_what_its_text_says(text):
     for one in (method, *method.parts):
         with pytest.raises(dataclasses.FrozenInstanceError):
             one.name = "other"
-
-
-@pytest.mark.older_stack
-@pytest.mark.parametrize("text", METHOD_TEXTS)
-def test_what_is_kept_of_a_training_computes_the_same(text, tiny_config):
-    tiny = TinyModel(tiny_config, parse(text))
-    for step in range(3):
-        tiny.train_one_step(step)
-    trained = {
-        p.name: tiny.variables[p.name].numpy() for p in tiny.table.trained
-    }
-    method, values = parse(text).finish(tiny_config, trained)
-    assert parse(str(method)) == method
-    kept = TinyModel(tiny_config, method)
-    assert {p.name for p in kept.table.trained} == set(values)
-    for name, variable in kept.variables.items():
-        variable.assign(
-            values.get(
-                name,
-                tiny.variables[name].numpy() if name in tiny.variables else 0,
-            )
-        )
-    np.testing.assert_allclose(kept.logits(), tiny.logits(), atol=1e-6)
 
 
 @pytest.mark.older_stack

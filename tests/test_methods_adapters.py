@@ -15,18 +15,13 @@ from adapter_bert.tasks import task_model
 
 
 def test_houlsby_computes_the_papers_formula():
-    adapter = Bottleneck(
-        "x",
-        4,
-        3,
-        encoder.create_variable,
-        down=encoder.truncated_normal(0.5),
-        up=encoder.truncated_normal(0.5),
-        nonlinearity="gelu",
-    )
-    (down, down_bias), (up, up_bias) = adapter.matrices
-    for variable in (down_bias, up_bias):
-        variable.assign(tf.random.stateless_normal(variable.shape, [4, 5]))
+    wide = encoder.truncated_normal(0.5)
+    adapter = Bottleneck(4, 3, wide, wide, "gelu")
+    values = {
+        name: tf.random.stateless_normal(one.shape, [4, number])
+        for number, (name, one) in enumerate(adapter.variables("x").items())
+    }
+    down, down_bias, up, up_bias = values.values()
     h = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     inner = h @ down.numpy() + down_bias.numpy()
     inner = (
@@ -35,7 +30,9 @@ def test_houlsby_computes_the_papers_formula():
         * (1 + np.tanh(np.sqrt(2 / np.pi) * (inner + 0.044715 * inner**3)))
     )
     expected = inner @ up.numpy() + up_bias.numpy()
-    np.testing.assert_allclose(adapter(tf.constant(h)), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        adapter(values, "x", tf.constant(h)), expected, atol=1e-6
+    )
 
 
 def test_init_scale_is_the_deviation_and_cuts_at_two():

@@ -117,13 +117,11 @@ def test_diff_pruning_keeps_the_largest_gated_changes():
 
 def gates(gate, group=None, weight=2.0):
     """Gate hooks of one variable of ones, changed by ten."""
-    added = {
-        "diff": tf.Variable(tf.fill([1000], 10.0)),
-        "gate": tf.Variable(tf.fill([1000], gate)),
-    }
+    added = {"diff": tf.fill([1000], 10.0), "gate": tf.fill([1000], gate)}
     if group is not None:
-        added["group"] = tf.Variable(group)
-    return GateHooks({"bert/a": added}, weight)
+        added["group"] = tf.constant(group)
+    values = {f"diff_pruning/bert/a/{name}": x for name, x in added.items()}
+    return GateHooks(values, weight)
 
 
 def context(training, step=0):

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.hooks import Context, Kernel
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving import mixed_hooks, mixed_model
-from adapter_bert.serving.mixed_model import HeadKind, Layout, MixedModel
+from adapter_bert.serving.mixed_model import MixedModel
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.squad import SpanHead
 from adapter_bert.tasks.text_classification import ClassificationHead
@@ -48,13 +48,6 @@ HEADS = (
 TOKENS = 9
 
 
-def added_names(table):
-    """The names of a method's variables."""
-    return tuple(
-        p.name for p in table.parameters if p.is_added and p.group != "head"
-    )
-
-
 class Mixed:
     """Tasks of some methods, their values, and what computes them mixed."""
 
@@ -82,19 +75,10 @@ class Mixed:
                 if p.trained or p.is_added
             }
             self.tasks.append((method, head, values))
-        kinds = []
-        for number, build in enumerate(heads):
-            found = tables[methods[0], number].parameters
-            names = tuple(p.name for p in found if p.group == "head")
-            kinds.append(HeadKind(build, names))
-        own = {n for _, _, v in self.tasks for n in v if n in self.bert}
-        self.layout = Layout(
-            config=config,
-            methods=tuple(methods),
-            method_names=tuple(added_names(tables[m, 0]) for m in methods),
-            heads=tuple(kinds),
-            own=tuple(sorted(own)),
-        )
+        self.head_names = [
+            [p.name for p in found.parameters if p.group == "head"]
+            for found in (tables[methods[0], n] for n in range(len(heads)))
+        ]
         self.function = self.make_function(methods)
 
     def draw(self, shape):
@@ -102,7 +86,8 @@ class Mixed:
 
     def make_function(self, methods):
         rows, places = {}, []
-        base = {name: self.bert[name].numpy() for name in self.layout.own}
+        own = {n for _, _, v in self.tasks for n in v if n in self.bert}
+        base = {name: self.bert[name].numpy() for name in own}
         for name, value in base.items():
             rows[f"own/{name}"] = [value]
 
@@ -114,10 +99,9 @@ class Mixed:
         noted = []
         for number, (method, head, values) in enumerate(self.tasks, 1):
             kind = methods.index(method)
-            names = self.layout.method_names[kind]
+            names = method.variables(self.config)
             row = put(f"kind_{kind}", names, values)
-            head_names = self.layout.heads[head].names
-            head_row = put(f"head_{head}", head_names, values)
+            head_row = put(f"head_{head}", self.head_names[head], values)
             noted += [(f"kind_{kind}",), (f"head_{head}",)]
             put("own", base, {**base, **values})
             places.append([kind, row, head, head_row, number])
@@ -125,8 +109,13 @@ class Mixed:
             name: tf.Variable(np.stack(values), shape=[None, *values[0].shape])
             for name, values in rows.items()
         }
-        model = MixedModel(
-            self.layout, self.bert, tables, tf.Variable(np.int32(places))
+        self.model = model = MixedModel(
+            self.config,
+            tuple(methods),
+            tuple(self.heads),
+            self.bert,
+            tables,
+            tf.Variable(np.int32(places)),
         )
 
         @tf.function(input_signature=[mixed_model.FEATURES], autograph=False)
@@ -221,7 +210,7 @@ def test_what_no_task_changes_is_computed_once_for_a_text(
 ):
     method = "houlsby(size=4, layers='1', layer_norms=false)"
     mixed = Mixed(tiny_config, [method], each=len(HEADS))
-    assert mixed.layout.untouched_layers == 1
+    assert mixed.model.untouched_layers == 1
     found = []
     run_layers = encoder.Bert.run_layers
 
@@ -282,13 +271,13 @@ def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
     """But of rows that a method changes before it, each kind has its own."""
     counts = [1, 2]
 
-    def create(name, shape, initializer):
-        rows = counts[int(name[len("kind_")])]
-        return tf.ones([rows, *shape])
-
-    hooks = mixed_hooks.MixedHooks(
-        [parse("lora(rank=2)"), parse("ia3")], [], tiny_config, create
-    )
+    methods = [parse("lora(rank=2)"), parse("ia3")]
+    values = {
+        f"kind_{kind}/{name}": tf.ones([counts[kind], *one.shape])
+        for kind, method in enumerate(methods)
+        for name, one in method.variables(tiny_config).items()
+    }
+    hooks = mixed_hooks.MixedHooks(methods, tiny_config, values)
     inputs = tf.ones([3, 4, tiny_config.hidden_size])
     context = Context(
         tf.ones([3, 4], tf.int32), handed_on={mixed_hooks.COUNTS: counts}
@@ -299,7 +288,7 @@ def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
         hooks.project(
             f"bert/encoder/layer_0/{name}",
             inputs,
-            lambda x: seen.append(len(x)) or x,
+            Kernel(lambda x: seen.append(len(x)) or x, None),
             context,
         )
         return seen
@@ -314,9 +303,9 @@ def test_untouched_layers(tiny_config):
     config = tiny_config
 
     def untouched(method, own=()):
-        table = task_model.list_parameters(config, parse(method), HEADS[0])
-        layout = Layout(config, (), (added_names(table),), (), tuple(own))
-        return layout.untouched_layers
+        tables = dict.fromkeys(f"own/{name}" for name in own)
+        model = MixedModel(config, (parse(method),), (), {}, tables, None)
+        return model.untouched_layers
 
     assert untouched("lora") == 0
     assert untouched("pfeiffer(layers='1')") == 1

@@ -338,11 +338,10 @@ def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("number", range(8))
-def test_workers_that_train_the_same_agree_whatever_it_is(monkeypatch, number):
+def test_workers_that_train_the_same_agree_whatever_it_is(number):
     """Here one, which is made to ask the others."""
-    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda _: True)
-    engine = StrategyEngine(Hardware())
-    engine._check_agreement(number, f"training {number}")
+    strategy = tf.distribute.get_strategy()
+    multi_worker.check_agreement(strategy, number, f"training {number}")
 
 
 @pytest.mark.parametrize(
@@ -354,17 +353,16 @@ def test_workers_that_train_the_same_agree_whatever_it_is(monkeypatch, number):
 )
 def test_workers_that_do_not_agree_are_refused(monkeypatch, change, words):
     """One, and what another one would say."""
-    monkeypatch.setattr(multi_worker, "is_multi_worker", lambda _: True)
-    engine = StrategyEngine(Hardware())
-    results = engine._strategy.experimental_local_results
+    strategy = tf.distribute.get_strategy()
+    results = strategy.experimental_local_results
 
     def of_two(value):
         mine = results(value)[0]
         return [tf.concat([mine, mine + tf.constant([change], tf.int64)], 0)]
 
-    monkeypatch.setattr(engine._strategy, "experimental_local_results", of_two)
+    monkeypatch.setattr(strategy, "experimental_local_results", of_two)
     with pytest.raises(UserError, match=words):
-        engine._check_agreement(3, "training")
+        multi_worker.check_agreement(strategy, 3, "training")
 
 
 def test_a_worker_takes_all_of_its_gpus(monkeypatch):
@@ -386,20 +384,18 @@ def test_workers_compare_their_rows_and_labels(
 ):
     seen = []
 
-    def note(self, step, training):
+    def note(strategy, step, training):
         seen.append(training)
         raise UserError("enough")
 
-    monkeypatch.setattr(StrategyEngine, "_check_agreement", note)
+    monkeypatch.setattr(multi_worker, "check_agreement", note)
+    engine = StrategyEngine(Hardware())
+    engine.workers = 2
     rows = make_rows(CLASSIFICATION)
     labels = {"label_ids": 1 - rows.labels["label_ids"]}
     for number, one in enumerate(
         (rows, rows, dataclasses.replace(rows, labels=labels))
     ):
         with pytest.raises(UserError, match="enough"):
-            train(
-                StrategyEngine(Hardware()),
-                make_job(tiny_config, folders(str(number))),
-                one,
-            )
+            train(engine, make_job(tiny_config, folders(str(number))), one)
     assert seen[0] == seen[1] != seen[2]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import roberta_folders
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, own_lines, run_process
+from conftest import ROOT, SENTENCES, own_lines
 from task_files import PROPERTY, read, refusal
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
@@ -30,6 +30,7 @@ from adapter_bert.tasks.multiple_choice import ChoiceHead
 from adapter_bert.tasks.restored import kind_of, restore_task
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
+LACKING = object()
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
 
 
@@ -161,21 +162,15 @@ def test_a_malformed_row_is_refused_with_its_place(tmp_path, row, part):
         ({"choice2": ""}, "the choice 'choice2' is empty"),
         ({"question": "why"}, "'question' is 'why', expected cause or effect"),
         ({"label": 2}, "the label is '2'"),
+        ({"choice1": LACKING}, "no key 'choice1'"),
     ],
 )
 def test_a_malformed_object_is_refused_with_its_place(tmp_path, changes, part):
-    write_json(tmp_path / "train.jsonl", [copa_row(), copa_row(**changes)])
+    row = {k: v for k, v in copa_row(**changes).items() if v is not LACKING}
+    write_json(tmp_path / "train.jsonl", [copa_row(), row])
     message = refusal(read, COPA, tmp_path, "train")
     assert message.startswith(f"{tmp_path / 'train.jsonl'}:2: ")
     assert part in message
-
-
-def test_a_missing_choice_is_refused_with_its_place(tmp_path):
-    row = copa_row()
-    del row["choice1"]
-    write_json(tmp_path / "train.jsonl", [row])
-    message = refusal(read, COPA, tmp_path, "train")
-    assert message.startswith(f"{tmp_path / 'train.jsonl'}:1: no key 'choice1'")
 
 
 @pytest.mark.parametrize(
@@ -337,19 +332,6 @@ def test_texts_are_cut_alike_and_choices_last(len_a, len_b, lengths, limit):
             assert abs(len(first_a) - len(kept_b)) <= 1
 
 
-def test_a_long_question_leaves_the_choices(tokenizer):
-    question = "is the film good , not bad , not slow , not out ? " * 2
-    rows = [("a cat", question, "mat", "film", "dog", "good film")] * 2
-    task = custom_task(
-        text_a_column="q", text_b_column="b", choice_columns=tuple("cdef")
-    )
-    features = task.featurize(task.make_rows(rows), tokenizer, 16)
-    inputs = np.split(features.tokens, features.starts[1:-1])
-    assert len({tuple(tokens) for tokens in inputs[:4]}) == 4
-    assert [len(tokens) for tokens in inputs[:4]] == [15, 15, 15, 16]
-    assert features.cut_rows == 2
-
-
 @roberta_folders.BOTH
 def test_a_byte_level_question_is_told_from_its_choices(golden_dir, name):
     """Choices follow after a space, with which their tokens begin."""
@@ -445,7 +427,7 @@ def write_copa(folder):
 
 @pytest.mark.gate
 def test_training_learns_to_choose_and_an_adapter_answers_alike(
-    tiny_flags, tiny_bert, tmp_path, engine
+    classify, tiny_flags, tiny_bert, tmp_path, engine
 ):
     write_copa(tmp_path)
     tiny_flags.update(
@@ -460,7 +442,7 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
         do_predict=True,
     )
     del tiny_flags["adapter_size"]
-    run_process(*(f"--{name}={value}" for name, value in tiny_flags.items()))
+    classify(**tiny_flags)
     out = tiny_flags["output_dir"]
     results = json.loads((out / "eval_results.json").read_text())
     assert results["eval_accuracy"] == 1.0
@@ -468,34 +450,13 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
     assert predicted == ["1", "0"] * 4
-    answers = tmp_path / "answers.jsonl"
-    run_process(
-        f"--init_checkpoint={tiny_bert}",
-        f"--adapter={out / 'adapter'}",
-        f"--input={tmp_path / 'test.jsonl'}",
-        f"--output={answers}",
-        program="predict",
-    )
-    found = [json.loads(line) for line in answers.read_text().splitlines()]
+    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
+    rows = map(json.loads, (tmp_path / "test.jsonl").read_text().splitlines())
+    found = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
     assert [str(answer["choice"]) for answer in found] == predicted
     shares = np.loadtxt(out / "test_results.tsv")
     for answer, row in zip(found, shares):
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
-
-
-@pytest.mark.gate
-def test_an_empty_choice_ends_a_run_in_one_line(tiny_flags, tmp_path):
-    write_copa(tmp_path)
-    with open(tmp_path / "val.jsonl", "a") as dev:
-        dev.write(json.dumps(copa_row(choice1="")) + "\n")
-    tiny_flags.update(task_name="copa", data_dir=tmp_path, do_eval=True)
-    flags = [f"--{name}={value}" for name, value in tiny_flags.items()]
-    done = run_process(*flags, check=False)
-    assert done.returncode == 1
-    assert own_lines(done.stderr)[-1].endswith(
-        f"{tmp_path / 'val.jsonl'}:9: the choice 'choice1' is empty"
-    )
-    assert not tiny_flags["output_dir"].exists()
 
 
 @pytest.mark.newer_stack
@@ -586,20 +547,9 @@ def test_a_rows_choices_stay_together_in_its_batch(made, data):
             ):
                 assert batch[name][place, choice][mask].tolist() == values
                 assert not batch[name][place, choice][~mask].any()
-
-
-@pytest.mark.older_stack
-@PROPERTY
-@hypothesis.given(choices_of())
-def test_in_predictions_every_choice_is_a_row(made):
-    features, sequences = made
+    # In predictions every choice is a row.
     alone = features.unlabelled()
-    assert len(alone) == len(sequences)
-    rows = np.arange(len(alone))
-    batch = make_batch(alone, rows, None)
-    assert batch["input_mask"].sum(axis=1).tolist() == [
-        len(tokens) for tokens, _ in sequences
-    ]
+    assert alone.lengths.tolist() == [len(tokens) for tokens, _ in sequences]
 
 
 @pytest.mark.older_stack

@@ -47,14 +47,9 @@ def own_flags(tiny_flags, tickets):
     }
 
 
-def process(flags, **options):
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    return run_process(*arguments, **options)
-
-
 @pytest.mark.gate
 def test_one_file_is_trained_on_and_new_rows_are_predicted(
-    own_flags, tiny_bert, tmp_path
+    classify, own_flags, tiny_bert, tmp_path
 ):
     """The second command has the adapter, the rows, and nothing else."""
     new = tmp_path / "new.jsonl"
@@ -63,20 +58,18 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
         for row, (text, _) in enumerate(SENTENCES)
     ]
     new.write_text("".join(lines))
-    process({**own_flags, "predict_file": new, "do_predict": True})
+    classify(**own_flags, predict_file=new, do_predict=True)
     out = own_flags["output_dir"]
     run = json.loads((out / "run.json").read_text())
     assert run["data_name"] == "tickets.csv"
     assert run["training"]["examples"] == 30
-    process(
-        {
-            "adapter": out / "adapter",
-            "predict_file": new,
-            "init_checkpoint": tiny_bert,
-            "do_predict": True,
-            "id_column": "ticket",
-            "output_dir": tmp_path / "new",
-        }
+    classify(
+        adapter=out / "adapter",
+        predict_file=new,
+        init_checkpoint=tiny_bert,
+        do_predict=True,
+        id_column="ticket",
+        output_dir=tmp_path / "new",
     )
     before, after = (
         np.loadtxt(folder / "test_results.tsv")
@@ -188,7 +181,9 @@ def test_a_missing_file_of_a_folder_is_told_before_bert_is_read(
 
 
 def test_a_process_ends_with_one_line(own_flags):
-    done = process({**own_flags, "train_file": "/no.csv"}, check=False)
+    flags = {**own_flags, "train_file": "/no.csv"}
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    done = run_process(*words, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert own_lines(done.stderr)[-1].endswith(
         "--train_file is /no.csv, which does not exist"

@@ -20,7 +20,6 @@ from adapter_bert.methods.per_task import SCOPE
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.multi_task import OneTaskFeatures
 from adapter_bert.training import training_step
-from adapter_bert.training.engines import Prediction
 
 METHODS = (
     "pals(6, 2)",
@@ -65,7 +64,9 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     found = []
     for lanes in (1, 3):
         predict = tf.function(
-            functools.partial(training_step.predict, Prediction(lanes), model),
+            functools.partial(
+                training_step.predict, training_step.Prediction(lanes), model
+            ),
             input_signature=[batch_signature(rows, None, None)],
             autograph=False,
         )

@@ -7,14 +7,15 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, own_lines, run_process
+from conftest import ROOT
 from matplotlib.figure import Figure
 
 from adapter_bert.bert import encoder
-from adapter_bert.commands import plot
+from adapter_bert.commands import plot, plot_fusion
 from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.reports.collect_runs import by_kind
 from adapter_bert.training import fusion_report
 
 pytestmark = pytest.mark.newer_stack
@@ -25,14 +26,22 @@ def many(fake):
     """Two tasks with full tuning, adapters of two sizes and top layers."""
     for task, base in (("rte", 0.5), ("qnli", 0.6)):
         for seed in (1, 2):
-            add = lambda method, score, n, s=seed, t=task: fake.add(  # noqa: E731
-                t, method, {"accuracy": score}, seed=s, kept=n
-            )
-            add("full", base + 0.1, 7000)
-            add("houlsby(size=8)", base + 0.05, 100)
-            add("houlsby(size=64)", base + 0.12, 1000)
-            add("top_layers(k=1)", base, 2000)
+            for method, more, kept in (
+                ("full", 0.1, 7000),
+                ("houlsby(size=8)", 0.05, 100),
+                ("houlsby(size=64)", 0.12, 1000),
+                ("top_layers(k=1)", 0.0, 2000),
+            ):
+                scores = {"accuracy": base + more}
+                fake.add(task, method, scores, seed=seed, kept=kept)
     return fake.groups()
+
+
+def add_pair(fake, *tasks, **more):
+    """Full tuning and adapters of each task."""
+    for task in tasks:
+        for method in ("full", "houlsby(size=8)"):
+            fake.add(task, method, {"accuracy": 0.5}, kept=9, **more)
 
 
 def draw(function, *arguments):
@@ -43,14 +52,9 @@ def draw(function, *arguments):
 
 def test_gaps_are_to_full_tuning_of_the_same_task(many):
     gaps = plot.gaps(many, "houlsby")
-    assert list(gaps) == [
-        "houlsby(size=8)",
-        "houlsby(size=64)",
-    ]
-    assert [values for _, values in gaps.values()] == [
-        pytest.approx([-5, -5]),
-        pytest.approx([2, 2]),
-    ]
+    assert list(gaps) == ["houlsby(size=8)", "houlsby(size=64)"]
+    small, large = (values for _, values in gaps.values())
+    assert small == pytest.approx([-5, -5]) and large == pytest.approx([2, 2])
 
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
@@ -75,8 +79,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     kinds[kinds.index("per_task(a, b)")] = "per_task(pals)"
     for method in kinds:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
-    groups = fake.groups()
-    styles = plot.styles(groups)
+    styles = plot.styles(fake.groups())
     assert set(styles) == set(kinds)
     assert len({str(style) for style in styles.values()}) == len(kinds)
 
@@ -87,36 +90,26 @@ def test_points_are_of_accuracy_where_there_is_one(fake):
         fake.add("cola", method, scores)
         scores = {"pearson": score / 3, "spearman": score}
         fake.add("sts-b", method, scores)
-    groups = fake.groups()
-    ((_, points),) = plot.gaps(groups, "houlsby").values()
+    ((_, points),) = plot.gaps(fake.groups(), "houlsby").values()
     assert sorted(points) == pytest.approx([-10, -10 / 3])
 
 
 def test_glue_and_other_tasks_have_a_panel_each(fake):
-    for task in ("rte", "spam"):
-        for method in ("full", "houlsby(size=8)"):
-            fake.add(task, method, {"accuracy": 0.5}, kept=9)
-    groups = fake.groups()
-    figure = draw(plot.draw_trade_off, groups)
+    add_pair(fake, "rte", "spam")
+    figure = draw(plot.draw_trade_off, fake.groups())
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["GLUE", "other tasks"]
-
-
-def test_a_panel_is_of_one_bert(fake):
-    for task, bert in (("rte", "f"), ("qnli", "g")):
-        for method in ("full", "houlsby(size=8)"):
-            fake.add(task, method, {"accuracy": 0.5}, kept=9, bert=bert)
-    groups = fake.groups()
+    # Each of one BERT.
+    add_pair(fake, "qnli", bert="g")
     with pytest.raises(UserError, match="of different BERTs"):
-        plot.draw_trade_off(Figure(), groups)
+        plot.draw_trade_off(Figure(), fake.groups())
 
 
 def test_squad_1_and_2_have_a_panel_each(fake):
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, kept=9)
     scores = {"exact": 1.0, "f1": 2.0, "HasAns_f1": 3.0}
     fake.add("squad", "full", scores, kept=9)
-    groups = fake.groups()
-    figure = draw(plot.draw_squad, groups)
+    figure = draw(plot.draw_squad, fake.groups())
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["squad: f1", "squad 2.0: f1"]
 
@@ -134,8 +127,7 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
         fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
         fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
-    groups = fake.groups()
-    (axes,) = draw(plot.draw_trade_off, groups).axes
+    (axes,) = draw(plot.draw_trade_off, fake.groups()).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
     assert heights == pytest.approx([-20, -32, -8])
@@ -149,8 +141,7 @@ def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
         fake.add("rte", method, {"accuracy": 0.5}, kept=kept)
-    groups = fake.groups()
-    (axes,) = draw(plot.draw_trade_off, groups).axes
+    (axes,) = draw(plot.draw_trade_off, fake.groups()).axes
     low, high = axes.get_xlim()
     shown = {
         text.get_text()
@@ -179,8 +170,7 @@ def test_each_task_has_a_panel_with_errors(many):
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
         fake.add(f"task{i}", "full", {"accuracy": 0.5}, kept=7000)
-    groups = fake.groups()
-    assert len(draw(plot.draw_per_task, groups).axes) == 5
+    assert len(draw(plot.draw_per_task, fake.groups()).axes) == 5
 
 
 def test_initial_scales_are_compared_at_one_size(fake):
@@ -208,7 +198,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
     # Nor do other scales appear among the sizes.
     (label,) = axes.get_legend_handles_labels()[1]
     assert label == "rte (accuracy), size 8, rate 0.001, 3 epochs"
-    usual = plot.of_kind(groups["rte"], "houlsby")
+    usual = by_kind(groups["rte"])["houlsby"]
     sizes = plot.best_by_size(usual, "accuracy")
     assert [s.method.size for s in sizes] == [8, 64]
 
@@ -280,18 +270,14 @@ def test_missing_spans_are_told_and_an_ablation_without_any_left_out(
 
 @pytest.mark.gate
 def test_figures_are_written_as_png_and_svg_and_always_alike(
-    many, fake, tmp_path, monkeypatch, capsys
+    many, fake, tmp_path, run_main
 ):
     del many
     write_ablation(tmp_path / "ablation")
     contents = []
     for name in ("one", "two"):
         out = tmp_path / name
-        monkeypatch.setattr(
-            "sys.argv",
-            ["", str(fake.folder), str(tmp_path), f"--output_dir={out}"],
-        )
-        plot.main()
+        run_main(plot, fake.folder, tmp_path, f"--output_dir={out}")
         contents.append({p.name: p.read_bytes() for p in out.iterdir()})
     own = {"ablation_scores.json", "files_of_plot.json"}
     assert set(contents[0]) == own | {
@@ -306,10 +292,9 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
     assert left == {n for n in contents[0] if not n.startswith("ablation")}
 
 
-def test_nothing_to_draw_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["", str(ROOT / "data"), "--output_dir=x"])
+def test_nothing_to_draw_is_refused(run_main):
     with pytest.raises(UserError, match="no run in"):
-        plot.main()
+        run_main(plot, ROOT / "data", "--output_dir=x")
 
 
 FUSION = "fusion(a, b)"
@@ -336,11 +321,8 @@ def test_equal_numbers_give_equal_bytes():
     assert fusion_report.heatmaps({"t": other}) != first
 
 
-def add_fusion(
-    fake, task, seed, weights, score, rate=1e-3, adapters=("a", "b")
-):
-    fake.add(task, FUSION, {"accuracy": score}, rate=rate, seed=seed)
-    folder = fake.folder / task / str(fake.count - 1)
+def add_fusion(fake, task, seed, weights, score, rate=1e-3, adapters="ab"):
+    folder = fake.add(task, FUSION, {"accuracy": score}, rate=rate, seed=seed)
     shown = {
         "adapters": list(adapters),
         "places": [[0, "ffn"]],
@@ -349,24 +331,15 @@ def add_fusion(
     (folder / "fusion_attention.json").write_text(json.dumps(shown))
 
 
-def draw_fusions(fake, check=True):
-    return run_process(
-        str(fake.folder),
-        f"--output_dir={fake.folder / 'out'}",
-        program="plot_fusion",
-        check=check,
-    )
-
-
-def test_each_task_has_the_mean_of_its_best_rate(fake):
+def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
     add_fusion(fake, "rte", 2, [0.4, 0.6], 0.6)
     for seed in (1, 2):
         add_fusion(fake, "rte", seed, [0.9, 0.1], 0.4, rate=1e-2)
     add_fusion(fake, "spam", 1, [1.0, 0.0], 0.9)
     fake.add("spam", "full", {"accuracy": 1.0})
-    draw_fusions(fake)
-    out = fake.folder / "out" / "fusion_attention"
+    run_main(plot_fusion, fake.folder, f"--output_dir={tmp_path}/out")
+    out = tmp_path / "out" / "fusion_attention"
     found = json.loads(out.with_suffix(".json").read_text())
     np.testing.assert_allclose(found["rte"]["weights"], [[0.3, 0.7]])
     assert found["rte"]["runs"] == 2
@@ -374,19 +347,11 @@ def test_each_task_has_the_mean_of_its_best_rate(fake):
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 
-@pytest.mark.parametrize(
-    "other,words",
-    [
-        (("a", "c"), "are of different adapters; expected one library"),
-        (None, "no fusion in"),
-    ],
-)
-def test_what_cannot_be_drawn_is_one_line(fake, other, words):
-    if other:
-        add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
-        add_fusion(fake, "rte", 2, [0.2, 0.8], 0.5, adapters=other)
-    else:
-        fake.add("rte", "full", {"accuracy": 1.0})
-    done = draw_fusions(fake, check=False)
-    assert done.returncode == 1
-    assert words in own_lines(done.stderr)[-1]
+def test_fusions_that_cannot_be_drawn_are_refused(fake, run_main):
+    fake.add("rte", "full", {"accuracy": 1.0})
+    with pytest.raises(UserError, match="no fusion in"):
+        run_main(plot_fusion, fake.folder, "--output_dir=x")
+    add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
+    add_fusion(fake, "rte", 2, [0.2, 0.8], 0.5, adapters="ac")
+    with pytest.raises(UserError, match="are of different adapters; expected"):
+        run_main(plot_fusion, fake.folder, "--output_dir=x")

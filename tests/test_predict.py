@@ -18,6 +18,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import predict
 from adapter_bert.errors import UserError
+from adapter_bert.serving.flags import named_folders
 from adapter_bert.serving.library import AdapterLibrary
 
 pytestmark = pytest.mark.newer_stack
@@ -102,39 +103,35 @@ def test_labels_are_those_of_the_run(
         assert list(answer) == ["task", "label", "probability", "scores"]
         assert (answer["task"], answer["label"]) == ("custom", label)
         assert answer["probability"] == pytest.approx(float(probability), 1e-5)
+    with pytest.raises(UserError, match="is a training's checkpoint; pass the"):
+        ask(init_checkpoint=out, adapter=out / "adapter")
 
 
-@pytest.mark.gate
-def test_several_adapters_answer_each_row(ask, adapters, flags, tmp_path):
-    first, second = adapters
-    flags["adapter"] = f"one={first}"
-    command = [f"--{name}={value}" for name, value in flags.items()]
-    command.append(f"--adapter=two={second}")
-    run_process(*command, program="predict")
-    found = answers_in(flags["output"])
-    assert [a["task"] for a in found] == ["one", "two"] * len(ROWS)
-    assert found[0]["scores"] != found[1]["scores"]
-    flags["adapter"] = second
-    ask(**flags)
-    alone = answers_in(flags["output"])
-    assert [a["label"] for a in alone] == [a["label"] for a in found[1::2]]
-    for mixed, expected in zip(found[1::2], alone):
-        assert mixed["scores"] == pytest.approx(expected["scores"], abs=1e-6)
-
-
-def test_adapters_in_half_of_the_memory(ask, adapters, flags, tmp_path):
+@pytest.fixture
+def shelf(adapters, flags, tmp_path):
+    """A library of both adapters, `first` and `second`, for the flags."""
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
-    for name, folder in zip(("one", "two"), adapters):
+    for name, folder in zip(("first", "second"), adapters):
         shelf.add(str(folder), name)
+    flags["library"] = shelf.path
     del flags["adapter"]
+
+
+def test_adapters_in_half_of_the_memory(ask, shelf, flags):
     found = []
     for dtype in ("float32", "bfloat16"):
-        ask(**flags, library=shelf.path, task="all", adapter_dtype=dtype)
+        ask(**flags, task="all", adapter_dtype=dtype)
         found.append(answers_in(flags["output"]))
     for exact, rounded in zip(*found):
         assert exact["task"] == rounded["task"]
         assert exact["scores"] != rounded["scores"]
         assert exact["scores"] == pytest.approx(rounded["scores"], abs=1e-2)
+
+
+def test_adapters_outside_a_library_have_names(adapters):
+    given = [f"one={adapters[0]}", str(adapters[1])]
+    found = named_folders(given, None, [])
+    assert found == dict(zip(("one", "custom"), map(str, adapters)))
 
 
 def test_rows_that_are_cut_are_counted(ask, flags, caplog):
@@ -292,20 +289,19 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
 
 
 @pytest.mark.gate
-def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, adapters):
-    shelf = AdapterLibrary(str(adapters[0].parent / "shelf"), create=True)
-    for folder, name in zip(adapters, ("first", "second")):
-        shelf.add(str(folder), name)
-    del flags["adapter"]
-    flags["library"] = shelf.path
+def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, shelf):
+    found = {}
     for task, names in (
         ("all", ["first", "second"]),
         ("second", ["second"]),
         ("second,first", ["second", "first"]),
     ):
         ask(**flags, task=task)
-        answers = answers_in(flags["output"])
-        assert [a["task"] for a in answers] == names * len(ROWS)
+        found[task] = answers_in(flags["output"])
+        assert [a["task"] for a in found[task]] == names * len(ROWS)
+    assert found["all"][0]["scores"] != found["all"][1]["scores"]
+    for mixed, alone in zip(found["all"][1::2], found["second"]):
+        assert mixed["scores"] == pytest.approx(alone["scores"], abs=1e-6)
     with pytest.raises(UserError, match="has no adapter 'x'; it has: first"):
         ask(**flags, task="first,x")
     with pytest.raises(UserError, match="there is no library /none"):

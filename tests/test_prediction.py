@@ -163,12 +163,9 @@ def test_a_training_hands_its_variables_over(tiny_config, folders):
     rows, slots = make_rows(CLASSIFICATION), []
     create = optimization.AdamWeightDecay
 
-    def note_slots(trained, schedule, create_slot, *arguments):
-        def create_and_note(*arguments):
-            slots.append(weakref.ref(create_slot(*arguments)))
-            return slots[-1]()
-
-        return create(trained, schedule, create_and_note, *arguments)
+    def note_slots(trained, made, *arguments):
+        slots.extend(map(weakref.ref, made.values()))
+        return create(trained, made, *arguments)
 
     with unittest.mock.patch.object(
         optimization, "AdamWeightDecay", note_slots

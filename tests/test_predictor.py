@@ -48,9 +48,21 @@ def make(tiny_bert, tmp_path):
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bert(tiny_bert):
     return FrozenBert.open(str(tiny_bert))
+
+
+@pytest.fixture
+def load(make, bert):
+    """A predictor with one adapter, which is called `a`."""
+
+    def load(*arguments, **more):
+        predictor = Predictor(bert)
+        predictor.add(make("a", *arguments, **more)[0], "a")
+        return predictor
+
+    return load
 
 
 def probabilities(answers):
@@ -146,11 +158,9 @@ def test_threads_ask_while_adapters_come_and_go(make, bert):
     assert not wrong
 
 
-def test_a_text_a_list_and_an_iterator(make, bert, monkeypatch):
-    folder, _ = make("a")
+def test_a_text_a_list_and_an_iterator(load, monkeypatch):
     monkeypatch.setattr("adapter_bert.serving.predictor.CHUNK", 3)
-    predictor = Predictor(bert)
-    predictor.add(folder, "a")
+    predictor = load()
     expected = predictor("a", ROWS)
     assert isinstance(expected, list)
     alone = predictor("a", ROWS[0])
@@ -233,14 +243,12 @@ def test_questions_are_answered_as_the_run_answered_them(
     assert empty["answer"] == ""
 
 
-def test_settings_of_an_artifact_are_used(make, bert):
+def test_settings_of_an_artifact_are_used(load, make):
     squad = {"name": "squad"}
     settings = {"max_answer_length": 1, "max_query_length": 8}
-    folder, _ = make("q", description=squad, task_settings=settings)
-    predictor = Predictor(bert)
-    predictor.add(folder, "q")
+    predictor = load(description=squad, task_settings=settings)
     rows = [(question, context) for context, _, question in TINY_CONTEXTS]
-    assert all(len(a["answer"].split()) <= 1 for a in predictor("q", rows))
+    assert all(len(a["answer"].split()) <= 1 for a in predictor("a", rows))
     settings = {"doc_stride": "far"}
     folder, _ = make("bad", description=squad, task_settings=settings)
     with pytest.raises(UserError, match="doc_stride is 'far', expected"):
@@ -269,31 +277,25 @@ def test_questions_leave_room_for_their_contexts(make, bert):
         ((3,), "row 2: found a int, expected a text"),
     ],
 )
-def test_what_is_no_row_is_refused(make, bert, row, message):
-    predictor = Predictor(bert)
-    predictor.add(make("a")[0], "a")
+def test_what_is_no_row_is_refused(load, row, message):
     with pytest.raises(UserError, match=message):
-        predictor("a", ["the cat", row])
+        load()("a", ["the cat", row])
 
 
-def test_names(make, bert):
-    predictor = Predictor(bert)
-    folder, _ = make("a")
-    with pytest.raises(UserError, match="no adapter is called 'a'; loaded: no"):
-        predictor("a", "the cat")
-    assert predictor.add(folder) == "custom"
-    with pytest.raises(UserError, match="loaded: custom"):
-        predictor.remove("a")
-    predictor.remove("custom")
-    assert predictor.names == []
-
-
-def test_two_adapters_of_one_task_need_names(make, tiny_bert):
+def test_names(make, bert, tiny_bert):
     folders = [make("a")[0], make("b", seed=1)[0]]
     with pytest.raises(UserError, match="two adapters are of the task custom"):
         Predictor.load(str(tiny_bert), folders)
     predictor = Predictor.load(str(tiny_bert), dict(zip("ab", folders)))
     assert predictor.names == ["a", "b"]
+    predictor = Predictor(bert)
+    with pytest.raises(UserError, match="no adapter is called 'a'; loaded: no"):
+        predictor("a", "the cat")
+    assert predictor.add(folders[0]) == "custom"
+    with pytest.raises(UserError, match="loaded: custom"):
+        predictor.remove("a")
+    predictor.remove("custom")
+    assert predictor.names == []
 
 
 def test_the_length_is_the_adapters_own_unless_another_is_given(make, bert):
@@ -313,14 +315,12 @@ def test_the_length_is_the_adapters_own_unless_another_is_given(make, bert):
         predictor.add(folder)
 
 
-def test_infinite_outputs_are_refused(make, bert):
-    folder, _ = make("a")
-    predictor = Predictor(bert)
-    predictor.add(folder)
-    values = predictor.task("custom").values.get()
+def test_infinite_outputs_are_refused(load):
+    predictor = load()
+    values = predictor.task("a").values.get()
     values["output_bias"] = tf.constant([np.nan, 0.0], tf.float32)
     with pytest.raises(UserError, match="custom: the model's outputs for 1 of"):
-        predictor("custom", "the cat")
+        predictor("a", "the cat")
 
 
 def test_another_bert_is_refused(make, tiny_bert, tmp_path):
@@ -333,13 +333,6 @@ def test_another_bert_is_refused(make, tiny_bert, tmp_path):
     safetensors.numpy.save_file(weights, path)
     with pytest.raises(UserError, match="was trained upon another BERT"):
         Predictor.load(str(other), [folder])
-
-
-@pytest.mark.gate
-def test_a_trainings_checkpoint_is_no_base(classify, tiny_flags):
-    classify(**tiny_flags)
-    with pytest.raises(UserError, match="is a training's checkpoint; pass the"):
-        Predictor.load(str(tiny_flags["output_dir"]))
 
 
 def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):

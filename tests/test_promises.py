@@ -95,9 +95,9 @@ def test_no_header_of_tensors_allocates_more_than_the_file(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name,value",
-    [
+def test_no_size_of_a_config_is_believed(tmp_path, tiny_config):
+    path = tmp_path / "config.json"
+    for name, value in (
         ("hidden_size", 2**40),
         ("num_hidden_layers", 10**9),
         ("vocab_size", 10**12),
@@ -105,13 +105,10 @@ def test_no_header_of_tensors_allocates_more_than_the_file(
         ("num_attention_heads", 2**62),
         ("type_vocab_size", 10**30),
         ("intermediate_size", 1e300),
-    ],
-)
-def test_no_size_of_a_config_is_believed(tmp_path, tiny_config, name, value):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**vars(tiny_config), name: value}))
-    with limited(more=LITTLE), pytest.raises(UserError, match=name):
-        BertConfig.from_json_file(str(path))
+    ):
+        path.write_text(json.dumps({**vars(tiny_config), name: value}))
+        with limited(more=LITTLE), pytest.raises(UserError, match=name):
+            BertConfig.from_json_file(str(path))
 
 
 QUESTIONS = {"name": "squad"}
@@ -156,36 +153,17 @@ def is_json(content):
     return True
 
 
-def is_text(content):
-    try:
-        return "\0" not in content.decode()
-    except UnicodeDecodeError:
-        return False
-
-
 JSON_READERS = {
     name: reader
     for name, reader in readers.readers().items()
     if is_json(reader.files[reader.changed])
 }
 # One of each way to read a file.
-FILE_READERS = {
-    name: readers.readers()[name]
-    for name in (
-        "tsv",
-        "conll",
-        "squad",
-        "vocabulary",
-        "adapter",
-        "adapterhub",
-        "peft weights",
-        "list of checkpoints",
-        "safetensors",
-        "checkpoint's index",
-        "zip",
-        "tar.gz",
-    )
-}
+NAMES = (
+    "tsv,conll,squad,vocabulary,adapter,adapterhub,peft weights,zip,tar.gz,"
+    "list of checkpoints,safetensors,checkpoint's index"
+)
+FILE_READERS = {name: readers.readers()[name] for name in NAMES.split(",")}
 BOMBS = {
     "lists in lists": b"[" * 10**5 + b"]" * 10**5,
     "objects in objects": b'{"a":' * 10**5 + b"1" + b"}" * 10**5,
@@ -228,22 +206,18 @@ def test_no_pipe_or_device_is_read(tmp_path, name):
         reader.read(tmp_path)
 
 
-NAMES_ELSEWHERE = (
-    "../x",
-    "/tmp/x",
-    "a/../../x",
-    "x\0y",
-    "x\ny",
-    "..",
-    "\ud800",
-)
+def make_questions(folder, bert):
+    task = restore_task(QUESTIONS, {"max_query_length": 8}, "")
+    make_artifact(folder, bert, "head", task, QUESTIONS)
+
+
+NAMES_ELSEWHERE = "../x /tmp/x a/../../x x\0y x\ny .. \ud800".split(" ")
 
 
 @pytest.mark.parametrize("name", NAMES_ELSEWHERE)
 def test_no_name_leads_out_of_a_library(tmp_path, tiny_bert, name):
     (tmp_path / "x").mkdir()
-    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
-    make_artifact(tmp_path / "a", tiny_bert, "head", task, QUESTIONS)
+    make_questions(tmp_path / "a", tiny_bert)
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for act in (
         lambda: shelf.add(str(tmp_path / "a"), name),
@@ -263,8 +237,7 @@ def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
     tmp_path, tiny_bert
 ):
     """It is called as its task if nobody names it."""
-    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
-    make_artifact(tmp_path / "a", tiny_bert, "head", task, QUESTIONS)
+    make_questions(tmp_path / "a", tiny_bert)
     path = tmp_path / "a" / adapter_artifact.CONFIG_FILE
     config = json.loads(path.read_text())
     del config[files.SEAL]
@@ -279,8 +252,7 @@ def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
 @pytest.fixture
 def shelf(tmp_path, tiny_bert):
     """A library of one adapter, of a folder of links."""
-    task = restore_task({"name": "squad"}, {"max_query_length": 8}, "")
-    make_artifact(tmp_path / "real", tiny_bert, "head", task, QUESTIONS)
+    make_questions(tmp_path / "real", tiny_bert)
     (tmp_path / "links").mkdir()
     for path in (tmp_path / "real").iterdir():
         (tmp_path / "links" / path.name).symlink_to(path)

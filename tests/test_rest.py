@@ -18,6 +18,7 @@ import uvicorn
 from google.protobuf import json_format
 from sweep_stand_in import wait_for
 
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.rest import (
@@ -233,12 +234,18 @@ def test_what_is_not_there(server, path, method, code):
             "row 1: the task one reads one text, but text_b is not empty",
         ),
         ({"instances": [{}] * 6}, "6 rows, of at most 5"),
+        (
+            one(task="two", text="a", text_b="x" * 1851),
+            "row 1: text_b has 1851 bytes, of at most 1850",
+        ),
+        ("x" * 2001, "more than 2000 bytes"),
         (one(task="broken", text="a"), "no number"),
     ],
 )
 def test_what_is_asked_wrongly(server, body, message):
     code, found = server.ask(body)
-    assert code == 400 and list(found) == ["error"]
+    assert code == (413 if "2000" in message else 400)
+    assert list(found) == ["error"]
     assert message in found["error"] and "\n" not in found["error"]
 
 
@@ -279,18 +286,6 @@ def test_a_defect_is_told_as_json(server):
     assert server.ask(defect) == (500, {"error": "the server has failed"})
     assert b'requests_total{code="500"}' in metrics(server)
     assert server.ask(server.rows("one"))[0] == 200
-
-
-def test_too_long_a_text_is_refused(server):
-    rows = [{"task": "two", "text": "a", "text_b": "x" * n} for n in (9, 1851)]
-    code, found = server.ask({"instances": rows})
-    assert code == 400
-    assert found == {"error": "row 2: text_b has 1851 bytes, of at most 1850"}
-
-
-def test_too_long_a_body_is_refused(server):
-    code, found = server.ask("x" * 2001)
-    assert (code, found) == (413, {"error": "more than 2000 bytes"})
 
 
 def test_too_many_bodies_are_refused(slow):
@@ -364,24 +359,50 @@ def test_no_answer_in_time():
     server.close()
 
 
-def test_tensorflow_servings_own_messages_say_the_same(tiny_exported):
+COLUMNS = {
+    "task": ["pair", "small", "score", "squad"],
+    "text": ["the cat sat .", "a dog", "a cat", "is the cat in ?"],
+    "text_b": ["a cat", "", "", "the cat sat"],
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_exported):
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    served = Server(limits, ExportedModel(str(tiny_exported)))
+    yield served
+    served.close()
+
+
+def test_answers_have_the_members_of_their_kind(exported):
+    rows = [dict(zip(COLUMNS, row)) for row in zip(*COLUMNS.values())]
+    _, outputs = exported.ask({"instances": rows})
+    expected = [
+        {"task": name, **from_outputs(exported.model.tasks[name], found)}
+        for name, found in zip(COLUMNS["task"], outputs["predictions"])
+    ]
+    path = "/v1/models/tiny/versions/1:answer"
+    for asked in ({"instances": rows}, {"inputs": COLUMNS}):
+        assert exported.ask(asked, path=path) == (200, {"answers": expected})
+    kinds = "label probability scores", "label probability scores", "value"
+    kinds += ("answer start end score null_score",)
+    assert [list(x) for x in expected] == [
+        ["task", *kind.split()] for kind in kinds
+    ]
+    assert list(expected[0]["scores"]) == ["no", "yes"]
+    code, found = exported.ask({}, path=path)
+    assert (code, list(found)) == (400, ["error"])
+
+
+def test_tensorflow_servings_own_messages_say_the_same(exported, tiny_exported):
     """A request as that server makes it of JSON: a tensor for each input."""
     apis = "tensorflow_serving.apis."
     predict = pytest.importorskip(apis + "predict_pb2")
     metadata = pytest.importorskip(apis + "get_model_metadata_pb2")
-    model = ExportedModel(str(tiny_exported))
-    served = Server(LIMITS, model)
-    try:
-        columns = {
-            "task": ["pair", "small"],
-            "text": ["the cat sat .", "a dog"],
-            "text_b": ["a cat", ""],
-        }
-        rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-        _, found = served.ask({"instances": rows})
-        _, told = served.ask(None, "GET", "/v1/models/tiny/metadata")
-    finally:
-        served.close()
+    columns = {name: values[:2] for name, values in COLUMNS.items()}
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    _, found = exported.ask({"instances": rows})
+    _, told = exported.ask(None, "GET", "/v1/models/tiny/metadata")
     described = json_format.ParseDict(
         told["metadata"]["signature_def"], metadata.SignatureDefMap()
     ).signature_def["serving_default"]
@@ -457,8 +478,17 @@ def read_to_end(connection):
         return found
 
 
-def trickle(connection):
-    """Sends a request byte by byte until the other side has had enough."""
+def test_a_client_that_says_nothing(connection):
+    began = time.monotonic()
+    assert read_to_end(connection) == b""
+    assert PATIENCE / 2 < time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("has_asked", [False, True])
+def test_a_client_that_is_slow(connection, has_asked):
+    if has_asked:
+        connection.sendall(REQUEST % b"small")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
     for _ in range(100):
         try:
             connection.sendall(b"G")
@@ -466,22 +496,6 @@ def trickle(connection):
             return
         time.sleep(0.1)
     raise AssertionError("the connection is still open")
-
-
-def test_a_client_that_says_nothing(connection):
-    began = time.monotonic()
-    assert read_to_end(connection) == b""
-    assert PATIENCE / 2 < time.monotonic() - began < 5
-
-
-def test_a_client_that_is_slow(connection):
-    trickle(connection)
-
-
-def test_a_client_that_is_slow_later(connection):
-    connection.sendall(REQUEST % b"small")
-    assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
-    trickle(connection)
 
 
 def test_a_client_that_does_not_read(connection, impatient):

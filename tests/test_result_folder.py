@@ -54,8 +54,12 @@ def test_a_list_that_is_none_is_refused(tmp_path, text):
         replace_results(str(tmp_path), "me", {})
 
 
-@pytest.mark.parametrize("write", [summarize.write_all, plot.draw_all])
-def test_tables_and_figures_leave_other_files_alone(tmp_path, fake, write):
+@pytest.mark.parametrize(
+    "program, taken", [(summarize, "methods.md"), (plot, "per_task.png")]
+)
+def test_tables_and_figures_leave_other_files_alone(
+    tmp_path, fake, run_main, program, taken
+):
     fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
     out = tmp_path / "out"
     # Neither has anything to say of SQuAD.
@@ -63,13 +67,11 @@ def test_tables_and_figures_leave_other_files_alone(tmp_path, fake, write):
     for name in mine:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).touch()
-    more = (64,) if write is summarize.write_all else ()
-    write([str(fake.folder)], str(out), *more)
+    run_main(program, fake.folder, f"--output_dir={out}")
     assert mine < names(out)
-    taken = "methods.md" if more else "per_task.png"
     other = tmp_path / "other"
     other.mkdir()
     (other / taken).write_text("mine")
     with pytest.raises(UserError, match=f"{taken} is there and was not"):
-        write([str(fake.folder)], str(other), *more)
+        run_main(program, fake.folder, f"--output_dir={other}")
     assert names(other) == {taken}

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from conftest import entry_point, run_process
-from roberta_folders import (
-    BOTH,
-)
+from conftest import entry_point
+from roberta_folders import BOTH
 from tiny_artifacts import read_base
 
 from adapter_bert.bert import encoder
@@ -159,18 +157,14 @@ def scores_of(flags):
     return json.loads((flags["output_dir"] / "eval_results.json").read_text())
 
 
-def arguments(flags):
-    return [f"--{name}={value}" for name, value in flags.items()]
-
-
 @pytest.mark.gate
 def test_texts_are_learned_and_answered(
-    flags, roberta_folder, tiny_data, tmp_path
+    flags, roberta_folder, tiny_data, tmp_path, classify
 ):
     flags.update(task_name="custom", data_dir=tiny_data, num_train_epochs=60)
     # Grouped by length, a batch would be one text again and again.
     flags.update(train_batch_size=40, length_pool_batches=1)
-    run_process(*arguments(flags))
+    classify(**flags)
     out, scores = flags["output_dir"], scores_of(flags)
     assert scores["eval_accuracy"] == 1.0
     assert (out / "adapter" / "adapter.safetensors").stat().st_size < 30_000
@@ -184,7 +178,7 @@ def test_texts_are_learned_and_answered(
         "do_eval": True,
         "do_predict": True,
     }
-    run_process(*arguments(again))
+    classify(**again)
     assert scores_of(again)["eval_loss"] == pytest.approx(
         scores["eval_loss"], abs=1e-6
     )

@@ -13,6 +13,7 @@ from adapter_bert.commands import run_classifier, run_mlm, run_squad, run_tagger
 from adapter_bert.reports.report_run import read_run
 from adapter_bert.reports.run_command import (
     UNRECORDED,
+    Unknown,
     command_of,
     is_one_of_several,
 )
@@ -67,6 +68,12 @@ def words_of(command, **values):
     return words
 
 
+def unknown(command):
+    """The shell variables of values that are not known."""
+    values = command.flags.values()
+    return [one.name for one in values if isinstance(one, Unknown)]
+
+
 def parsed(command):
     """The flags' values as the entry point reads them."""
     with entry_point(MODULES[command.program]), flagsaver.flagsaver():
@@ -110,12 +117,8 @@ def test_a_run_of_glue(tmp_path):
     assert not found["do_lower_case"]
     assert (found["engine"], found["cpu_lanes"]) == ("strategy", 1)
     assert "keep_best" not in found and "adapter" not in found
-    assert [one.name for one in command.unknown] == [
-        "DATA_DIR",
-        "BERT",
-        "OUTPUT_DIR",
-    ]
-    assert "called data" in command.unknown[0].meaning
+    assert unknown(command) == ["DATA_DIR", "BERT", "OUTPUT_DIR"]
+    assert "called data" in command.flags["data_dir"].meaning
 
 
 def test_questions(tmp_path):
@@ -144,15 +147,12 @@ def test_tags(tmp_path):
 
 
 def test_masked_language_modelling(tmp_path):
-    task = {
-        "name": "masked_lm",
-        "mlm_probability": 0.3,
-        "whole_word_masking": True,
-    }
+    own = {"mlm_probability": 0.3, "whole_word_masking": True}
+    task = {"name": "masked_lm", **own}
     command = command_of(tmp_path, description(task, "raw.txt"))
     assert command.program == "run_mlm.py"
     found = parsed(command)
-    assert found["mlm_probability"] == 0.3 and found["whole_word_masking"]
+    assert {name: found[name] for name in own} == own
     assert "train_file" in found
 
 
@@ -164,44 +164,30 @@ def test_own_tables(tmp_path):
         "multi_label": True,
         "held_out": {"share": 0.25, "seed": 7},
     }
-    write_adapter(
-        tmp_path,
-        task,
-        {
-            "columns": ["it's", "b"],
-            "label_column": "right",
-            "label_separator": "|",
-            "label_threshold": 0.4,
-        },
-    )
+    settings = {
+        "label_column": "right",
+        "label_separator": "|",
+        "label_threshold": 0.4,
+    }
+    write_adapter(tmp_path, task, {"columns": ["it's", "b"], **settings})
     (tmp_path / "eval_results.json").write_text("{}")
-    found = parsed(command_of(tmp_path, description(task, "own.csv")))
+    # A file may be called in capitals.
+    command = command_of(tmp_path, description(task, "OWN.CSV"))
+    assert "TRAIN_FILE" in unknown(command)
+    assert "data_dir" not in command.flags
+    found = parsed(command)
     assert found["text_a_column"] == "it's" and found["text_b_column"] == "b"
-    assert found["label_column"] == "right" and found["multi_label"]
-    assert (found["label_separator"], found["label_threshold"]) == ("|", 0.4)
+    assert {name: found[name] for name in settings} == settings
+    assert found["multi_label"]
     assert (found["dev_share"], found["split_seed"]) == (0.25, 7)
     # What was held out is no file.
     assert "train_file" in found and "eval_file" not in found
 
 
-def test_a_file_may_be_called_in_capitals(tmp_path):
-    run = description({"name": "custom", "pairs": False}, "OWN.CSV")
-    command = command_of(tmp_path, run)
-    assert "TRAIN_FILE" in [one.name for one in command.unknown]
-    assert "data_dir" not in command.flags
-
-
 def test_several_tasks(tmp_path):
-    task = {
-        "name": "mnli,own",
-        "tasks": {
-            "mnli": {"name": "mnli"},
-            "own": {
-                "name": "custom",
-                "held_out": {"share": 0.25, "seed": 7},
-            },
-        },
-    }
+    own = {"name": "custom", "held_out": {"share": 0.25, "seed": 7}}
+    tasks = {"mnli": {"name": "mnli"}, "own": own}
+    task = {"name": "mnli,own", "tasks": tasks}
     write_adapter(
         tmp_path / "tasks" / "own",
         {"name": "custom", "pairs": False},
@@ -220,7 +206,7 @@ def test_several_tasks(tmp_path):
 
 def test_what_a_run_began_with_is_asked_for(tmp_path):
     run = description({"name": "rte"}, start="f")
-    assert "ADAPTER" in [one.name for one in command_of(tmp_path, run).unknown]
+    assert "ADAPTER" in unknown(command_of(tmp_path, run))
 
 
 @pytest.mark.parametrize(
@@ -247,21 +233,19 @@ def test_a_compositions_adapters_are_named_where_they_lay(
 
 @pytest.mark.gate
 def test_the_command_comes_to_the_same_bits(classify, tiny_flags, tmp_path):
-    classify(
-        **{
-            **tiny_flags,
-            "num_train_epochs": 1,
-            "adam_bias_correction": True,
-            "warmup_proportion": 0.3,
-            "class_weights": '{"bad": 2}',
-            "tuning_method": "houlsby(size=4, sites='ffn')",
-            "seed": 5,
-            "do_eval": True,
-        }
+    tiny_flags.update(
+        num_train_epochs=1,
+        adam_bias_correction=True,
+        warmup_proportion=0.3,
+        class_weights='{"bad": 2}',
+        tuning_method="houlsby(size=4, sites='ffn')",
+        seed=5,
+        do_eval=True,
     )
+    classify(**tiny_flags)
     folder = tiny_flags["output_dir"]
     command = command_of(folder, read_run(folder))
-    assert {one.name for one in command.unknown} == {"DATA_DIR", "OUTPUT_DIR"}
+    assert unknown(command) == ["DATA_DIR", "OUTPUT_DIR"]
     again = tmp_path / "again"
     words = words_of(command, DATA_DIR=tiny_flags["data_dir"], OUTPUT_DIR=again)
     classify(**dict(word[2:].split("=", 1) for word in words))

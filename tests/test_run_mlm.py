@@ -4,14 +4,14 @@ import json
 import math
 
 import pytest
-from conftest import TINY_WORDS, entry_point, own_lines, run_process
+from conftest import TINY_WORDS, entry_point, run_process
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on, read
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
     random_head,
 )
-from test_methods_runs import TEXTS, without_size
+from test_methods_runs import without_size
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_mlm
@@ -168,36 +168,17 @@ def test_bad_input_is_refused(model_text, text_flags, change, words):
 
 
 @pytest.mark.older_stack
-def test_bad_input_is_one_line(text_flags):
-    flags = {**text_flags, "mlm_probability": 2}
-    done = run_process(
-        *(f"--{name}={value}" for name, value in flags.items()),
-        program="run_mlm.py",
-        check=False,
-    )
-    assert done.returncode == 1 and not done.stdout
-    (line,) = own_lines(done.stderr)
-    assert line.startswith("error: --mlm_probability is 2")
-
-
-@pytest.mark.older_stack
-@pytest.mark.parametrize(
-    "change, words",
-    [
+def test_another_masking_in_a_used_folder_is_refused(model_text, text_flags):
+    flags = {**text_flags, "num_train_epochs": 0.1}
+    model_text(**flags)
+    for change, words in (
         ({"mlm_probability": 0.2}, "task.mlm_probability was 0.15, now 0.2"),
         ({"whole_word_masking": True}, "task.whole_word_masking was False"),
         ({"seed": 2}, "training.seed was 1, now 2"),
-    ],
-    ids=str,
-)
-def test_another_masking_in_a_used_folder_is_refused(
-    model_text, text_flags, change, words
-):
-    flags = {**text_flags, "num_train_epochs": 0.1}
-    model_text(**flags)
-    with pytest.raises(UserError, match="another configuration") as caught:
-        model_text(**{**flags, **change})
-    assert words in str(caught.value)
+    ):
+        with pytest.raises(UserError, match="another configuration") as caught:
+            model_text(**{**flags, **change})
+        assert words in str(caught.value)
 
 
 @pytest.mark.gate
@@ -261,14 +242,11 @@ def test_a_language_adapter_learns_and_is_kept(
 
 @pytest.mark.older_stack
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "method", ["houlsby(size=4)", "mad_x(size=4, inverse_size=3)"]
-)
-def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
+def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path):
     """With accumulation, in lanes, and with whole words."""
     text_flags = without_size(text_flags)
     text_flags.update(
-        tuning_method=method,
+        tuning_method="mad_x(size=4, inverse_size=3)",
         num_train_epochs=30,
         save_checkpoints_steps=7,
         whole_word_masking=True,
@@ -287,9 +265,19 @@ def test_a_killed_run_ends_in_the_same_bits(text_flags, tmp_path, method):
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
-    [*TEXTS, "full", "top_layers(1)", "layernorm", "head"],
+    [
+        "pfeiffer(size=4)",
+        "prefix(length=3, inner_size=8)",
+        "lora(rank=2, dropout=0.1)",
+        "lt_sft(sparsity=0.05)",
+        "diff_pruning(sparsity=0.05)",
+        "full",
+        "head",
+    ],
 )
-def test_every_method_is_trained(model_text, text_flags, tmp_path, method):
+def test_every_kind_of_method_is_trained(
+    model_text, text_flags, tmp_path, method
+):
     """Its artifact gives the same scores; phases are over once for all."""
     flags = {**without_size(text_flags), "num_train_epochs": 2}
     flags["tuning_method"] = method

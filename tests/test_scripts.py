@@ -49,7 +49,8 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
 @pytest.mark.gate
 @pytest.mark.pretrained
 def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
-    done = quickstart(tmp_path / "out", "--num_train_epochs=0.2")
+    short = ("--num_train_epochs=0.05", "--max_eval_examples=16")
+    done = quickstart(tmp_path / "out", *short)
     assert done.returncode == 0, done.stderr
     table, answer, more = done.stdout.split("\n\n")[-3:]
     header, *rows = table.strip().splitlines()[-3:]

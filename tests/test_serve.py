@@ -15,10 +15,9 @@ import time
 
 import pytest
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point, own_lines, run_process
+from conftest import ROOT, entry_point
 from exported_models import mixed_questions
 from test_asking import assert_equal
-from test_text_model import as_answer, as_numbers
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
@@ -62,10 +61,10 @@ def running(tiny_exported):
     end(process)
 
 
-def ask(port, instances):
+def ask(port, instances, form="predict"):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = json.dumps({"instances": instances})
-    connection.request("POST", "/v1/models/adapter_bert:predict", body)
+    connection.request("POST", f"/v1/models/adapter_bert:{form}", body)
     response = connection.getresponse()
     found = json.loads(response.read())
     connection.close()
@@ -104,11 +103,12 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
             elif kind < 0.3:
                 assert ask(port, [{"task": "nobody", "text": "a"}])[0] == 400
             else:
-                status, found = ask(port, asked)
+                status, found = ask(port, asked, "answer")
                 assert status == 200
-                assert len(found["predictions"]) == len(asked)
-                for one, n in zip(found["predictions"], chosen):
-                    assert_equal(as_answer(one), as_numbers(expected[n]))
+                assert len(found["answers"]) == len(asked)
+                for one, n in zip(found["answers"], chosen):
+                    name, _ = questions[n]
+                    assert_equal(one, {"task": name, **expected[n]})
         return True
 
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
@@ -207,33 +207,20 @@ def test_what_cannot_be_served(run, flags, message):
         run(**{"model": "tests", "port": 0, **flags})
 
 
-def test_a_port_that_is_taken(tiny_exported):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        flags = f"--model={tiny_exported}", f"--port={port}"
-        done = run_process(*flags, program="serve", check=False)
-    assert done.returncode == 1
-    (line,) = own_lines(done.stderr)
-    assert f"cannot listen at 127.0.0.1, port {port}" in line
-
-
-def test_a_port_that_is_taken_while_the_model_is_loaded(
-    run, tiny_exported, monkeypatch
-):
-    """Until then two servers may have one address."""
+def test_a_port_that_is_taken(run, tiny_exported, monkeypatch):
+    """At the start, or while the model is loaded: two may have one address."""
     with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
+        message = f"cannot listen at 127.0.0.1, port {port}: .*in use"
+        with pytest.raises(UserError, match=message):
+            run(model="tests", port=port)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
         def load(folder):
             other.listen()
             return ExportedModel(folder)
 
         monkeypatch.setattr(serve, "ExportedModel", load)
-        with pytest.raises(
-            UserError, match=f"127.0.0.1, port {port}: .*in use"
-        ):
+        with pytest.raises(UserError, match=message):
             run(model=str(tiny_exported), port=port)

@@ -19,7 +19,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import experiment as run_experiment
 from adapter_bert.training import setup
 from adapter_bert.training.engines import Hardware
-from adapter_bert.training.setup import Experiment, Training
+from adapter_bert.training.settings import Experiment, Training
 
 TRAINING = Training(
     batch_size=8,

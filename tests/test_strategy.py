@@ -11,13 +11,10 @@ from engine_jobs import (
     CLASSIFICATION,
     EITHER,
     ESTIMATOR,
-    LENGTH,
-    SQUAD,
     TASKS,
     check_equal,
     make_job,
     make_rows,
-    predict,
     train,
     trained_values,
 )
@@ -29,6 +26,7 @@ from adapter_bert.data.input_pipeline import TrainPlan
 from adapter_bert.errors import UserError
 from adapter_bert.training import strategy
 from adapter_bert.training.engines import (
+    Course,
     Hardware,
     Pause,
     check_batch_size,
@@ -89,20 +87,6 @@ def test_each_engine_goes_on_with_the_others_run(
 
 
 @pytest.mark.gate
-@EITHER
-def test_training_in_two_parts_equals_training_at_once(
-    tiny_config, folders, name
-):
-    rows = make_rows(CLASSIFICATION)
-    whole = make_job(tiny_config, folders("whole"))
-    losses = train(engine(name), whole, rows, steps=6)
-    parts = make_job(tiny_config, folders("parts"))
-    train(engine(name), parts, rows, steps=6, stop_at=4)
-    assert train(engine(name), parts, rows, steps=6) == losses[4:]
-    check_equal(trained_values(parts), trained_values(whole))
-
-
-@pytest.mark.gate
 def test_several_steps_may_run_between_two_returns(
     tiny_config, folders, monkeypatch
 ):
@@ -149,16 +133,10 @@ def train_telling(update, job, steps, save_steps=100):
     progress = unittest.mock.Mock()
     progress.update.side_effect = update
     rows = make_rows(CLASSIFICATION)
-    engine().train(
-        job,
-        rows,
-        TrainPlan(rows.lengths, 8, steps, 1),
-        optimization.Schedule(1e-2, steps, 1),
-        0,
-        8,
-        save_steps,
-        progress,
-    )
+    plan = TrainPlan(rows.lengths, 8, steps, 1)
+    schedule = optimization.Schedule(1e-2, steps, 1)
+    course = Course(rows, plan, schedule, 0, 8, save_steps)
+    engine().train(job, course, progress)
 
 
 @pytest.mark.gate
@@ -206,7 +184,7 @@ def test_the_first_loss_that_is_no_number_is_named(
 @pytest.mark.parametrize(
     "workers, expected, words",
     [
-        (None, tf.errors.UnavailableError, "^gone"),
+        (1, tf.errors.UnavailableError, "^gone"),
         (2, UserError, "another worker has stopped; see its log.*gone"),
     ],
 )
@@ -220,8 +198,7 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
 
     monkeypatch.setattr(strategy, "_run", fail)
     trained = engine()
-    if workers:
-        trained.workers = workers
+    trained.workers = workers
     job = make_job(tiny_config, folders("run"))
     with pytest.raises(expected, match=words):
         train(trained, job, make_rows(CLASSIFICATION))
@@ -301,28 +278,6 @@ def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
 
 
 @EITHER
-def test_predictions_come_in_row_order_for_every_batch_size(
-    tiny_config, folders, name
-):
-    rows = make_rows(SQUAD)
-    job = make_job(tiny_config, folders("run"), task=SQUAD)
-    fixed = dataclasses.replace(job, length=LENGTH)
-    outputs = [
-        predict(engine(name), chosen, rows, size)
-        for chosen, size in ((job, 64), (job, 7), (fixed, 7))
-    ]
-    assert outputs[0]["start_logits"].shape == (40, 5)
-    shown = outputs[0]["start_logits"] > -1e6
-    for other in outputs[1:]:
-        np.testing.assert_allclose(
-            other["start_logits"][shown],
-            outputs[0]["start_logits"][shown],
-            atol=1e-5,
-        )
-    assert len(np.unique(outputs[0]["start_logits"][:, 0])) == 40
-
-
-@EITHER
 def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders, name):
     job = make_job(tiny_config, folders("run"))
     values = dict(job.initial_values)
@@ -395,62 +350,10 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
         )
 
 
-@pytest.mark.gate
-@EITHER
-def test_accumulated_gradients_update_as_one_large_batch(
-    steady_config, steady, folders, name
-):
-    rows = make_rows(CLASSIFICATION)
-    jobs = [
-        dataclasses.replace(
-            make_job(steady_config, folders(f"parts{parts}")), parts=parts
-        )
-        for parts in (1, 2, 4)
-    ]
-    losses = [train(engine(name), job, rows, steps=5) for job in jobs]
-    for job, loss in zip(jobs[1:], losses[1:]):
-        np.testing.assert_allclose(loss, losses[0], rtol=0, atol=1e-5)
-        check_equal(trained_values(job), trained_values(jobs[0]), 1e-5)
-
-
 def test_a_batch_that_cannot_be_divided_is_refused():
     check_batch_size(24, 2, 3)
     with pytest.raises(UserError, match="8 cannot be divided.*1 .* and 3"):
         check_batch_size(8, 1, 3)
-
-
-# XLA and bfloat16
-
-
-@pytest.mark.gate
-@EITHER
-@pytest.mark.parametrize(
-    "change, tolerance",
-    [
-        ({"use_xla": True, "length": LENGTH}, 1e-4),
-        ({"compute_dtype": "bfloat16"}, 3e-2),
-    ],
-    ids=["xla", "bfloat16"],
-)
-def test_other_ways_to_compute_are_close(
-    tiny_config, folders, name, change, tolerance
-):
-    """Dropout on; losses, what was trained, and predictions."""
-    rows = make_rows(CLASSIFICATION)
-    plain = make_job(tiny_config, folders("plain"), length=change.get("length"))
-    other = dataclasses.replace(
-        make_job(tiny_config, folders("other")), **change
-    )
-    losses = [train(engine(name), job, rows, steps=5) for job in (plain, other)]
-    np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
-    predictions = [
-        predict(engine(name), job, rows, 8)["logits"] for job in (plain, other)
-    ]
-    assert predictions[1].dtype == np.float32
-    np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
-    assert (predictions[0] != predictions[1]).any()
-    for p in other.table.trained:
-        assert trained_values(other)[p.name].dtype == np.float32
 
 
 # The choice

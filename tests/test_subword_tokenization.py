@@ -5,13 +5,7 @@ import shutil
 import types
 
 import pytest
-from roberta_folders import (
-    BOTH,
-    change,
-    drop,
-    open_tokenizer,
-    put,
-)
+from roberta_folders import BOTH, change, drop, open_tokenizer, put
 
 from adapter_bert.data import subword
 from adapter_bert.data.subword import SubwordTokenizer
@@ -172,36 +166,40 @@ def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("number", [None, -1, 1000, "3", True])
-def test_a_unigram_model_has_an_unknown_token(golden_dir, tmp_path, number):
-    """Else the library fails at the first text with an unknown character."""
+PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
+
+
+@pytest.mark.parametrize(
+    "value, keys, message",
+    [
+        # The library would fail at the first text with an unknown character.
+        *(
+            (number, ("model", "unk_id"), f"token is None, {number!r};")
+            for number in (None, -1, 1000, "3", True)
+        ),
+        ([], ("model", "vocab"), "it has no pieces"),
+        # The library would fail at a text of thirty characters.
+        (
+            {"type": "Sequence", "normalizers": [PATTERN]},
+            ("normalizer",),
+            r"the pattern '\(a\+\)\+\$', which",
+        ),
+        (
+            {"type": "Sequence", "pretokenizers": [PATTERN]},
+            ("pre_tokenizer",),
+            r"the pattern '\(a\+\)\+\$', which",
+        ),
+    ],
+)
+def test_a_spoiled_unigram_model_is_refused(
+    golden_dir, tmp_path, value, keys, message
+):
     path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
-    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
-    change(spoiled, put(number, "model", "unk_id"))
     SubwordTokenizer(str(path)).encode(["\u4e2d"])
-    with pytest.raises(UserError, match=f"unknown token is None, {number!r};"):
-        SubwordTokenizer(str(spoiled))
-
-
-def test_a_model_has_pieces(golden_dir, tmp_path):
-    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
     spoiled = pathlib.Path(shutil.copy(path, tmp_path))
-    change(spoiled, put([], "model", "vocab"))
+    change(spoiled, put(value, *keys))
     change(spoiled, put([], "added_tokens"))
-    with pytest.raises(UserError, match="it has no pieces"):
-        SubwordTokenizer(str(spoiled))
-
-
-@pytest.mark.parametrize("key", ["normalizer", "pre_tokenizer"])
-def test_no_other_pattern_is_taken(golden_dir, tmp_path, key):
-    """With this one the library fails at thirty characters."""
-    path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
-    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
-    pattern = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
-    inner = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-    whole = {"type": "Sequence", inner[key]: [pattern]}
-    change(spoiled, put(whole, key))
-    with pytest.raises(UserError, match=r"the pattern '\(a\+\)\+\$', which"):
+    with pytest.raises(UserError, match=message):
         SubwordTokenizer(str(spoiled))
 
 
@@ -234,24 +232,6 @@ def test_another_padding_token_is_refused(roberta_folder):
     change(roberta_folder / "config.json", put(3, "pad_token_id"))
     with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
         open_tokenizer(roberta_folder)
-
-
-def test_an_added_token_is_found_in_a_text(roberta_folder):
-    """One that is not special, as a word of somebody's own."""
-    path = roberta_folder / "tokenizer.json"
-    number = max(SubwordTokenizer(str(path)).vocabulary.values()) + 1
-
-    def add(content):
-        token = {**content["added_tokens"][0], "special": False}
-        content["added_tokens"].append(
-            {**token, "content": "<new>", "id": number}
-        )
-
-    change(path, add)
-    tokenizer = SubwordTokenizer(str(path))
-    assert tokenizer.vocab_size == number + 1
-    (ids,) = tokenizer.encode_ids(["the<new>cat"])
-    assert ids.count(number) == 1
 
 
 @BOTH

@@ -1,5 +1,6 @@
 """CoNLL files and JSON Lines of words with tags, and schemes of tags."""
 
+import dataclasses
 import itertools
 import json
 
@@ -20,7 +21,6 @@ from adapter_bert.tasks.tagging_files import (
     IO,
     IOB1,
     Columns,
-    Entity,
     Sentences,
     Tag,
     find_entities,
@@ -198,11 +198,6 @@ def test_what_is_written_is_read_and_written_again(
     assert list(map(str, found.tags)) == other and list(found.words) == words
 
 
-def test_byte_order_marks_of_joined_files_are_no_part_of_words(tmp_path):
-    path = put(tmp_path, "\ufeffEU B-X\n\n\ufeffPeter B-X\n")
-    assert listed(read(path)) == [[("EU", "B-X")], [("Peter", "B-X")]]
-
-
 def test_a_test_file_may_lack_tags(tmp_path):
     text = "-DOCSTART-\n\nEU\nrejects \r\n\nPeter"
     path = put(tmp_path, text, "test.conll")
@@ -224,13 +219,6 @@ def test_a_test_file_may_lack_tags(tmp_path):
     assert out.read_text() == "EU\tNNP\tB-X\n"
 
 
-def test_placeholders_of_a_test_file_are_replaced(tmp_path):
-    path = put(tmp_path, "EU _\nPeter ?\n", "test.conll")
-    rows = read(path, needs_tags=False, keeps_text=True)
-    write_tags(str(tmp_path / "out.conll"), rows, ["B-X", "O"])
-    assert (tmp_path / "out.conll").read_text() == "EU B-X\nPeter O\n"
-
-
 def test_tags_are_written_into_json_lines(tmp_path):
     text = '{"id": 7, "tokens": ["ß", "b"]}\n\n{"tags": ["?"], "tokens": ["c"]}'
     path = put(tmp_path, text, "test.jsonl")
@@ -247,6 +235,7 @@ def test_tags_are_written_into_json_lines(tmp_path):
         ("EU\nrejects\n", 1, "found 1 columns, expected a tag in column"),
         ("EU B-X\nPeter b-X\n", 2, "'b-X' is no tag, expected O, or B-"),
         ("EU B-X\n\nPeter PER-B\n", 3, "'PER-B' is no tag"),
+        ("the O\ncat O\ra B-X\n", 2, "a carriage return is within the line"),
     ],
 )
 def test_a_bad_line_of_a_conll_file_is_named(tmp_path, text, line, message):
@@ -366,12 +355,6 @@ def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
     assert message.startswith(f"{path}:1: ")
 
 
-def test_a_carriage_return_ends_no_line(tmp_path):
-    path = put(tmp_path, "the O\ncat O\ra B-X\n")
-    message = refusal(read, path)
-    assert message.startswith(f"{path}:2: a carriage return is within the line")
-
-
 TYPES = ("X", "a-b", "B-I", "E")
 # A sentence: words outside, or (type, words) of an entity.
 SENTENCES = st.lists(
@@ -405,28 +388,29 @@ def write(sentence, scheme):
 
 
 def pack(sentences):
-    """Tags and starts of sentences, and places for messages."""
-    counts = [len(tags) for tags in sentences]
-    return (
-        [split_tag(tag) for tags in sentences for tag in tags],
-        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-        lambda word: f"file:{word}",
+    """Sentences with these tags, of words on lines from 0."""
+    rows = Sentences.of_words(sentences)
+    return dataclasses.replace(
+        rows,
+        path="file",
+        lines=np.arange(len(rows.words)) - 1,
+        tags=list(map(split_tag, rows.words)),
     )
 
 
 @PROPERTY
 @hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
-    tags, starts, where = pack([write(s, scheme) for s in sentences])
-    found = find_scheme(tags, starts, where)
-    if scheme == BMES and not any(tag.prefix == "M" for tag in tags):
+    rows = pack([write(s, scheme) for s in sentences])
+    found = find_scheme(rows)
+    if scheme == BMES and not any(tag.prefix == "M" for tag in rows.tags):
         scheme = BIOES
     if any(any(sentence) for sentence in sentences):
         assert found == scheme
     else:
         assert found is None
-    expected, _, _ = pack([write(s, BIO) for s in sentences])
-    assert to_bio(tags, starts) == expected
+    expected = pack([write(s, BIO) for s in sentences]).tags
+    assert to_bio(rows.tags, rows.starts) == expected
 
 
 @PROPERTY
@@ -442,14 +426,14 @@ def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
 )
 def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
     sentences[-1].append("O")
-    tags, starts, where = pack(sentences)
-    expected = IO if any(tag.type for tag in tags) else None
-    assert find_scheme(tags, starts, where) == expected
-    found = to_bio(tags, starts)
-    for first, last, own in zip(starts, starts[1:], sentences):
+    rows = pack(sentences)
+    expected = IO if any(tag.type for tag in rows.tags) else None
+    assert find_scheme(rows) == expected
+    found = to_bio(rows.tags, rows.starts)
+    for tags, own in zip(rows.divide(found), sentences):
         runs = [list(run) for _, run in itertools.groupby(own)]
         ends = itertools.accumulate(map(len, runs))
-        assert find_entities(found[first:last]) == [
+        assert find_entities(tags) == [
             (run[0], end - len(run), end)
             for run, end in zip(runs, ends)
             if run[0] != "O"
@@ -466,25 +450,15 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
     )
 )
 def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
-    tags, starts, _ = pack(sentences)
-    lawful = to_bio(tags, starts)
-    for first, last, own in zip(starts, starts[1:], sentences):
-        entities = find_entities(lawful[first:last])
-        assert entities == [
+    rows = pack(sentences)
+    lawful = to_bio(rows.tags, rows.starts)
+    for tags, own in zip(rows.divide(lawful), sentences):
+        assert find_entities(tags) == [
             (name, start, end + 1) for name, start, end in get_entities(own)
         ]
-    assert to_bio(lawful, starts) == lawful
-    again = find_scheme(lawful, starts, str)
+    assert to_bio(lawful, rows.starts) == lawful
+    again = find_scheme(dataclasses.replace(rows, tags=lawful))
     assert again == (BIO if any(t.type for t in lawful) else None)
-
-
-def test_entities_have_their_places():
-    tags = [*map(split_tag, "B-X I-X B-X O B-a-b".split())]
-    assert find_entities(tags) == [
-        Entity("X", 0, 2),
-        Entity("X", 2, 3),
-        Entity("a-b", 4, 5),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -559,4 +533,4 @@ def test_parts_of_tags():
 )
 def test_a_file_that_follows_no_scheme_is_refused(sentences, message):
     tags = [sentence.split() for sentence in sentences.split("|")]
-    assert message in refusal(find_scheme, *pack(tags))
+    assert message in refusal(find_scheme, pack(tags))

@@ -37,17 +37,13 @@ def test_a_class_of_tasks_must_say_what_it_is():
     """It is refused when it is made, not when it has been trained."""
     names = task_module.Task.__abstractmethods__
     assert names == {
-        "answer",
         "build_head",
         "describe",
         "evaluate",
         "featurize",
-        "make_rows",
         "read",
-        "reading",
         "restore",
         "score_names",
-        "write_predictions",
     }
     for name in names:
         parts = {other: None for other in names - {name}}
@@ -202,12 +198,7 @@ def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     assert tokens == [-1, *a[:kept_a], -2, *b[:kept_b], -2]
     assert segments == [0] * (kept_a + 2) + [1] * (kept_b + 1)
     assert len(tokens) <= max_seq_length
-
-
-@PROPERTY
-@hypothesis.given(TOKENS, st.integers(3, 60))
-def test_single_texts_are_cut_at_their_end(len_a, max_seq_length):
-    a = list(range(100, 100 + len_a))
+    # A single text is cut at its end.
     tokens, segments = make_row(a, None, SPECIAL, max_seq_length)
     assert tokens == [-1, *a[: max_seq_length - 2], -2]
     assert segments == [0] * len(tokens)
@@ -295,33 +286,28 @@ def make_predictions(task, features, shift):
     return {"logits": 100 * np.eye(classes, dtype=np.float32)[chosen]}
 
 
-def evaluate(folder, tokenizer, task, shift):
-    """The scores of such predictions on the dev set."""
-    task, _ = write_task(folder, task)
-    rows = read(task, folder, split_of(task, "dev"))
-    features = task.featurize(rows, tokenizer, 16)
-    predictions = make_predictions(task, features, shift)
-    scores = task.evaluate(task.keep(rows), features, predictions)
-    assert list(scores) == [*task.metrics, "loss"]
-    return scores
-
-
 @EVERY_TASK
-def test_perfect_predictions_have_maximal_scores(tmp_path, tokenizer, task):
-    scores = evaluate(tmp_path, tokenizer, task, 0)
-    assert scores.pop("loss") < 1e-6
-    assert set(scores.values()) == {1.0}
-
-
-@EVERY_TASK
-def test_wrong_predictions_have_low_scores(tmp_path, tokenizer, task):
-    scores = evaluate(tmp_path, tokenizer, task, 1)
-    # Nats of a confident error, or squared distances to twice the scores.
+def test_right_predictions_score_highest_and_wrong_ones_low(
+    tmp_path, tokenizer, task
+):
     regression = task not in CLASSIFICATIONS.values()
+    known, _ = write_task(tmp_path, task)
+    rows = read(known, tmp_path, split_of(known, "dev"))
+    features = known.featurize(rows, tokenizer, 16)
+    right, wrong = (
+        known.evaluate(
+            known.keep(rows), features, make_predictions(known, features, shift)
+        )
+        for shift in (0, 1)
+    )
+    assert list(right) == list(wrong) == [*task.metrics, "loss"]
+    assert right.pop("loss") < 1e-6
+    assert set(right.values()) == {1.0}
+    # Nats of a confident error, or squared distances to twice the scores.
     labels = np.array(labels_of(task), float) if regression else None
     loss = np.mean(4 * labels**2) if regression else 100.0
-    assert scores.pop("loss") == pytest.approx(loss)
-    assert max(scores.values()) <= 0.0
+    assert wrong.pop("loss") == pytest.approx(loss)
+    assert max(wrong.values()) <= 0.0
 
 
 @EVERY_TASK

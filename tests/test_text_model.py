@@ -1,15 +1,18 @@
 """Text in, answers out, in one graph: equal to the predictor's."""
 
 import dataclasses
+import json
 import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from exported_models import as_rows
 from test_asking import LIBRARY, QUESTIONS, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import TaskValues, load_task
 from adapter_bert.serving.predictor import Predictor
@@ -76,67 +79,24 @@ def model(tiny_bert, folders):
 
 def ask(model, questions):
     """The model's answers, each as the predictor gives it."""
-    texts = [(*texts, "")[:2] for _, texts in questions]
-    columns = [
-        [text for text, _ in texts],
-        [text_b for _, text_b in texts],
-        [name for name, _ in questions],
-    ]
+    columns = zip(*as_rows(questions))
     found = model.serve(*(tf.constant(x, tf.string) for x in columns))
-    found = {name: values.numpy() for name, values in found.items()}
-    return [
-        as_answer({name: values[row] for name, values in found.items()})
-        for row in range(len(questions))
-    ]
+    lists = [values.numpy().tolist() for values in found.values()]
+    return [as_answer(dict(zip(found, row))) for row in zip(*lists)]
 
 
-def as_answer(fields):
-    """An answer as the predictor gives it, of fields of a row."""
-
-    def text(value):
-        return value.decode() if isinstance(value, bytes) else value
-
-    kind = text(fields["kind"])
-    scores = {
-        text(label): float(score)
-        for label, score in zip(fields["labels"], fields["scores"])
-        if label
-    }
-    if kind == "multi-label":
-        assert fields["probability"] == 0
-        label = text(fields["label"])
-        return {"labels": label.split("|") if label else [], "scores": scores}
-    if kind == "classification":
-        return {
-            "label": text(fields["label"]),
-            "probability": float(fields["probability"]),
-            "scores": scores,
-        }
-    if kind == "regression":
-        return {"value": float(fields["value"])}
-    assert kind == "questions"
-    return {
-        "answer": text(fields["answer"]),
-        "start": int(fields["start"]),
-        "end": int(fields["end"]),
-        "score": float(fields["score"]),
-        "null_score": float(fields["null_score"]),
-    }
-
-
-def as_numbers(answer):
-    """An answer of the predictor, with numbers for what is not there."""
-    missing = {"start": -1, "end": -1, "score": 0.0, "null_score": 0.0}
-    return {
-        name: missing[name] if value is None else value
-        for name, value in answer.items()
-    }
+def as_answer(outputs):
+    """An answer, without the description of its task."""
+    outputs = json.loads(json.dumps(outputs, default=bytes.decode))
+    names = [name for name in outputs["labels"] if name]
+    task = {"kind": outputs["kind"], "labels": names, "label_separator": "|"}
+    return from_outputs(task, outputs)
 
 
 def check(model, predictor, questions):
     expected = predictor.ask(questions)
     for found, answer in zip(ask(model, questions), expected):
-        assert_equal(found, as_numbers(answer))
+        assert_equal(found, answer)
 
 
 def rows_of(predictor, name):

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
-from adapter_bert.errors import UserError
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 from adapter_bert.serving.loaded_task import LoadedTask
@@ -128,11 +127,3 @@ def test_windows_are_those_of_the_task(compute, tokenizer, rows):
         assert not ids[length:].any() and not segments[length:].any()
         found.append((row, ids[:length].tolist(), segments[:length].tolist()))
     assert found == expected
-
-
-def test_a_task_of_another_kind_is_refused():
-    class Other:
-        name = "other"
-
-    with pytest.raises(UserError, match="other is of a kind"):
-        text_windows.readings([loaded(Other(), (1,), 8)])

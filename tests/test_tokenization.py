@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models
 from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import (
     FullTokenizer,
-    TextTokenizer,
     in_chunks,
     read_vocabulary,
     vocabulary_bytes,
@@ -57,6 +56,13 @@ def test_texts_are_read_some_at_a_time(monkeypatch):
     found = in_chunks(lambda texts: chunks.append(texts) or texts, iter("abcd"))
     assert next(found) == "a" and chunks == [["a", "b", "c"]]
     assert list(found) == ["b", "c", "d"] and chunks[1:] == [["d"]]
+    monkeypatch.setattr(tokenization, "CHARACTERS", 4)
+    texts = ["ab", "cd", "e" * 9, "f", "g", "h"]
+    assert list(in_chunks(lambda texts: [texts], texts)) == [
+        ["ab", "cd"],
+        ["e" * 9],
+        ["f", "g", "h"],
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -149,11 +155,6 @@ def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
     assert not special & set(tokens.ids)
 
 
-def test_a_typed_separator_is_split_at_its_brackets(tokenizers):
-    assert tokenizers["uncased"].tokenize("[SEP]") == ["[", "sep", "]"]
-    assert tokenizers["cased"].tokenize("[SEP]") == ["[", "SEP", "]"]
-
-
 @CASES
 @PROPERTY
 @hypothesis.given(
@@ -174,21 +175,31 @@ def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
     assert covered == {i for i, c in enumerate(text) if not c.isspace()}
 
 
-def test_offsets_count_characters_that_need_two_utf_16_units(tokenizers):
-    (tokens,) = tokenizers["uncased"].encode(["\U0001f600 \ud800 cat"])
-    assert tokens.offsets == [(0, 1), (2, 3), (4, 7)]
+UNKNOWN = ["the", "[UNK]", "cat"]
 
 
-@CASES
 @pytest.mark.parametrize(
-    "character", ["\ue000", "\ud800", "\U000e0fff", "\u0378"]
+    "text,uncased,cased",
+    [
+        ("[SEP]", ["[", "sep", "]"], ["[", "SEP", "]"]),
+        ("\0t\x01h\u200be\ufffd \x7fcat\u00ad", ["the", "cat"], ["the", "cat"]),
+        ("The \u00c9", ["the", "e"], ["The", "[UNK]"]),
+        ("the \u00e9", ["the", "e"], ["the", "\u00e9"]),
+        ("THE", ["the"], ["[UNK]"]),
+        ("cat\u4eac!?", ["cat", "\u4eac", "!", "?"], None),
+        ("a" * 200, ["a"] + ["##a"] * 199, None),
+        ("a" * 201, ["[UNK]"], None),
+        # Characters without a meaning are unknown words.
+        *(
+            (f"the {character} cat", UNKNOWN, UNKNOWN)
+            for character in ("\ue000", "\ud800", "\U000e0fff", "\u0378")
+        ),
+        ("the\ue000 cat", ["[UNK]", "cat"], None),
+    ],
 )
-def test_characters_without_meaning_are_unknown_words(
-    tokenizers, case, character
-):
-    tokenize = tokenizers[case].tokenize
-    assert tokenize(f"the {character} cat") == ["the", "[UNK]", "cat"]
-    assert tokenize(f"the{character} cat") == ["[UNK]", "cat"]
+def test_tokens_of_texts(tokenizers, text, uncased, cased):
+    assert tokenizers["uncased"].tokenize(text) == uncased
+    assert tokenizers["cased"].tokenize(text) == (cased or uncased)
 
 
 def test_the_stand_in_is_a_letter_that_the_vocabulary_lacks(tmp_path):
@@ -196,49 +207,17 @@ def test_the_stand_in_is_a_letter_that_the_vocabulary_lacks(tmp_path):
     assert FullTokenizer(path).tokenize("\ue000 \ua015") == ["[UNK]", "\ua015"]
 
 
-def test_control_and_format_characters_are_dropped(tokenizers):
-    text = "\0t\x01h\u200be\ufffd \x7fcat\u00ad"
-    assert tokenizers["uncased"].tokenize(text) == ["the", "cat"]
-
-
-def test_lower_casing_strips_accents_and_cased_text_keeps_them(tokenizers):
-    assert tokenizers["uncased"].tokenize("THE \u00c9") == ["the", "e"]
-    assert tokenizers["cased"].tokenize("The \u00e9") == ["The", "\u00e9"]
-    assert tokenizers["cased"].tokenize("THE") == ["[UNK]"]
-
-
-def test_chinese_characters_and_punctuation_are_words(tokenizers):
-    assert tokenizers["uncased"].tokenize("cat\u4eaccat!?") == (
-        ["cat", "\u4eac", "cat", "!", "?"]
-    )
-
-
-def test_words_of_more_than_200_characters_are_unknown(tokenizers):
-    tokenize = tokenizers["uncased"].tokenize
-    assert tokenize("a" * 200) == ["a"] + ["##a"] * 199
-    assert tokenize("a" * 201) == ["[UNK]"]
-
-
-def test_empty_texts_and_no_texts_have_no_tokens(tokenizers):
-    assert tokenizers["uncased"].encode([]) == []
-    assert tokenizers["uncased"].encode([""]) == [([], [])]
-
-
 def test_texts_of_a_batch_do_not_influence_each_other(tokenizers):
     texts = ["the cat", "", "a" * 300, "\ud800", "cats!"]
-    encoded = tokenizers["uncased"].encode(texts)
-    assert encoded == [tokenizers["uncased"].encode([t])[0] for t in texts]
-
-
-def test_unknown_tokens_have_no_id(tokenizers):
+    tokenizer = tokenizers["uncased"]
+    encoded = tokenizer.encode(texts)
+    assert encoded == [tokenizer.encode([t])[0] for t in texts]
+    assert encoded[1] == ([], []) and tokenizer.encode([]) == []
+    assert tokenizer.classify_id == WORDS.index("[CLS]")
+    assert tokenizer.separate_id == WORDS.index("[SEP]")
+    assert tokenizer.vocab_size == len(WORDS)
     with pytest.raises(KeyError):
-        tokenizers["uncased"].convert_tokens_to_ids(["the", "nowhere"])
-
-
-def test_special_ids_are_line_numbers(tokenizers):
-    assert tokenizers["uncased"].classify_id == WORDS.index("[CLS]")
-    assert tokenizers["uncased"].separate_id == WORDS.index("[SEP]")
-    assert tokenizers["uncased"].vocab_size == len(WORDS)
+        tokenizer.convert_tokens_to_ids(["the", "nowhere"])
 
 
 def test_descriptions_tell_vocabularies_and_case_apart(tmp_path, tokenizers):
@@ -272,31 +251,23 @@ def test_vocabulary_lines_end_at_newlines_only(tmp_path):
     }
 
 
-def test_a_missing_vocabulary_is_refused(tmp_path):
-    for path in (tmp_path / "vocab.txt", tmp_path):
-        with pytest.raises(UserError, match=str(path)):
-            FullTokenizer(str(path))
-
-
-def test_a_vocabulary_that_is_not_utf_8_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "content,message",
+    [
+        (None, "does not exist"),
+        (b"[UNK]\n[CLS]\n[SEP]\ncaf\xe9\n", "not UTF-8"),
+        (b"", r"lacks \[UNK\]"),
+        (b"[CLS]\n[SEP]\n", r"lacks \[UNK\]"),
+        (b"[UNK]\n[SEP]\n", r"lacks \[CLS\]"),
+        (b"[UNK]\n[CLS]\n", r"lacks \[SEP\]"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
-    path.write_bytes(b"[UNK]\n[CLS]\n[SEP]\ncaf\xe9\n")
-    with pytest.raises(UserError, match=f"{path}.*not UTF-8"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path}.*{message}"):
         FullTokenizer(str(path))
-
-
-@pytest.mark.parametrize("missing", ["[UNK]", "[CLS]", "[SEP]"])
-def test_a_vocabulary_without_a_special_token_is_refused(tmp_path, missing):
-    path = write_vocabulary(tmp_path, [w for w in WORDS if w != missing])
-    with pytest.raises(UserError) as raised:
-        FullTokenizer(path)
-    assert path in str(raised.value)
-    assert missing in str(raised.value)
-
-
-def test_an_empty_vocabulary_is_refused(tmp_path):
-    with pytest.raises(UserError, match="lacks"):
-        FullTokenizer(write_vocabulary(tmp_path, []))
 
 
 @pytest.mark.parametrize(
@@ -330,6 +301,8 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
         ("the\u00a0cat\u2003a", ["the", "cat", "a"], None),
         ("\u4eac\u4eac", ["\u4eac", "\u4eac"], None),
         ("zz" * 200, ["zz" * 200], None),
+        # Letters of two UTF-16 units.
+        ("\U0001f600 \ud800 cat", ["\U0001f600", "\ud800", "cat"], None),
     ],
 )
 def test_places_are_those_of_the_tokens_letters(
@@ -338,24 +311,6 @@ def test_places_are_those_of_the_tokens_letters(
     (tokens,) = tokenizers[case].encode([text])
     expected = uncased if case == "uncased" else cased or uncased
     assert [text[slice(*place)] for place in tokens.offsets] == expected
-
-
-def test_a_class_of_tokenizers_must_say_how_it_does_all():
-    """It is refused when one is made, not in the middle of a run."""
-    names = TextTokenizer.__abstractmethods__
-    assert names == {
-        "continues",
-        "describe",
-        "encode",
-        "encode_ids",
-        "encode_words",
-        "is_text",
-        "letters",
-    }
-    for name in names:
-        parts = {other: None for other in names - {name}}
-        with pytest.raises(TypeError, match=name):
-            type("Half", (TextTokenizer,), parts)()
 
 
 def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):

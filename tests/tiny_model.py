@@ -20,15 +20,23 @@ class TinyModel:
     """
 
     def __init__(self, config, method, is_shared=False):
-        self.is_shared = is_shared
+        self.config, self.is_shared = config, is_shared
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
+        pretrained = {
+            p.name: p for p in self.table.parameters if not p.is_added
+        }
+
+        def read(name):
+            p = pretrained[name]
+            return encoder.initial_values(name, p.shape, p.initializer, 3)
+
         trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
-                encoder.initial_values(name, shape, initializer, seed=3),
+                encoder.initial_values(name, shape, initializer, 3, read),
                 trainable=name in trained,
             )
             return self.variables[name]
@@ -69,8 +77,13 @@ class TinyModel:
         trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
         optimizer = optimization.AdamWeightDecay(
             trained,
-            optimization.Schedule(1e-3, 10, 0),
-            lambda name, shape: tf.Variable(tf.zeros(shape)),
+            {
+                f"{name}/{slot}": tf.Variable(tf.zeros_like(variable))
+                for name, variable in trained
+                for slot in optimization.SLOTS
+            },
+            # The rate of the first step is the peak's.
+            optimization.Schedule(1e-3, 2**40, 0),
             self.table.recipe,
         )
         context = self.context(True, step)
@@ -89,4 +102,4 @@ class TinyModel:
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         gradients = [tf.convert_to_tensor(g) for g in gradients]
-        optimizer.apply(optimization.clip(gradients), [1e-3])
+        optimizer.train(loss, gradients, tf.Variable(0, dtype=tf.int64))

@@ -1,9 +1,8 @@
 """The BERT encoder as plain `tf.Module`s.
 
-In here: the layers of BERT under the variable names of Google's checkpoints,
-which RoBERTa's have too. Not in here: the sizes (`config.py`), the places where
-a tuning method may act (`hooks.py`), the modules that a method adds
-(`methods/`), heads (`tasks/`), reading weights (`checkpoints/`).
+The layers have the variable names of Google's checkpoints; RoBERTa's have them
+too. Sizes are in `config.py`, the places where a tuning method may act in
+`hooks.py`.
 
 Dimension letters of every docstring and comment:
 
@@ -12,10 +11,10 @@ Dimension letters of every docstring and comment:
     N attention heads       H head size (D / N)      V vocabulary
     P positions             S segment types          C classes
 
-"float32" of what layers compute and hand on stands for the context's `dtype`.
-Every variable comes from a `create(name, shape, initializer)` function that
-the caller hands in, so that the same code builds a model in a TensorFlow 1
-graph, in eager mode, from a checkpoint, or only lists its parameters.
+"float32" of activations stands for the context's `dtype`. Every variable comes
+from a function `create(name, shape, initializer)` of the caller. So one code
+builds a model in a TensorFlow 1 graph, in eager mode, from a checkpoint, or
+lists its parameters alone.
 """
 
 import dataclasses
@@ -30,13 +29,15 @@ from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.hooks import (
     Context,
     Hooks,
+    Kernel,
     dropout,
     join_sublayer,
     keep_mask,
 )
 
 Shape = Tuple[int, ...]
-Initializer = Callable[[np.random.Generator, Shape], np.ndarray]
+# Draws values, or is an `OfPretrained`.
+Initializer = Any
 # (variable name, shape, initializer) -> variable
 CreateVariable = Callable[[str, Shape, Initializer], Any]
 
@@ -69,6 +70,17 @@ def ones(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
+@dataclasses.dataclass(frozen=True)
+class OfPretrained:
+    """An initializer: first values that follow from pretrained ones.
+
+    Attributes:
+        compute: takes a function that gives a pretrained variable by name.
+    """
+
+    compute: Callable[[Callable[[str], np.ndarray]], np.ndarray]
+
+
 def create_variable(
     name: str, shape: Shape, initializer: Initializer, *, seed: int = 0
 ) -> tf.Variable:
@@ -79,9 +91,18 @@ def create_variable(
 
 
 def initial_values(
-    name: str, shape: Shape, initializer: Initializer, seed: int
+    name: str,
+    shape: Shape,
+    initializer: Initializer,
+    seed: int,
+    read: Optional[Callable[[str], np.ndarray]] = None,
 ) -> np.ndarray:
-    """Fresh values, a function of `seed` and the variable's name alone."""
+    """Fresh values, a function of `seed` and the variable's name alone.
+
+    `read` gives pretrained variables to initializers `OfPretrained`.
+    """
+    if isinstance(initializer, OfPretrained):
+        return np.asarray(initializer.compute(read), np.float32)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     return initializer(rng, shape)
 
@@ -100,15 +121,22 @@ class Dense(tf.Module):
         )
         self.bias = create(f"{scope}/bias", (outputs,), zeros)
 
+    def read(self, name, context):
+        """`kernel` or `bias`, of the context's dtype."""
+        variable = self.kernel if name == "kernel" else self.bias
+        value = self.hooks.parameter(f"{self.scope}/{name}", variable, context)
+        return tf.cast(value, context.dtype)
+
+    def project(self, inputs, context):
+        """As a call, through the hook `project`."""
+        dense = Kernel(
+            lambda x: self(x, context), lambda name: self.read(name, context)
+        )
+        return self.hooks.project(self.scope, inputs, dense, context)
+
     def __call__(self, inputs, context):
         """float32 [..., inputs] -> float32 [..., outputs]."""
-        kernel, bias = (
-            tf.cast(
-                self.hooks.parameter(f"{self.scope}/{name}", variable, context),
-                context.dtype,
-            )
-            for name, variable in (("kernel", self.kernel), ("bias", self.bias))
-        )
+        kernel, bias = (self.read(name, context) for name in ("kernel", "bias"))
         # One matrix product over all tokens is faster than a batch of them.
         flat = tf.cast(inputs, context.dtype)
         flat = tf.reshape(flat, [-1, kernel.shape[0]])
@@ -185,7 +213,7 @@ class Embeddings(tf.Module):
             )
         )
         hidden = tf.gather(word, input_ids)
-        # Few rows: a product with one-hot rows is fast forward and backward.
+        # Of few rows a product with one-hot vectors is fast both ways.
         one_hot = tf.one_hot(segment_ids, self.config.type_vocab_size)
         hidden += tf.tensordot(one_hot, token_type, 1)
         first = self.config.first_position
@@ -232,9 +260,7 @@ class SelfAttention(tf.Module):
         heads = [config.num_attention_heads, config.head_size]
 
         def project(dense, inputs):
-            outputs = self.hooks.project(
-                dense.scope, inputs, lambda x: dense(x, context), context
-            )
+            outputs = dense.project(inputs, context)
             shape = tf.concat([tf.shape(inputs)[:2], heads], axis=0)
             # [B, T, D] -> [B, N, T, H]
             return tf.transpose(tf.reshape(outputs, shape), [0, 2, 1, 3])
@@ -293,6 +319,7 @@ class Layer(tf.Module):
 
     def __call__(self, hidden, attention_bias, context):
         """float32 [B, T, D] -> the same, or of the first token [B, 1, D]."""
+        context = dataclasses.replace(context, layer_input=hidden)
         asking = hidden[:, :1] if context.first_token else hidden
         attended = self.attention(asking, hidden, attention_bias, context)
         hidden = self._sublayer(
@@ -303,12 +330,7 @@ class Layer(tf.Module):
             self.attention_norm,
             context,
         )
-        inner = self.hooks.project(
-            self.intermediate.scope,
-            hidden,
-            lambda x: self.intermediate(x, context),
-            context,
-        )
+        inner = self.intermediate.project(hidden, context)
         inner = functional.activation(self.config.hidden_act)(inner)
         return self._sublayer(
             "ffn", hidden, inner, self.output, self.output_norm, context
@@ -316,11 +338,11 @@ class Layer(tf.Module):
 
     def _sublayer(self, site, inputs, inner, dense, layer_norm, context):
         """Projects `inner`, drops out, and joins the result to `inputs`."""
-        outputs = self.hooks.project(
-            dense.scope, inner, lambda x: dense(x, context), context
-        )
         outputs = dropout(
-            outputs, self.config.hidden_dropout_prob, dense.scope, context
+            dense.project(inner, context),
+            self.config.hidden_dropout_prob,
+            dense.scope,
+            context,
         )
         return join_sublayer(
             self.hooks,
@@ -334,10 +356,10 @@ class Layer(tf.Module):
 
 
 class BertOutput(NamedTuple):
-    """What the encoder computes.
+    """The encoder's outputs.
 
     Attributes:
-        embedding_output: float32 [B, T, D], what the first layer reads.
+        embedding_output: float32 [B, T, D], the inputs of the first layer.
         layer_outputs: L times float32 [B, T, D], the last one [B, 1, D] if
             only its first token is read.
         sequence_output: the last of them, always float32.
@@ -401,6 +423,8 @@ class Bert(tf.Module):
     ) -> List[tf.Tensor]:
         """The outputs of some of the layers, as `BertOutput` has them."""
         outputs = [hidden]
+        handed_on = {**context.handed_on, **self.hooks.begin(context)}
+        context = dataclasses.replace(context, handed_on=handed_on)
         every = dataclasses.replace(context, first_token=False)
         mask = tf.cast(context.input_mask, hidden.dtype)
         bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]

@@ -1,11 +1,10 @@
-"""Operations between matrix products, with gradients of their own.
+"""Operations between matrix products, with custom gradients.
 
 Written out as TensorFlow's operations, gelu, LayerNorm, dropout and attention
-make many passes over memory and keep many intermediate tensors for the
-backward pass. The gradients here are worked out by hand: they keep little,
-recompute what is cheap, and compute the same function up to rounding.
-The dimension letters are those of `modeling.py`; R stands for rows of any
-number of leading dimensions.
+pass over memory many times and save many tensors for the backward pass. The
+custom gradients save few, recompute cheap ones, and are equal up to rounding.
+Dimension letters are those of `encoder.py`; R stands for rows of any number of
+leading dimensions.
 """
 
 import math
@@ -60,11 +59,11 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 def _with_slope(
     compute: Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
 ) -> tf.Tensor:
-    """A function of each element, of which only the slope is kept.
+    """An elementwise function that saves its slope for the backward pass.
 
-    The slope shares most of its work with the function. So it is made in the
-    forward pass, in graphs only if a gradient is asked for, and kept in the
-    place of `x`.
+    The slope shares most of its work with the function. So the forward pass
+    computes it, in graphs only if a gradient is asked for, and `x` is not
+    saved.
 
     Args:
         compute: gives the function's values and slopes of a float32 tensor.
@@ -88,8 +87,8 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "swish": tf.nn.silu,
     "tanh": tf.tanh,
     "linear": tf.identity,
-    # Those of other programs' adapters; with PyTorch's slope, Misra 2019, and
-    # Hendrycks and Gimpel 2016.
+    # Of other programs' adapters: PyTorch's slope, Misra 2019, Hendrycks and
+    # Gimpel 2016.
     "leaky_relu": lambda x: tf.nn.leaky_relu(x, alpha=0.01),
     "mish": lambda x: x * tf.tanh(tf.math.softplus(x)),
     "quick_gelu": lambda x: x * tf.sigmoid(1.702 * x),
@@ -121,8 +120,7 @@ def layer_norm(
 
     Args:
         x: float32 or bfloat16 [..., D].
-        gamma: float32 [D]; or [B, D], of each row its own, where the first
-            axis of `x` is that of the rows.
+        gamma: float32 [D]; or [B, D], one for each row of `x` [B, ..., D].
         beta: like `gamma`.
         epsilon: added to the variance.
 
@@ -140,8 +138,7 @@ def layer_norm(
 
     @tf.custom_gradient
     def compute(x, gamma, beta):
-        # The gradient must not read a tensor from outside of a branch
-        # (`tf.cond`) that this is called in.
+        # In a branch (`tf.cond`) the gradient must not read outside tensors.
         gamma = tf.identity(gamma)
         size = x.shape[-1]
         wide = tf.reshape(tf.cast(x, tf.float32), [-1, size])
@@ -181,8 +178,7 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
     Args:
         x: float32 or bfloat16 [R, O].
-        bias: like `x` [O]; or [B, O], where R is a multiple of B: of as many
-            of `x`, one after another, its own.
+        bias: like `x` [O]; or [B, O], each for the next R / B rows of `x`.
     """
     if len(bias.shape) == 1:
         return tf.nn.bias_add(x, bias)
@@ -191,11 +187,11 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draws what dropout keeps.
+    """Draws the elements that dropout keeps.
 
-    Eight random bits decide over an element. Since `rate` is no multiple of
-    1/256, they are compared with one of its two neighbours, which each call
-    draws so that an element is dropped with probability `rate` exactly.
+    Eight random bits decide an element. `rate` is no multiple of 1/256, so the
+    bits are compared with one of its two neighbours, which each call draws so
+    that an element is dropped with probability `rate` exactly.
 
     Args:
         shape: int32 [n].
@@ -206,7 +202,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
         bool of that shape, true where an element is kept.
 
     Raises:
-        ValueError: a rate beyond that, whose upper neighbour is no byte.
+        ValueError: a greater rate, whose upper neighbour is no byte.
     """
     if not 0.0 <= rate <= 255 / 256:
         raise ValueError(f"the rate {rate} is not in [0, 255/256]")
@@ -217,12 +213,12 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
         minval=None,
         maxval=None,
         dtype=tf.int32,
-        # Named, so that every device and compiler draws the same bits.
+        # Every device and compiler draws the same bits of a named generator.
         alg="philox",
     )
     octets = tf.reshape(tf.bitcast(words, tf.uint8), [-1])
-    # TensorFlow slices, adds and compares int32 on the host, where it expects
-    # shapes: a GPU's work would wait for a copy of all words.
+    # TensorFlow computes int32 on the host, where it expects shapes; a GPU
+    # would wait for a copy of all words.
     last = tf.cast(tf.bitcast(octets[-4:], tf.int32), tf.int64)
     lower = int(rate * 256)
     is_upper = last < int((rate * 256 - lower) * 2**32) - 2**31
@@ -231,7 +227,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
 
 def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
-    """Zeroes what is not kept and scales up the rest.
+    """Zeroes the elements that are not kept and scales up the others.
 
     Args:
         x: float32 or bfloat16 [...].
@@ -250,11 +246,11 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
 
 
 def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """What is kept as ones, the rest as zeros, like `x`.
+    """A mask of ones and zeros, like `x`.
 
-    A product with them is faster than a selection. They are cast when `x` is
-    there, forward and again backward: four bytes an element would otherwise be
-    kept between, and from the start.
+    A product with the mask is faster than a selection. The mask is cast when
+    `x` is there, forward and again backward, instead of saved at four bytes an
+    element.
     """
     with tf.control_dependencies([x]):
         return tf.cast(keep, x.dtype)
@@ -301,10 +297,9 @@ def attend(
         outputs = tf.matmul(kept(probabilities), enlarged(value))
 
         def gradient(upstream):
-            # Computed again now, not kept since the forward pass.
+            # Recomputed now, not saved in the forward pass.
             with tf.control_dependencies([upstream]):
-                # As a tensor of the graph that computes the gradient, to which
-                # control dependencies are confined.
+                # Control dependencies hold within the gradient's graph alone.
                 again = kept(tf.identity(probabilities))
             value_gradient = tf.matmul(
                 again, enlarged(upstream), transpose_a=True

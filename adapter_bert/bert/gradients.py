@@ -1,13 +1,12 @@
-"""A function and its gradient, between which only what is needed is kept.
+"""Custom gradients that save only the activations the backward pass needs.
 
-TensorFlow's own gradient of a function keeps each tensor that any operation of
-the gradient names, among them what only gradients of frozen matrices read,
-which nobody asks for. Of a layer of BERT with adapters these are half of all.
-Here both passes are traced into one graph, which is cut in two. The backward
-pass is what depends on the gradient of the output, and what it reads of the
-rest is kept.
+TensorFlow's own gradient of a function saves every tensor that any operation of
+the gradient names. In a layer of BERT with adapters, half of these serve only
+gradients of frozen matrices, which are never asked for. Here both passes are
+traced into one graph, which is cut in two: operations that depend on the
+output's gradient are the backward pass, and the tensors they read are saved.
 
-The gradient has no gradient of its own, as far as it depends on arguments.
+There are no gradients of second order.
 """
 
 from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
@@ -20,16 +19,16 @@ def differentiable(
     specs: Sequence[tf.TensorSpec],
     sources: Sequence[int],
 ) -> Callable[..., tf.Tensor]:
-    """The same function, whose gradient keeps no more than it reads.
+    """The same function with a gradient that saves no more than it reads.
 
     Args:
         function: gives one tensor; reads nothing but its arguments.
-        specs: of these.
-        sources: places of those that have a gradient.
+        specs: of the arguments.
+        sources: places of the arguments that have a gradient.
 
     Returns:
-        What takes such arguments. The gradient of what does not matter to the
-        output is None.
+        A function of such arguments. An argument that does not matter to the
+        output has the gradient None.
 
     Raises:
         ValueError: the function does more than to compute its output.
@@ -72,12 +71,11 @@ class _Passes:
     """Both passes of a function, cut out of one graph.
 
     Attributes:
-        forward: takes the arguments, gives the output and what is kept.
+        forward: takes the arguments, gives the output and the saved tensors.
         read: places of the arguments that the backward pass reads.
-        backward: takes the gradient of the output, what was kept and the
-            arguments at these places, gives gradients of those sources
-            that matter.
-        matters: whether the output depends on a source, for each of them.
+        backward: takes the gradient of the output, the saved tensors and the
+            arguments at `read`; gives gradients of sources that matter.
+        matters: for each source, whether the output depends on it.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class _Passes:
 
         graph = tf.function(trace, autograph=False)
         graph = graph.get_concrete_function(*specs).graph
-        # Functions that the copies below call are there as long as it is.
+        # The copies below call functions that live as long as the graph.
         self._graph = graph
         arguments, output, upstream, gradients = traced
         late = _depend_on(upstream)
@@ -122,7 +120,7 @@ class _Passes:
         for op in graph.control_outputs:
             if op.name not in forward:
                 raise ValueError(f"{op.type} {op.name} would be left out")
-        # With what is known of shapes beyond what operations tell.
+        # Some shapes are known better than operations tell.
         definition = graph.as_graph_def(add_shapes=True)
         self.forward = _run(definition, forward, arguments, [output, *kept])
         self.backward = _run(
@@ -134,7 +132,7 @@ class _Passes:
 
 
 def _depend_on(source: tf.Tensor) -> Set[str]:
-    """Names of the operations of its graph that wait for a tensor."""
+    """Names of the operations of a graph that depend on a tensor."""
     found: Set[str] = set()
     # Operations come after those that they read.
     for op in source.graph.get_operations():
@@ -151,11 +149,11 @@ def _between(
 
     Args:
         outputs: the tensors.
-        is_inside: tells what may be part of it; placeholders never are.
+        is_inside: whether an operation may be in it; placeholders never are.
 
     Returns:
-        Names of its operations, and the tensors that these read, or that are
-        outputs, of others.
+        Names of the part's operations, and the tensors of other operations
+        that it reads or that are outputs.
     """
     inside: Set[str] = set()
     read: Dict[str, tf.Tensor] = {}
@@ -163,7 +161,7 @@ def _between(
     while waiting:
         op, tensor = waiting.pop()
         if op.type == "Placeholder" or not is_inside(op):
-            # Nobody waits for what is only to come before.
+            # Control dependencies on earlier operations are met.
             if tensor is not None:
                 read[tensor.name] = tensor
         elif op.name not in inside:
@@ -196,7 +194,7 @@ def _run(
         if node.name in part:
             copy = copied.node.add()
             copy.CopyFrom(node)
-            # It may name what is not copied, as where to be.
+            # `_class` may name operations that are not copied.
             copy.attr.pop("_class", None)
             copy.input[:] = [
                 name

@@ -1,23 +1,33 @@
 """The places where a tuning method may change what BERT computes.
 
-In here: `Hooks`, seven places, at each the identity, a penalty of the loss, and
-what is made once for a step; `Context`, which every layer and hook is given;
-dropout, since it depends on nothing but that context. The dimension letters,
-and what "float32" stands for, are those of `modeling.py`.
+`Hooks` has seven places, at each the identity, a penalty of the loss, and
+values that are made once for a step. Every layer and hook is given a `Context`.
+Dropout depends on the context alone. Dimension letters are those of
+`encoder.py`.
 """
 
 import dataclasses
 import re
 import zlib
-from typing import Any, Callable, Dict, Hashable, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Dict,
+    FrozenSet,
+    Hashable,
+    Mapping,
+    Optional,
+    Tuple,
+)
 
 import tensorflow as tf
 
 from adapter_bert.bert import functional
 
-# The kind of layers that differ by the names of what they read alone.
+# The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
-# Where methods act on BERT, as of `Hooks`.
+# Where methods act on BERT: names of methods of `Hooks`.
 PLACES = (
     "embeddings",
     "parameter",
@@ -33,10 +43,10 @@ LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 
 @dataclasses.dataclass(frozen=True)
 class TracedLayer:
-    """Which layer is computed by what was traced as another of its kind.
+    """The layer that a shared function computes.
 
     Attributes:
-        number: int32 [], of the layer that is computed.
+        number: int32 [], of the layer.
         count: layers of the model.
     """
 
@@ -46,26 +56,25 @@ class TracedLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What holds for one forward pass, handed to every layer and hook.
+    """The facts of one forward pass, which every layer and hook is given.
 
     Attributes:
         input_mask: int32 [B, T], 1 for a token and 0 for padding.
         training: Whether dropout acts.
         seed: int32 [2], the seed of this step's dropout; needed in training.
-        dtype: of products and of what layers hand on; weights, LayerNorm,
-            softmax and the loss stay float32.
+        dtype: of products and activations; weights, LayerNorm, softmax and
+            the loss stay float32.
         step_seed: int32 [2], a seed that is the same for all rows of this
             step's batch, wherever they are computed; needed in training.
-        handed_on: what a method's hooks hand from one place to a later one;
-            in training it begins with what `Hooks.prepare` made. A name with
-            a `layer_<number>` in it is for that layer alone. Of layers that
-            share a function see `Hooks.layer_kind`.
+        handed_on: values that `Hooks.prepare` and `Hooks.begin` have made. A
+            name with a `layer_<number>` in it is for that layer alone.
+        layer_input: float32 [B, T, D], in a layer the hidden states it reads.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
         task: in a run of several tasks, int32 [], that of all rows.
-        observes: whether hooks are to hand on what `Hooks.observe` shows.
-        first_token: whether of the last layer only the first token's outputs
-            are read, so that it computes no others.
+        observes: whether hooks are to show values of the batch.
+        show: takes name and value of what `Hooks.observe` is to be given.
+        first_token: whether the last layer computes the first token alone.
     """
 
     input_mask: tf.Tensor
@@ -73,16 +82,38 @@ class Context:
     seed: Optional[tf.Tensor] = None
     dtype: tf.DType = tf.float32
     step_seed: Optional[tf.Tensor] = None
-    handed_on: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    handed_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    layer_input: Optional[tf.Tensor] = None
     share_layers: bool = False
     layer: Optional[TracedLayer] = None
     task: Optional[tf.Tensor] = None
     observes: bool = False
+    show: Optional[Callable[[str, tf.Tensor], None]] = None
     first_token: bool = False
 
     def number_of(self, layer: int) -> Any:
-        """The number to compute with of the layer that hooks call `layer`."""
+        """The number, int or int32 [], of the layer that hooks call `layer`."""
         return layer if self.layer is None else self.layer.number
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """One of a layer's six kernels with its bias.
+
+    A call applies both, float32 [B, T, inputs] -> [B, T, outputs]. In a stack
+    of methods it applies the changes of the methods before too.
+
+    Attributes:
+        apply: the call.
+        read: gives BERT's own `kernel` [inputs, outputs] or `bias` [outputs].
+    """
+
+    apply: Callable[[tf.Tensor], tf.Tensor]
+    read: Callable[[str], tf.Tensor]
+
+    def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Applies kernel and bias."""
+        return self.apply(inputs)
 
 
 def dropout(
@@ -100,7 +131,7 @@ def dropout(
 def keep_mask(
     shape: tf.Tensor, rate: float, site: str, context: Context
 ) -> Optional[tf.Tensor]:
-    """What dropout keeps at a site: bool of `shape`, or None for all."""
+    """The elements that dropout keeps: bool of `shape`, or None for all."""
     if not context.training or rate == 0.0:
         return None
     return functional.keep_mask(
@@ -132,45 +163,43 @@ def rename_layer(name: str, number: int) -> str:
 class Hooks:
     """The seven places where a tuning method may act, its penalty, its start.
 
-    Here each is the identity. A method's hooks override what they need.
+    Here each is the identity. A method's hooks define the places they need.
     `context` is the forward pass's `Context`.
 
     Attributes:
-        alike: whether layers differ by the names of what they read alone.
-        takes_rows: whether they compute in prediction as well with values of
-            which each row has its own, [B, ...]. What does not is vectorized
-            over rows, which takes longer.
-        by_token: whether what they do to a token needs no other one, keys and
-            values apart. Then a last layer of which only the first token is
-            read computes that one alone.
-        by_values: whether they do nothing where they read no variable: of the
-            layer, or for `project` of that kernel's name. Then layers without
+        places: names of the hooks that a class defines; filled in by itself.
+            Hooks that pass on to others narrow it.
+        alike: whether layers differ by the names of their variables alone.
+        takes_rows: whether they predict as well if each row has its own
+            values, [B, ...]. Others are vectorized over rows, which is slower.
+        by_token: whether they treat each token by itself, keys and values
+            apart. Then the last layer may compute the first token alone.
+        by_values: whether they do nothing where they have no variable: of the
+            layer, or for `project` of the kernel's name. Then layers without
             any are computed as BERT's own.
     """
 
-    alike = False
+    places: FrozenSet[str] = frozenset()
+    alike: ClassVar[bool] = False
     takes_rows = False
     by_token = False
     by_values = False
 
-    def acts_at(self, place: str) -> bool:
-        """Whether they do anything at a place, which has its method's name."""
-        return getattr(type(self), place) is not getattr(Hooks, place)
+    def __init_subclass__(cls) -> None:
+        others = ("begin", "penalty", "prepare")
+        cls.places = cls.places | {*PLACES, *others} & {*vars(cls)}
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
-        """What tells a layer's computation from that of other layers.
+        """A value that differs between layers that compute differently.
 
         Layers of one kind that read variables of the same names, but for the
         layer's number, share one function, which is traced for the first of
-        them, with hooks of its own. There a layer gets what `handed_on` holds
-        for it before the first layer, and what it hands on itself is gone
-        after it. If it trains anything below the first layer, that is named
-        `bert/embeddings/...`.
+        them, with hooks of its own. If it trains anything below the first
+        layer, that is named `bert/embeddings/...`.
 
-        To say nothing, None, is right too: each layer is traced by itself.
-        By default only hooks that are `alike`, or do nothing, say something.
+        None is right too: each layer is traced by itself.
         """
-        return ALIKE if self.alike or type(self) is Hooks else None
+        return ALIKE if self.alike else None
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
@@ -186,17 +215,18 @@ class Hooks:
         self,
         name: str,
         inputs: tf.Tensor,
-        dense: Callable[[tf.Tensor], tf.Tensor],
+        dense: Kernel,
         context: Context,
     ) -> tf.Tensor:
         """Applies one of a layer's six kernels.
 
         Args:
             name: the kernel's scope, as
-                `bert/encoder/layer_0/attention/self/query`; the variables that
-                are read here are called `<name>/...`.
+                `bert/encoder/layer_0/attention/self/query`; variables that are
+                read here are called `<name>/...`.
             inputs: float32 [B, T, D or I].
-            dense: applies kernel and bias to such inputs.
+            dense: kernel and bias. Mixed batches share what it gives for
+                `inputs` themselves.
             context: of this forward pass.
 
         Returns:
@@ -235,12 +265,12 @@ class Hooks:
         layer_norm: Callable[[tf.Tensor], tf.Tensor],
         context: Context,
     ) -> Optional[tf.Tensor]:
-        """What is added to a sublayer's outputs before they join its inputs.
+        """Adds to a sublayer's outputs before they join its inputs.
 
         Args:
             layer: index of the layer, from 0.
             site: `attention` or `ffn`.
-            inputs: float32 [B, T, D], what the sublayer read.
+            inputs: float32 [B, T, D], of the sublayer.
             outputs: float32 [B, T, D], after projection and dropout.
             layer_norm: the sublayer's LayerNorm, which comes after the sum.
             context: of this forward pass.
@@ -253,12 +283,12 @@ class Hooks:
     def after_norm(
         self, layer: int, site: str, hidden: tf.Tensor, context: Context
     ) -> Optional[tf.Tensor]:
-        """What is added to what a sublayer's LayerNorm makes of the sum.
+        """Adds to the output of a sublayer's LayerNorm.
 
         Args:
             layer: index of the layer, from 0.
             site: `attention` or `ffn`.
-            hidden: float32 [B, T, D], what the LayerNorm gave.
+            hidden: float32 [B, T, D], the output of the LayerNorm.
             context: of this forward pass.
 
         Returns:
@@ -266,16 +296,30 @@ class Hooks:
         """
         return None
 
-    def observe(self, context: Context) -> Dict[str, tf.Tensor]:
-        """What there is to see of a batch, after a forward pass `observes`.
+    def observe(
+        self, shown: Mapping[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Values of a batch for people to see, after it was computed.
+
+        Args:
+            shown: what hooks gave `context.show`.
+            context: of the forward pass.
 
         Returns:
             float32 [B, ...], by name.
         """
         return {}
 
+    def begin(self, context: Context) -> Dict[str, tf.Tensor]:
+        """Values that layers read, made once for a forward pass.
+
+        Returns:
+            Tensors that each layer's `context.handed_on` has.
+        """
+        return {}
+
     def vocabulary(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
-        """Acts on what meets the vocabulary's matrix in a masked-LM head.
+        """Acts on the tensor that a masked-LM head multiplies by words.
 
         Args:
             hidden: float32 [B, K, D] of K masked tokens, after the head's
@@ -283,38 +327,34 @@ class Hooks:
             context: of this forward pass.
 
         Returns:
-            float32 [B, K, D], of which the product with the word embeddings
-            makes logits.
+            float32 [B, K, D]; its product with the word embeddings is logits.
         """
         return hidden
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
-        """What the method adds to a training's loss, float32 [], or None."""
+        """An addend of a training's loss, float32 [], or None."""
         return None
 
     def prepare(self, context: Context) -> Dict[str, tf.Tensor]:
-        """What is the same for all rows of a training step, made once for it.
+        """Values that are the same for all rows of a step, made once for it.
 
-        A step's rows are computed in groups; what depends on variables and
-        `context.step_seed` alone, and is expensive, need not be made in each.
-        Gradients of the groups are added up and then go through here. So a
-        trained variable that is read here must not be read elsewhere in
-        training.
+        A step's rows are computed in groups, which need not each repeat work
+        that depends on variables and `context.step_seed` alone. Gradients of
+        the groups are added up and then go through here. So a trained variable
+        that is read here must not be read elsewhere in training.
 
         Returns:
-            Tensors that every group's `context.handed_on` begins with.
+            Tensors that every group's `context.handed_on` has.
         """
         return {}
 
 
-def act_by_token(hooks: Hooks) -> bool:
-    """Whether they say so, or do nothing."""
-    return hooks.by_token or type(hooks) is Hooks
+class NoHooks(Hooks):
+    """BERT as it is."""
 
-
-def act_by_values(hooks: Hooks) -> bool:
-    """Whether they say so, or do nothing."""
-    return hooks.by_values or type(hooks) is Hooks
+    alike = True
+    by_token = True
+    by_values = True
 
 
 def join_sublayer(
@@ -326,7 +366,7 @@ def join_sublayer(
     layer_norm: Callable[[tf.Tensor], tf.Tensor],
     context: Context,
 ) -> tf.Tensor:
-    """What the next sublayer reads, float32 [B, T, D].
+    """The inputs of the next sublayer, float32 [B, T, D].
 
     Arguments as of `Hooks.before_norm`.
     """

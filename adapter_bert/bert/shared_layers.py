@@ -1,12 +1,11 @@
 """Layers of one kind as calls of one function, which is traced once.
 
-BERT's layers compute the same of different values. TensorFlow takes some
-tenths of a second to trace a layer and its gradient, so that a training starts
-the sooner, the fewer it traces.
+TensorFlow takes some tenths of a second to trace a layer and its gradient.
+BERT's layers compute the same of different values, so one trace serves many.
 
-A layer's number may matter through names alone: of the variables that it reads,
-of what is handed on to it, of the sites of its dropout. Whatever else tells
-layers apart, a method's hooks say (`Hooks.layer_kind`).
+A layer's number may matter through names alone: of its variables, of tensors
+that are handed on to it, of the sites of its dropout. `Hooks.layer_kind` tells
+layers apart that differ otherwise.
 """
 
 import re
@@ -16,10 +15,16 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.gradients import differentiable
-from adapter_bert.bert.hooks import Context, TracedLayer, layer_of, rename_layer
+from adapter_bert.bert.hooks import (
+    Context,
+    Hooks,
+    TracedLayer,
+    layer_of,
+    rename_layer,
+)
 
-# (layer, create) -> that layer, with hooks of its own, of what `create` gives.
-MakeLayer = Callable[[int, encoder.CreateVariable], encoder.Layer]
+# Values by name -> hooks that read them.
+MakeHooks = Callable[[Mapping[str, Any]], Hooks]
 
 EMBEDDINGS = re.compile(r"(.*/)?bert/embeddings/.*")
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
@@ -28,23 +33,19 @@ OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
 
 class SharedLayers:
-    """The layers of one model, of which each kind is traced once."""
+    """The layers of one model, each kind of which is traced once."""
 
-    def __init__(self, count: int, make_layer: MakeLayer):
-        """Takes the number of layers, and what makes one."""
-        self._count = count
-        self._make_layer = make_layer
-        self._variables: Dict[str, Any] = {}
+    def __init__(
+        self,
+        config: encoder.BertConfig,
+        variables: Mapping[str, Any],
+        make_hooks: MakeHooks,
+    ):
+        """Takes the variables that layers read: BERT's and the method's."""
+        self._config = config
+        self._variables = variables
+        self._make_hooks = make_hooks
         self._functions: Dict[Hashable, Callable] = {}
-
-    def noting(self, create: encoder.CreateVariable) -> encoder.CreateVariable:
-        """The same `create`; layers will read what it creates."""
-
-        def create_and_note(name, shape, initializer):
-            self._variables[name] = create(name, shape, initializer)
-            return self._variables[name]
-
-        return create_and_note
 
     def __call__(
         self,
@@ -144,14 +145,10 @@ class SharedLayers:
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
             of = tf.nest.pack_sequence_as(arguments, tensors)
-            values = {**of["trained"], **of["frozen"]}
-
-            def create(name, shape, initializer):
-                del shape, initializer
-                if layer_of(name) in (traced, None):
-                    return values.get(rename_layer(name, 0))
-                return None  # Of another layer, which nobody reads.
-
+            values = {
+                rename_layer(name, traced): value
+                for name, value in {**of["trained"], **of["frozen"]}.items()
+            }
             context = Context(
                 of["input_mask"],
                 training=example.training,
@@ -162,14 +159,50 @@ class SharedLayers:
                     rename_layer(name, traced): value
                     for name, value in of["handed_on"].items()
                 },
-                layer=TracedLayer(of["number"], self._count),
+                layer=TracedLayer(of["number"], self._config.num_hidden_layers),
                 task=of.get("task"),
                 first_token=example.first_token,
             )
-            layer = self._make_layer(traced, create)
+            layer = encoder.Layer(
+                traced,
+                self._config,
+                lambda name, *_: values[name],
+                self._make_hooks(values),
+            )
             return layer(of["hidden"], of["attention_bias"], context)
 
         return compute
+
+
+def make_bert(
+    config: encoder.BertConfig,
+    create: encoder.CreateVariable,
+    added: Mapping[str, Any],
+    make_hooks: MakeHooks,
+    pooler: bool,
+) -> encoder.Bert:
+    """BERT with layers that are traced once.
+
+    Args:
+        config: its sizes.
+        create: makes or finds BERT's own variables.
+        added: values that the hooks read, by name.
+        make_hooks: of such values, of all layers or of one.
+        pooler: whether there is one.
+    """
+    variables = dict(added)
+
+    def create_and_note(name, shape, initializer):
+        variables[name] = create(name, shape, initializer)
+        return variables[name]
+
+    return encoder.Bert(
+        config,
+        create_and_note,
+        make_hooks(added),
+        pooler,
+        SharedLayers(config, variables, make_hooks),
+    )
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -1,29 +1,25 @@
 """The adapter artifact: a trained task as a folder of a few megabytes.
 
-`adapter_config.json` says what was trained upon which base;
-`adapter.safetensors` holds what the method keeps of its trained variables, by
-default all, under their names in checkpoints, and nothing else. Of a method
-that changes few entries of BERT's own variables, it holds those entries:
-`<variable>/indices`, int32 into the flattened variable, and
-`<variable>/values`, what is there now. So are the changes stored of adapters
-that are parts of the method, if most of them are zero.
+`adapter_config.json` says what was trained on which base.
+`adapter.safetensors` holds the trained variables that the method keeps, by
+default all, under their names in checkpoints. A method that changes few entries
+of BERT's own variables stores those alone: `<variable>/indices`, int32 into the
+flattened variable, and `<variable>/values`, the new values. Changes by parts of
+a composition are stored alike if most of them are zero.
 """
 
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, List, Optional, Tuple
+from typing import Any, Callable, Container, Dict, List, Optional
 
 import numpy as np
 import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.checkpoints import run_record
-from adapter_bert.checkpoints.weights import (
-    UNREADABLE_TENSORS,
-    Weights,
-    as_floats,
-)
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, as_floats
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 
@@ -39,8 +35,7 @@ class Artifact:
     """A trained task: megabytes to put beside a frozen BERT.
 
     Attributes:
-        config: `adapter_config.json`: method, task, labels, base fingerprint,
-            versions, file hash.
+        config: `adapter_config.json`.
         weights: the trained variables.
     """
 
@@ -53,23 +48,23 @@ def changes(
     base: Callable[[str], np.ndarray],
     own: Container[str],
 ) -> Dict[str, np.ndarray]:
-    """BERT's own variables as the entries that differ from the base's.
+    """Trained values, with BERT's own variables as their changed entries.
 
     Args:
         values: trained variables by name.
-        base: reads one of BERT's own as it was pretrained.
-        own: the names of those; adapters within BERT are none.
+        base: reads one of BERT's own variables as it was pretrained.
+        own: names of BERT's own variables, without adapters.
 
     Returns:
-        `<variable>/indices` and `<variable>/values` of those that differ
-        anywhere; what BERT itself does not have as it is.
+        `<variable>/indices` and `<variable>/values` of changed variables of
+        BERT; other variables as they are.
     """
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
         if name not in own:
             found[name] = value
             continue
-        # Not equal as bits, so that nothing is lost, not even a sign of zero.
+        # Compared as bits, so that not even a sign of zero is lost.
         flat = np.ascontiguousarray(value, np.float32).ravel()
         before = np.ascontiguousarray(base(name), np.float32).ravel()
         indices = np.flatnonzero(flat.view(np.int32) != before.view(np.int32))
@@ -80,7 +75,7 @@ def changes(
 
 
 def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
-    """Parts' values, those that are mostly zero as the entries that are not."""
+    """Values, with changes by parts as nonzero entries if these are few."""
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
         indices = np.flatnonzero(value)
@@ -93,20 +88,12 @@ def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
 
 
 def count(values: Dict[str, np.ndarray]) -> int:
-    """How many numbers an artifact holds, the places of changes left out."""
-    return sum(
-        value.size
-        for name, value in values.items()
-        if not name.endswith(INDICES)
-    )
+    """Numbers that an artifact holds, without the indices of changes."""
+    return sum(v.size for k, v in values.items() if not k.endswith(INDICES))
 
 
 def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
-    """The variables whose changes are stored.
-
-    Raises:
-        UserError: a change is of a variable or place that the base lacks.
-    """
+    """Applies stored changes; raises UserError if they do not fit the base."""
     changed = [n[: -len(INDICES)] for n in stored if n.endswith(INDICES)]
     shapes = {
         name: value.shape
@@ -114,10 +101,24 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
         if not name.endswith((INDICES, VALUES))
     }
     for variable in changed:
-        # That of BERT, which a part may change.
+        # A part changes a variable of BERT, too.
         original = changed_by(variable) or variable
-        shapes[variable] = base.shapes.get(original, ())
-        _check_changes(variable, shapes[variable], stored, base, path)
+        shape = shapes[variable] = base.shapes.get(original, ())
+        size = int(np.prod(shape)) if shape else 0
+        indices = stored[variable + INDICES]
+        values = stored.get(variable + VALUES)
+        if (
+            values is None
+            or indices.ndim != 1
+            or indices.dtype.kind not in "iu"
+            or indices.shape != values.shape
+            or (indices.size and not 0 <= indices.min() <= indices.max() < size)
+        ):
+            raise UserError(
+                f"{path}: the changes of {variable} do not fit {base.source}, "
+                f"which has {size} numbers there; pass the BERT that it was "
+                "trained upon"
+            )
     if any(variable.startswith(BERT) for variable in changed):
         # The rest of BERT is as it was.
         for name, shape in base.shapes.items():
@@ -138,25 +139,6 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
-def _check_changes(variable, shape, stored, base, path) -> None:
-    """Compares the places of changes with the base's variable."""
-    size = int(np.prod(shape)) if shape else 0
-    indices = stored[variable + INDICES]
-    values = stored.get(variable + VALUES)
-    if (
-        values is None
-        or indices.ndim != 1
-        or indices.dtype.kind not in "iu"
-        or indices.shape != values.shape
-        or (indices.size and not 0 <= indices.min() <= indices.max() < size)
-    ):
-        raise UserError(
-            f"{path}: the changes of {variable} do not fit {base.source}, "
-            f"which has {size} numbers there; pass the BERT that it was "
-            "trained upon"
-        )
-
-
 def write(
     folder: str, config: Dict[str, Any], values: Dict[str, np.ndarray]
 ) -> None:
@@ -174,14 +156,14 @@ def write(
 
 
 def read_config(folder: str) -> Dict[str, Any]:
-    """Reads `adapter_config.json` alone.
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
+    """Reads `adapter_config.json` alone; raises UserError for damage."""
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
-        near = list(filter(_is_adapter, _near(folder)))
+        near = [
+            place
+            for place in _near(folder)
+            if files.exists(os.path.join(place, CONFIG_FILE))
+        ]
         if near:
             raise UserError(
                 f"{folder} is no folder of an adapter, expected "
@@ -190,12 +172,8 @@ def read_config(folder: str) -> Dict[str, Any]:
     return run_record.read_description(path, "the adapter's description")
 
 
-def _is_adapter(folder: str) -> bool:
-    return files.exists(os.path.join(folder, CONFIG_FILE))
-
-
 def _near(folder: str) -> List[str]:
-    """Where an adapter may be meant: in a run, a shelf, or by its file."""
+    """Folders that may be meant instead: in a run, a library, or of a file."""
     if files.is_folder(folder):
         inner = [os.path.join(folder, name) for name in files.folders(folder)]
         return inner + [os.path.join(place, "adapter") for place in inner]
@@ -208,27 +186,29 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
 
     Args:
         folder: of the two files.
-        base: the pretrained model, to which stored changes are applied;
-            without one there are only its other variables.
+        base: the pretrained model, to which stored changes are applied; None
+            to leave them as they are stored.
 
     Raises:
         UserError: a file is missing or damaged, or the two do not belong
             together.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
-
-    def read_both(config: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
-        content = files.read_bytes(path, "the adapter's weights")
-        if hashlib.sha256(content).hexdigest() != config.get("sha256"):
-            raise UserError(
-                f"{path} is damaged or was written with another "
-                f"{CONFIG_FILE}; copy the adapter again, or wait for the run "
-                "that writes it"
-            )
-        return config, content
-
-    # Another adapter may come into the folder between the two files.
-    config, content = files.read_newest(lambda: read_config(folder), read_both)
+    while True:
+        config = read_config(folder)
+        try:
+            content = files.read_bytes(path, "the adapter's weights")
+            if hashlib.sha256(content).hexdigest() != config.get("sha256"):
+                raise UserError(
+                    f"{path} is damaged or was written with another "
+                    f"{CONFIG_FILE}; copy the adapter again, or wait for the "
+                    "run that writes it"
+                )
+            break
+        except UserError:
+            # Another adapter may have come into the folder meanwhile.
+            if read_config(folder) == config:
+                raise
     try:
         values = {
             name: value if name.endswith(INDICES) else as_floats(value)

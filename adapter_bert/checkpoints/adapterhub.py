@@ -1,15 +1,14 @@
 """Adapters of AdapterHub's library `adapters` 1.3, read and written.
 
 After `AutoAdapterModel.load_adapter(folder, use_safetensors=True)` the library
-computes the same as this project. Its own models have heads of any number of
-layers, and transformers' models their one head.
+computes the same as this project. Heads of its own models have any number of
+layers, heads of transformers' models have one.
 """
 
 import dataclasses
-import functools
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
 
@@ -28,7 +27,6 @@ from adapter_bert.checkpoints.foreign import (
     check_layer,
     check_number,
     foreign_activation,
-    layers_text,
     make_head,
     unit_scales,
 )
@@ -53,9 +51,9 @@ CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
 WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
 HEAD_WEIGHTS_FILE = "model_head.safetensors"
 HEAD_PICKLE = "pytorch_model_head.bin"
-# A key of the description that no other program's has.
+# A key that only this program's descriptions have.
 MARK = "model_type"
-# By which the library knows how to read the rest.
+# Tells the library how to read the rest.
 VERSION = "adapters.1.3.0"
 CONFIG = {
     "config": dict,
@@ -85,14 +83,13 @@ HEAD_CONFIG = {
     "config?.bias?": bool,
     "num_labels?": int,
 }
-# Class of a model of transformers' -> its head's tensors.
+# Class of a model of transformers -> tensors of its head.
 STATIC_HEADS = {
     "BertForSequenceClassification": "classifier",
     "BertForQuestionAnswering": "qa_outputs",
 }
 FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
-# What a bottleneck's config has that says nothing else. Source:
-# `adapters.BnConfig`.
+# Defaults of a bottleneck's config. Source: `adapters.BnConfig`.
 BOTTLENECK = {
     "original_ln_before": False,
     "original_ln_after": True,
@@ -110,33 +107,23 @@ BOTTLENECK = {
 PARTS_OF_ADAPTER = ("adapter_down.0", "adapter_up")
 # Where invertible adapters are, and the kind that this project has.
 INVERTIBLE, NICE = "invertible_adapters", "nice"
+# Where a prefix is.
+PREFIX = "prefix_tuning"
 # Site -> the field that says whether there are adapters.
 SITE_FIELDS = {"attention": "mh_adapter", "ffn": "output_adapter"}
-LORA_TARGETS = {
-    "attention.self.query": "query",
-    "attention.self.key": "key",
-    "attention.self.value": "value",
-    "intermediate.dense": "intermediate",
-    "output.dense": "output",
-}
-# Of these, the field that says whether there are updates, and of attention the
-# matrix's letter in `attn_matrices`.
-LORA_FIELDS = {
-    place: ("selfattn_lora", name[0])
-    if place.startswith("attention")
-    else (f"{name}_lora", "")
-    for place, name in LORA_TARGETS.items()
+# Place -> name of `lora.TARGETS`; the field that says whether it has updates;
+# the letter of an attention's matrix in `attn_matrices`.
+LORA_PLACES = {
+    "attention.self.query": ("query", "selfattn_lora", "q"),
+    "attention.self.key": ("key", "selfattn_lora", "k"),
+    "attention.self.value": ("value", "selfattn_lora", "v"),
+    "intermediate.dense": ("intermediate", "intermediate_lora", ""),
+    "output.dense": ("output", "output_lora", ""),
 }
 
 
 class _Adapter:
-    """An adapter's config, and its tensors by place.
-
-    Attributes:
-        own: the config.
-        config: of the BERT.
-        path: of the description, for messages.
-    """
+    """An adapter's config `own` at `path`, its BERT, and its tensors."""
 
     def __init__(
         self, own: Dict[str, Any], config: BertConfig, path: str, name: str
@@ -148,25 +135,21 @@ class _Adapter:
         self.own, self.config, self.path = own, config, path
         folder = os.path.dirname(path)
         self._tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-        kinds = ("adapters", "loras", "prefix_tunings", "prefix_gates")
+        self.check_all_taken = self._tensors.check_all_taken
+        kinds = "adapters|loras|prefix_tunings|prefix_gates"
         pattern = re.compile(
-            rf"(?:bert\.)?(?:(.*)\.(?:{'|'.join(kinds)})|({INVERTIBLE}))\."
+            rf"(?:bert\.)?(?:(.*)\.(?:{kinds})|({INVERTIBLE}))\."
             rf"{re.escape(name)}\.(.*)"
         )
         self._names: Dict[Tuple[str, str], str] = {}
-        copies = []
         for full in self._tensors.names:
             match = pattern.fullmatch(full)
-            if match is None:
-                continue
-            place = match[1] or match[2]
-            # A prefix is in the model once for all layers, and once in each.
-            if place.endswith("prefix_tuning.pool"):
-                copies.append(full)
-                continue
-            self._names[place, match[3]] = full
-        self._tensors.drop(copies)
-        self.check_all_taken = self._tensors.check_all_taken
+            place = match and (match[1] or match[2])
+            if place and place.endswith("prefix_tuning.pool"):
+                # A copy: a prefix is in the model once, and in each layer.
+                self._tensors.drop(full)
+            elif match:
+                self._names[place, match[3]] = full
 
     def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
         """A module's tensor, as `Tensors.take`."""
@@ -180,11 +163,10 @@ class _Adapter:
         width: int,
         size: Optional[int] = None,
     ) -> Tuple[int, Arrays]:
-        """Two dense layers, from `width` to `size` and back.
+        """Two dense layers, from `width` to `size` (None for any) and back.
 
         Returns:
-            The size, which may be any if none is given; and the values by the
-            names within a scope.
+            The size, and the values by the names within a scope.
         """
         first, second = parts
         down = self.take(place, f"{first}.weight", size, width)
@@ -202,13 +184,8 @@ class _Adapter:
     def by_layer(self, sites: Mapping[str, str]) -> Dict[Tuple[int, str], str]:
         """Places by layer and name within the layer.
 
-        Args:
-            sites: the names within a layer where the config has tensors -> the
-                field that says so.
-
-        Raises:
-            UserError: a place is in no layer, or the tensors are at other
-                places than the config says.
+        `sites` are names within a layer where the config has tensors, and the
+        fields that say so. Raises UserError if the tensors are elsewhere.
         """
         path = self.path
         left_out = self.own.get("leave_out") or ()
@@ -230,9 +207,11 @@ class _Adapter:
             found[int(match[1]), match[2]] = place
         for layer, name in found:
             if layer in left_out or name not in sites:
-                which = "no field of the config names"
-                if layer in left_out:
-                    which = "leave_out excludes"
+                which = (
+                    "leave_out excludes"
+                    if layer in left_out
+                    else "no field of the config names"
+                )
                 raise UserError(
                     f"{path}: {WEIGHTS_FILE} has tensors of {name} in layer "
                     f"{layer}, which {which}; the description contradicts the "
@@ -263,7 +242,7 @@ class _Adapter:
                 f"{self.path}: {key} is {str(said)[:80]}, expected a number "
                 "above 0, or one for each layer"
             )
-        # As the library rounds; a huge factor is of size 1, a tiny one of none.
+        # As the library rounds.
         expected = max(1, whole // factor)
         if size != expected:
             raise UserError(
@@ -274,11 +253,11 @@ class _Adapter:
 
     def check_count(self, key: str, found: int) -> None:
         """Compares a size of the config with the one of the tensors."""
-        if self.own.get(key) != found:
+        said = self.own.get(key)
+        if said != found:
             raise UserError(
-                f"{self.path}: {key} is {str(self.own.get(key))[:80]}, but "
-                f"{WEIGHTS_FILE} has {found}; the description contradicts the "
-                "tensors"
+                f"{self.path}: {key} is {str(said)[:80]}, but {WEIGHTS_FILE} "
+                f"has {found}; the description contradicts the tensors"
             )
 
 
@@ -290,22 +269,7 @@ def _is_number(scaling: Any) -> bool:
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
-    """Reads an adapter with its head.
-
-    Args:
-        path: of the description, in a folder as `save_adapter` writes it, with
-            safetensors.
-        config: of the BERT on which the adapter was trained.
-        labels: in the order of the logits; default: those of the file.
-
-    Returns:
-        The method, its float32 variables by name, the head, and the adapter's
-        version and name.
-
-    Raises:
-        UserError: the adapter is damaged, a pickle, of another BERT, or
-            computes what no method of this project's does.
-    """
+    """Reads an adapter of `save_adapter`, as `exchange` wants it."""
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     found = (described["model_type"], described["hidden_size"])
     if found != ("bert", config.hidden_size):
@@ -338,7 +302,7 @@ def read(
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
-    """The config as the library takes it, whatever version has written it.
+    """The config as the library reads it, whatever version has written it.
 
     Source: `load_weights_config` and `_fix_backward_compat` of the library.
     """
@@ -357,7 +321,7 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
 def _read_head(
     folder: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Head:
-    """The head beside an adapter; `labels` are by default the file's own."""
+    """The head beside an adapter; by default `labels` are the file's."""
     path = os.path.join(folder, HEAD_CONFIG_FILE)
     if not files.exists(path):
         raise UserError(
@@ -389,8 +353,9 @@ def _read_head(
             f"{path}: the head is of a {model_class}, expected one of "
             f"{', '.join((*FLEXIBLE, *STATIC_HEADS))}"
         )
-    label2id = own.get("label2id")
-    head = make_head(questions, layers, shape, label2id, labels, path)
+    head = make_head(
+        questions, layers, shape, own.get("label2id"), labels, path
+    )
     tensors.check_all_taken()
     return head
 
@@ -402,7 +367,7 @@ def _read_flexible(
     hidden: int,
     path: str,
 ) -> Tuple[HeadShape, List[Layer]]:
-    """A head of a model with any number of them."""
+    """The shape and the layers of a head of the library's own."""
     kind, count = own.get("head_type"), own.get("layers")
     if kind not in ("classification", "question_answering"):
         raise UserError(
@@ -419,55 +384,41 @@ def _read_flexible(
     if count > 1:
         known = activation(name or "linear", path)
         shape = dataclasses.replace(shape, activation=known)
-    # Dropout, dense layer and activation are numbered in one row.
-    layers = []
-    for number in range(count):
-        last = number == count - 1
-        layers.append(
-            tensors.take_layer(
-                f"{prefix}.{1 + (3 if name else 2) * number}",
-                own.get("num_labels", 2) if last else hidden,
-                hidden,
-                bias or not last,
-            )
-        )
+    # Modules are numbered: dropout, dense layer, activation if there is one.
+    places = [f"{prefix}.{1 + (3 if name else 2) * n}" for n in range(count)]
+    layers = [tensors.take_layer(p, hidden, hidden) for p in places[:-1]]
+    outputs = own.get("num_labels", 2)
+    layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
     return shape, layers
 
 
-def _bottleneck_kind(own: Mapping[str, Any], path: str) -> str:
-    """Which of this project's methods a bottleneck's config is."""
-    residual = own["residual_before_ln"]
-    attention = bool(own.get("mh_adapter"))
-    pfeiffer = (
-        own["original_ln_before"]
-        and residual is True
-        and not attention
-        and not own["is_parallel"]
-    )
-    if own["inv_adapter"] is not None:
-        if pfeiffer and own["inv_adapter"] == NICE:
-            return "mad_x"
+def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
+    """The method of this project that a bottleneck's config describes."""
+    before, residual = own["original_ln_before"], own["residual_before_ln"]
+    attention, parallel = bool(own.get("mh_adapter")), own["is_parallel"]
+    inverse = own["inv_adapter"]
+    pfeiffer = before and residual is True and not attention and not parallel
+    if inverse is not None and not (pfeiffer and inverse == NICE):
         raise UserError(
-            f"{path}: inv_adapter is {own['inv_adapter']!r}: no method of this "
+            f"{path}: inv_adapter is {inverse!r}: no method of this "
             f"project has such invertible adapters; expected {NICE!r}, and the "
             "other adapters as in seq_bn_inv"
         )
     if pfeiffer:
-        return "pfeiffer"
-    if own["is_parallel"]:
-        if not attention:
-            return "parallel"
+        return Pfeiffer if inverse is None else MadX
+    if parallel and attention:
         raise UserError(
             f"{path}: adapters beside the attention are not read, only beside "
             "the feed-forward sublayer (mh_adapter=false)"
         )
-    if not own["original_ln_before"] and residual in (True, False):
-        return "houlsby"
+    if parallel:
+        return Parallel
+    if not before and residual in (True, False):
+        return Houlsby
     raise UserError(
-        f"{path}: original_ln_before={own['original_ln_before']}, "
-        f"residual_before_ln={residual!r} and mh_adapter={attention} together "
-        "are no method of this project; expected those of double_seq_bn, "
-        "seq_bn or par_bn"
+        f"{path}: original_ln_before={before}, residual_before_ln={residual!r} "
+        f"and mh_adapter={attention} together are no method of this project; "
+        "expected those of double_seq_bn, seq_bn or par_bn"
     )
 
 
@@ -476,22 +427,21 @@ def _read_bottleneck(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
     config, path = adapter.config, adapter.path
     own = adapter.own = {**BOTTLENECK, **adapter.own}
     kind = _bottleneck_kind(own, path)
-    act = activation(own.get("non_linearity"), path)
-    values, found, sizes, inverse_size = {}, {}, set(), None
+    arguments = {"nonlinearity": activation(own.get("non_linearity"), path)}
+    values, found, sizes = {}, {}, set()
     hidden, half = config.hidden_size, config.hidden_size // 2
 
     def keep(scope: str, layers: Arrays) -> None:
         values.update({f"{scope}/{name}": v for name, v in layers.items()})
 
-    if kind == "mad_x":
+    if kind is MadX:
+        size = None
         for name in ("F", "G"):
-            inverse_size, layers = adapter.take_dense(
-                INVERTIBLE, (f"{name}.0", f"{name}.2"), half, inverse_size
-            )
-            adapter.check_size(
-                "inv_adapter_reduction_factor", half, inverse_size
-            )
+            parts = f"{name}.0", f"{name}.2"
+            size, layers = adapter.take_dense(INVERTIBLE, parts, half, size)
+            adapter.check_size("inv_adapter_reduction_factor", half, size)
             keep(f"{SCOPE}/{name}", layers)
+        arguments["inverse_size"] = size
     sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
     named = {
         place: SITE_FIELDS[site]
@@ -505,40 +455,32 @@ def _read_bottleneck(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
         scale = _scale(adapter, kind, full)
         for name in ("weights2", "biases2"):
             layers[name] = layers[name] * scale
-        keep(
-            f"bert/encoder/layer_{layer}/{SCOPES[sites[place]]}/adapters",
-            layers,
-        )
-        found.setdefault(sites[place], set()).add(layer)
-    if (
-        not found
-        or len(sizes) > 1
-        or len(set(map(frozenset, found.values()))) > 1
-    ):
+        site = sites[place]
+        keep(f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters", layers)
+        found.setdefault(site, set()).add(layer)
+    layers_of_sites = list(map(sorted, found.values()))
+    if len(sizes) != 1 or layers_of_sites[1:] not in ([], layers_of_sites[:1]):
         raise UserError(
             f"{path}: the adapters have the sizes {sorted(sizes)} and are in "
-            f"the layers {[sorted(layers) for layers in found.values()]}; "
+            f"the layers {layers_of_sites}; "
             "expected one size, and the same layers at both sites"
         )
-    arguments = {
-        "size": sizes.pop(),
-        "nonlinearity": act,
-        "layers": layers_text(next(iter(found.values())), config),
-    }
-    if kind == "pfeiffer":
-        return Pfeiffer(**arguments), values
-    if kind == "mad_x":
-        return MadX(inverse_size=inverse_size, **arguments), values
-    if kind == "parallel":
+    arguments["size"] = sizes.pop()
+    if layers_of_sites[0] != list(range(config.num_hidden_layers)):
+        arguments["layers"] = ",".join(map(str, layers_of_sites[0]))
+    if kind is Parallel:
         scaling = own["scaling"]
-        given = float(scaling) if _is_number(scaling) else 1.0
-        return Parallel(scale=given, **arguments), values
-    [site] = found if len(found) == 1 else ["both"]
-    return Houlsby(sites=site, layer_norms=False, **arguments), values
+        arguments["scale"] = float(scaling) if _is_number(scaling) else 1.0
+    if kind is Houlsby:
+        [site] = found if len(found) == 1 else ["both"]
+        arguments.update(sites=site, layer_norms=False)
+    return kind(**arguments), values
 
 
-def _scale(adapter: _Adapter, kind: str, place: str) -> np.ndarray:
-    """A factor of an adapter's output, beside the method's scale."""
+def _scale(
+    adapter: _Adapter, kind: Type[TuningMethod], place: str
+) -> np.ndarray:
+    """A factor of an adapter's output that is not in the method's scale."""
     scaling = adapter.own["scaling"]
     if scaling == "learned":
         return adapter.take(place, "scaling", 1)
@@ -549,7 +491,7 @@ def _scale(adapter: _Adapter, kind: str, place: str) -> np.ndarray:
             f"scaling is {scaling!r}, expected a number, learned or channel"
         )
     check_number(scaling, "scaling")
-    in_method = kind == "parallel" and _is_number(scaling)
+    in_method = kind is Parallel and _is_number(scaling)
     return np.float32([1.0 if in_method else scaling])
 
 
@@ -560,7 +502,7 @@ def _read_lora(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
     places = adapter.by_layer(
         {
             place: field
-            for place, (field, letter) in LORA_FIELDS.items()
+            for place, (_, field, letter) in LORA_PLACES.items()
             if own.get(field) and (not letter or letter in matrices)
         }
     )
@@ -579,9 +521,8 @@ def _read_lora(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
         down = adapter.take(full, "lora_A", None, None)
         up = adapter.take(full, "lora_B", None, len(down))
         adapter.check_count("r", len(down))
-        found[layer, LORA_TARGETS[place]] = peft.Factors(
-            down.T, up.T, float(own["alpha"])
-        )
+        factors = peft.Factors(down.T, up.T, float(own["alpha"]))
+        found[layer, LORA_PLACES[place][0]] = factors
     return peft.to_method(found, adapter.config, path)
 
 
@@ -610,13 +551,12 @@ def _read_ia3(
 
 
 def _read_prefix(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
-    """A prefix, of which the network's output is kept."""
+    """A prefix, as the output of its network."""
     own, path, config = adapter.own, adapter.path, adapter.config
-    take = functools.partial(adapter.take, "prefix_tuning")
     table, hidden = "self_prefix.control_trans", config.hidden_size
     count = 2 * config.num_hidden_layers * hidden
     if own.get("flat"):
-        rows = take(table, None)
+        rows = adapter.take(PREFIX, table, None)
         if rows.size % count:
             raise UserError(
                 f"{path}: the prefix has {rows.size} numbers, expected a "
@@ -624,18 +564,18 @@ def _read_prefix(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
             )
         rows = rows.reshape(-1, count)
     else:
-        words = take("self_prefix.wte.weight", None, hidden)
+        words = adapter.take(PREFIX, "self_prefix.wte.weight", None, hidden)
         if own.get("non_linearity", "tanh") != "tanh":
             raise UserError(
                 f"{path}: the prefix's network has the activation "
                 f"{own['non_linearity']!r}, expected tanh"
             )
-        inner = take(f"{table}.0.weight", None, hidden)
+        inner = adapter.take(PREFIX, f"{table}.0.weight", None, hidden)
         size = len(inner)
         adapter.check_count("bottleneck_size", size)
-        bias = take(f"{table}.0.bias", size)
-        outer = take(f"{table}.2.weight", count, size)
-        outer_bias = take(f"{table}.2.bias", count)
+        bias = adapter.take(PREFIX, f"{table}.0.bias", size)
+        outer = adapter.take(PREFIX, f"{table}.2.weight", count, size)
+        outer_bias = adapter.take(PREFIX, f"{table}.2.bias", count)
         rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
     adapter.check_count("prefix_length", len(rows))
     slices = iter(np.split(rows, 2 * config.num_hidden_layers, axis=1))
@@ -648,14 +588,7 @@ def _read_prefix(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The files of an adapter.
-
-    Returns:
-        Contents by name: an object for JSON, or tensors by name.
-
-    Raises:
-        UserError: such a method is not written, or the library cannot hold it.
-    """
+    """The contents of an adapter's files, as `exchange` wants them."""
     config, tensors = _write(exported.method, exported)
     common = {
         "hidden_size": exported.config.hidden_size,
@@ -674,52 +607,53 @@ def write(exported: Exported) -> Dict[str, Any]:
     }
 
 
-@functools.singledispatch
 def _write(
     method: TuningMethod, exported: Exported
 ) -> Tuple[Dict[str, Any], Arrays]:
-    """The config and the tensors of a method.
-
-    Raises:
-        UserError: it is not written.
-    """
+    """The config and the tensors of a method."""
+    source = exported.source
+    if isinstance(method, AdapterDrop):
+        return _write(method.kept(exported.config), exported)
+    if isinstance(method, Houlsby):
+        if method.layer_norms:
+            raise UserError(
+                f"{source}: {method} has trained BERT's LayerNorms, which "
+                "AdapterHub's files cannot hold; train "
+                "--tuning_method='houlsby(layer_norms=false)' to export it"
+            )
+        if method.depth > 1 or method.layer_norm:
+            raise UserError(
+                f"{source}: {method} is not written for AdapterHub's "
+                "library; expected depth=1 and layer_norm=false"
+            )
+        return _write_bottleneck(method, exported, SITES[method.sites])
+    if isinstance(method, Pfeiffer):
+        return _write_bottleneck(method, exported, original_ln_before=True)
+    if isinstance(method, Parallel):
+        return _write_bottleneck(
+            method, exported, is_parallel=True, scaling=method.scale
+        )
+    if isinstance(method, MadX):
+        return _write_mad_x(method, exported)
+    if isinstance(method, Lora):
+        return _write_lora(method, exported)
+    if isinstance(method, Ia3):
+        raise UserError(
+            f"{source}: AdapterHub's (IA)^3 scales before the activation, "
+            "not after it as T-Few's; write it for peft"
+        )
+    if isinstance(method, Prefix):
+        return _write_prefix(method, exported)
     raise UserError(
-        f"{exported.source}: {method.name} is not written for AdapterHub's "
+        f"{source}: {method.name} is not written for AdapterHub's "
         "library; expected houlsby(layer_norms=false), pfeiffer, parallel, "
         "mad_x, lora or prefix"
     )
 
 
-@_write.register
-def _(method: Houlsby, exported: Exported):
-    if method.layer_norms:
-        raise UserError(
-            f"{exported.source}: {method} has trained BERT's LayerNorms, which "
-            "AdapterHub's files cannot hold; train "
-            "--tuning_method='houlsby(layer_norms=false)' to export it"
-        )
-    if method.depth > 1 or method.layer_norm:
-        raise UserError(
-            f"{exported.source}: {method} is not written for AdapterHub's "
-            "library; expected depth=1 and layer_norm=false"
-        )
-    return _bottleneck(method, exported, SITES[method.sites])
-
-
-@_write.register
-def _(method: Pfeiffer, exported: Exported):
-    return _bottleneck(method, exported, original_ln_before=True)
-
-
-@_write.register
-def _(method: Parallel, exported: Exported):
-    return _bottleneck(method, exported, is_parallel=True, scaling=method.scale)
-
-
-@_write.register
-def _(method: MadX, exported: Exported):
+def _write_mad_x(method: MadX, exported: Exported):
     half = exported.config.hidden_size // 2
-    config, tensors = _bottleneck(
+    config, tensors = _write_bottleneck(
         method,
         exported,
         original_ln_before=True,
@@ -732,11 +666,6 @@ def _(method: MadX, exported: Exported):
             _give_dense(exported, f"{SCOPE}/{name}", prefix, ("0", "2"))
         )
     return config, tensors
-
-
-@_write.register
-def _(method: AdapterDrop, exported: Exported):
-    return _write(method.kept(exported.config), exported)
 
 
 def _give_dense(
@@ -752,7 +681,7 @@ def _give_dense(
     return tensors
 
 
-def _bottleneck(
+def _write_bottleneck(
     method: Any,
     exported: Exported,
     sites: Tuple[str, ...] = SITES["ffn"],
@@ -776,7 +705,7 @@ def _bottleneck(
         **BOTTLENECK,
         "mh_adapter": "attention" in sites,
         "output_adapter": "ffn" in sites,
-        # The library divides and rounds down, which this survives.
+        # The library divides by this and rounds down.
         "reduction_factor": exported.config.hidden_size / (method.size + 0.5),
         "non_linearity": foreign_activation(method.nonlinearity),
         "leave_out": sorted(set(range(count)) - set(layers)),
@@ -787,9 +716,8 @@ def _bottleneck(
     return config, tensors
 
 
-@_write.register
-def _(method: Lora, exported: Exported):
-    places = {target: place for place, target in LORA_TARGETS.items()}
+def _write_lora(method: Lora, exported: Exported):
+    places = {target: place for place, (target, *_) in LORA_PLACES.items()}
     targets = method.targets.split(",")
     for target in targets:
         if target not in places:
@@ -825,16 +753,7 @@ def _(method: Lora, exported: Exported):
     return config, tensors
 
 
-@_write.register
-def _(method: Ia3, exported: Exported):
-    raise UserError(
-        f"{exported.source}: AdapterHub's (IA)^3 scales before the activation, "
-        "not after it as T-Few's; write it for peft"
-    )
-
-
-@_write.register
-def _(method: Prefix, exported: Exported):
+def _write_prefix(method: Prefix, exported: Exported):
     rows = [
         exported.read(
             f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
@@ -858,7 +777,7 @@ def _(method: Prefix, exported: Exported):
 
 
 def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:
-    """A flexible head."""
+    """The config and the tensors of a flexible head."""
     shape = head.shape
     has_activation = shape.layers > 1
     step = 3 if has_activation else 2

@@ -1,7 +1,7 @@
 """The README.md of an exported adapter, as Hugging Face's hub shows it."""
 
 import json
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping
 
 from adapter_bert.checkpoints.foreign import Exported
 from adapter_bert.tasks import TASKS
@@ -14,10 +14,10 @@ PIPELINES = {
     REGRESSION: "text-classification",
     QUESTIONS: "question-answering",
 }
-TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
 LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
+TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
 
-# What a user runs: the model, then the answer.
+# Code that loads the model, then code that answers.
 MODELS = {
     "adapterhub": """\
 from adapters import AutoAdapterModel
@@ -31,8 +31,7 @@ model.load_adapter({folder}, use_safetensors=True, set_active=True)
 from peft import PeftModel
 from transformers import {model_class}, AutoTokenizer
 
-labels = {labels}
-model = {model_class}.from_pretrained({base}{num_labels})
+{labels}model = {model_class}.from_pretrained({base}{num_labels})
 model = PeftModel.from_pretrained(model, {folder}){unwrap}
 """,
 }
@@ -68,10 +67,10 @@ def make_card(
     Args:
         program: `adapterhub` or `peft`.
         exported: the adapter.
-        folder: its folder's name, which usage lines have.
+        folder: name of the adapter's folder, for the code.
         description: `adapter_config.json`.
-        scores: of its run's evaluation, by metric.
-        data: SHA-256 of what was scored, by split.
+        scores: of the run's evaluation, by metric.
+        data: SHA-256 of the data, by split.
     """
     head = _head(program, exported, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
@@ -113,20 +112,18 @@ An adapter for the task `{task}` upon a frozen BERT, in the format of \
 
 
 def _head(program, exported, description, scores) -> Dict[str, Any]:
-    """What the hub reads."""
+    """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[exported.head.kind]
-    data_set: Optional[str] = None
-    if task in TASKS:
-        data_set = "glue"
-    elif task == "squad":
+    data_set = "glue" if task in TASKS else None
+    if task == "squad":
         data_set = "squad"
     metrics = {
         METRICS.get(name, name): value
         for name, value in scores.items()
         if name != "loss"
     }
-    head: Dict[str, Any] = {
+    head = {
         "library_name": LIBRARIES[program],
         "base_model": exported.base_name,
         "pipeline_tag": pipeline,
@@ -146,31 +143,33 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
 
 
 def _yaml(values: Mapping[str, Any]) -> List[str]:
-    """YAML, of which JSON is a part."""
+    """Lines of YAML, whose scalars are written as JSON."""
     lines = []
     for key, value in values.items():
+        items = value if isinstance(value, list) else [value]
+        parts = [json.dumps(item, ensure_ascii=False) for item in items]
         if isinstance(value, list):
-            lines.append(f"{key}:")
-            lines += [f"- {json.dumps(v, ensure_ascii=False)}" for v in value]
+            lines += [f"{key}:", *(f"- {part}" for part in parts)]
         else:
-            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{key}: {parts[0]}")
     return lines
 
 
 def _usage(program, exported, folder, description) -> str:
-    """Lines that load the adapter and answer a row."""
+    """Code that loads the adapter and answers a row."""
     kind = exported.head.kind
     questions = kind == QUESTIONS
-    text = '"A text.", "Another one."'
+    text = '"A text."'
     if questions:
         text = '"Who sat down?", "He sat down."'
-    elif not description["task"].get("pairs"):
-        text = '"A text."'
+    elif description["task"].get("pairs"):
+        text = '"A text.", "Another one."'
     labels = list(exported.head.labels)
+    base = repr(exported.base_name)
     model = MODELS[program].format(
-        base=repr(exported.base_name),
+        base=base,
         folder=repr(folder),
-        labels=labels,
+        labels=f"labels = {labels}\n" if labels else "",
         model_class="AutoModelForQuestionAnswering"
         if questions
         else "AutoModelForSequenceClassification",
@@ -178,13 +177,10 @@ def _usage(program, exported, folder, description) -> str:
         # peft's own model of this kind drops token_type_ids.
         unwrap=".base_model" if questions else "",
     )
-    if program == "peft" and not labels:
-        model = model.replace("labels = []\n", "")
     answer = ANSWERS[kind].format(
         text=text,
         label_list="labels" if program == "peft" else "model.get_labels()",
     )
-    base = repr(exported.base_name)
     return (
         f"{model}model.eval()\n"
         f"tokenizer = AutoTokenizer.from_pretrained({base})\n\n{answer}"

@@ -1,8 +1,8 @@
-"""How a training's steps did on the dev set, and which was the best.
+"""The dev scores of a training's steps, and the best of these.
 
-`dev_scores.json` holds the scores of each step that was evaluated while a task
-was trained. Where the best step is kept, `best.ckpt-<step>` beside it has what
-was trained by then; that is what the run has come to.
+`dev_scores.json` holds the scores of each step that was evaluated in a
+training. With `--keep_best`, `best.ckpt-<step>` beside it has the variables of
+the best step, which are the run's result.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ STEP = re.compile("[0-9]{1,18}")
 SCORES_FILE = "dev_scores.json"
 BEST = "best.ckpt"
 BEST_FILE = re.compile(r"best\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
-# Of all others more is better.
+# All other scores are better if greater.
 LESS_IS_BETTER = ("loss", "perplexity")
 
 Scores = Dict[str, float]
@@ -31,10 +31,10 @@ Scores = Dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class DevScores:
-    """What a training's evaluations came to.
+    """The scores of a training's evaluations.
 
     Attributes:
-        keep_best: the score by which the best step is chosen, or "".
+        keep_best: name of the score that chooses the best step, or "".
         by_step: the scores of each step that was evaluated.
     """
 
@@ -43,10 +43,10 @@ class DevScores:
 
     @property
     def best_step(self) -> Optional[int]:
-        """The first of the steps with the best score, if one is kept."""
+        """The first step with the best score, if the best is kept."""
         if not self.keep_best or not self.by_step:
             return None
-        # A dev set beside the first adds its suffix: loss_mismatched.
+        # Another dev set adds its suffix: loss_mismatched.
         sign = -1 if self.keep_best.split("_")[0] in LESS_IS_BETTER else 1
         return max(
             sorted(self.by_step),
@@ -54,23 +54,18 @@ class DevScores:
         )
 
     def count_since_best(self, step: int) -> int:
-        """How many evaluations up to `step` have not bettered the best."""
+        """Evaluations up to `step` since the best one."""
         past = {s: of for s, of in self.by_step.items() if s <= step}
         best = dataclasses.replace(self, by_step=past).best_step
         return sum(s > best for s in past) if past else 0
 
     def add(self, step: int, scores: Scores) -> "DevScores":
-        """The same with one more."""
-        by_step = {**self.by_step, step: scores}
-        return dataclasses.replace(self, by_step=by_step)
+        """The scores with those of one more step."""
+        return dataclasses.replace(self, by_step={**self.by_step, step: scores})
 
 
 def read(output_dir: str) -> Optional[DevScores]:
-    """What a folder holds, or None.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """The scores in a folder, or None; raises UserError for damage."""
     path = os.path.join(output_dir, SCORES_FILE)
     if not files.exists(path):
         return None
@@ -93,21 +88,21 @@ def read(output_dir: str) -> Optional[DevScores]:
 def write(
     output_dir: str, scores: DevScores, values: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes all scores, of which the last may have been added now.
+    """Writes all scores, and the values of the last step if it is the best.
 
-    `values` are what is trained by now, by name; kept if the step is the best.
+    `values` are the trained variables by name.
 
     Raises:
-        UserError: they cannot be written.
+        UserError: a file cannot be written.
     """
     best = scores.best_step
     is_best = best is not None and best == max(scores.by_step)
     if is_best:
         training_state.save_tensors(
-            _prefix(output_dir, best),
+            os.path.join(output_dir, f"{BEST}-{best}"),
             {**values, "global_step": np.int64(best)},
         )
-    # The weights come first: what is said to be the best is there.
+    # Weights first, so that the best step that the scores name is there.
     files.write_sealed(
         os.path.join(output_dir, SCORES_FILE),
         {
@@ -123,10 +118,10 @@ def write(
 
 
 def forget_others(output_dir: str, scores: DevScores) -> None:
-    """Deletes what is kept of steps that are not the best, if one is.
+    """Deletes checkpoints of steps that are not the best, if one is.
 
     Raises:
-        UserError: it cannot be deleted.
+        UserError: one cannot be deleted.
     """
     if scores.best_step is None:
         return
@@ -142,49 +137,41 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:
-    """The checkpoint of the best step, where that is kept; or None.
+    """The checkpoint of the best step, if it is kept; else None.
 
     Raises:
-        UserError: it is damaged, or it is not known which it is.
+        UserError: it is damaged, or `dev_scores.json` is missing.
     """
     if not output_dir:
         return None
-    # A training that goes on may put a better one in its place meanwhile.
-    return files.read_newest(
-        lambda: read(output_dir),
-        lambda scores: _checkpoint_of(output_dir, scores),
-    )
-
-
-def _checkpoint_of(
-    output_dir: str, scores: Optional[DevScores]
-) -> Optional[str]:
-    """As `best_checkpoint`, by scores that were read."""
-    if scores is None or scores.best_step is None:
-        kept = _kept(output_dir)
-        if scores is None and kept:
-            raise UserError(
-                f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, which "
-                "says of which step it is; copy that again, or choose another "
-                "--output_dir"
-            )
-        return None
-    path = _prefix(output_dir, scores.best_step)
-    if not files.exists(f"{path}.index"):
-        raise UserError(
-            f"{path} is not there any more, the best of a training; copy it "
-            "again, or choose another --output_dir"
-        )
-    read_whole(path)
-    return path
-
-
-def _prefix(output_dir: str, step: int) -> str:
-    return os.path.join(output_dir, f"{BEST}-{step}")
+    while True:
+        scores = read(output_dir)
+        try:
+            kept = _kept(output_dir) if scores is None else []
+            if kept:
+                raise UserError(
+                    f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, "
+                    "which says of which step it is; copy that again, or "
+                    "choose another --output_dir"
+                )
+            if scores is None or scores.best_step is None:
+                return None
+            path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
+            if not files.exists(f"{path}.index"):
+                raise UserError(
+                    f"{path} is not there any more, the best of a training; "
+                    "copy it again, or choose another --output_dir"
+                )
+            read_whole(path)
+            return path
+        except UserError:
+            # A training that goes on there may have replaced it.
+            if read(output_dir) == scores:
+                raise
 
 
 def _kept(output_dir: str) -> List[str]:
-    """Names of the files of such checkpoints."""
+    """Names of files of checkpoints of best steps."""
     if not files.is_folder(output_dir):
         return []
     return sorted(filter(BEST_FILE.fullmatch, files.listed(output_dir)))

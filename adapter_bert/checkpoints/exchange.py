@@ -1,8 +1,14 @@
 """Other programs' adapters, read as this project's, and written from them.
 
-A program is a module with `MARK`, a key that its descriptions alone have;
-`read`, which gives method, variables, head and origin; and `write`, which gives
-the files' contents by name.
+A program is a module with
+
+- `MARK`, a key that only its descriptions have;
+- `read(path, config, labels)` of a description, the BERT and the labels, which
+  returns the method, its float32 variables by name, the head, and the origin;
+- `write(exported)`, which returns the files' contents by name: an object for
+  JSON, or tensors by name.
+
+Both raise UserError for what the other side cannot compute.
 """
 
 import os
@@ -28,11 +34,7 @@ CONFIG_FILE = "adapter_config.json"
 
 
 def detect(folder: str) -> Optional[str]:
-    """The name of the program that has written an adapter, or None.
-
-    Raises:
-        UserError: its description cannot be read.
-    """
+    """The name of the program that has written an adapter, or None."""
     path = os.path.join(folder, CONFIG_FILE)
     if files.exists(path):
         config = files.read_json(path, "an adapter's description")
@@ -68,32 +70,27 @@ def read(
             f"{CONFIG_FILE} of theirs"
         )
     path = os.path.join(folder, CONFIG_FILE)
-    # A library refuses what is not finite then.
+    # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
         method, values, head, origin = PROGRAMS[program].read(
             path, config, tuple(labels)
         )
-    task, head_values = task_of(head, pairs)
-    kept = head.labels
-    if labels and not kept:
+    if labels and not head.labels:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
         )
-    if len(set(kept)) < len(kept):
+    if len(set(head.labels)) < len(head.labels):
         raise UserError(f"{folder}: two labels have one name")
-    for label in kept:
-        # They are keys of an answer, and cells of a table.
+    for label in head.labels:
+        # Labels are cells of tables.
         if not is_one_cell(label):
             raise UserError(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"
             )
-    return Foreign(
-        method,
-        task,
-        {**values, **head_values},
-        {"program": program, **origin},
-    )
+    task, head_values = task_of(head, pairs)
+    origin = {"program": program, **origin}
+    return Foreign(method, task, {**values, **head_values}, origin)
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:

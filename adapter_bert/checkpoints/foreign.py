@@ -6,7 +6,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterable,
     List,
     Optional,
     Sequence,
@@ -20,11 +19,14 @@ from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.hugging_face import pickle_advice
-from adapter_bert.checkpoints.weights import UNREADABLE_TENSORS, as_floats
+from adapter_bert.checkpoints.hugging_face import (
+    UNREADABLE_TENSORS,
+    as_floats,
+    pickle_advice,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.base import ALL_LAYERS, TuningMethod
+from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
 from adapter_bert.tasks.restored import (
     CLASSIFICATION,
@@ -80,12 +82,12 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Foreign:
-    """An adapter of another program's, as this project has it.
+    """Another program's adapter, as this project has it.
 
     Attributes:
         method: that computes the same.
-        task: the description of its task.
-        values: float32 arrays by name, all that the method and the head train.
+        task: the task's description.
+        values: float32 variables of the method and the head by name.
         origin: program, version and name, for people.
     """
 
@@ -96,16 +98,10 @@ class Foreign:
 
 
 class Tensors:
-    """The tensors of a safetensors file, of which none may be left over.
-
-    Attributes:
-        path: of the file.
-    """
+    """The tensors of a safetensors file at `path`, which must all be taken."""
 
     def __init__(self, folder: str, name: str, pickle: str):
-        """Reads a file of an adapter.
-
-        Programs write a pickle in its place if nobody asks for safetensors.
+        """Reads a file, which programs write as a pickle by default.
 
         Raises:
             UserError: the file is missing, damaged, or a pickle.
@@ -133,11 +129,7 @@ class Tensors:
                 raise UserError(f"{self.path}: {name} is not finite")
 
     def rename(self, function: Callable[[str], str]) -> None:
-        """Gives each tensor the name that a function makes of its own.
-
-        Raises:
-            UserError: two would have one name.
-        """
+        """Renames each tensor; raises UserError if two would have one name."""
         found: Dict[str, np.ndarray] = {}
         for name, value in self._left.items():
             if found.setdefault(function(name), value) is not value:
@@ -149,14 +141,14 @@ class Tensors:
 
     @property
     def names(self) -> List[str]:
-        """Those that nobody has taken."""
+        """The tensors that are not taken yet."""
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor of a shape, with None for any size; it is not left over.
+        """A tensor of a shape, with None for any size.
 
         Raises:
-            UserError: it is missing or of another shape.
+            UserError: the tensor is missing or of another shape.
         """
         value = self._left.pop(name, None)
         if value is None:
@@ -185,17 +177,12 @@ class Tensors:
             return weights, None
         return weights, self.take(f"{prefix}.bias", len(weights))
 
-    def drop(self, names: Iterable[str]) -> None:
-        """Leaves tensors out, which are copies of others."""
-        for name in names:
-            del self._left[name]
+    def drop(self, name: str) -> None:
+        """Leaves out a tensor that is a copy of another."""
+        del self._left[name]
 
     def check_all_taken(self) -> None:
-        """Nothing may be in the file that would be left out silently.
-
-        Raises:
-            UserError: something is.
-        """
+        """Raises UserError if a tensor would be left out silently."""
         if self._left:
             names = sorted(self._left)
             raise UserError(
@@ -205,11 +192,7 @@ class Tensors:
 
 
 def activation(name: Any, source: str) -> str:
-    """A name of `functional.ACTIVATIONS` for one of theirs.
-
-    Raises:
-        UserError: this project does not have it.
-    """
+    """A name of `functional.ACTIVATIONS` for one of theirs, or UserError."""
     known = ACTIVATIONS.get(str(name).lower())
     if known is None:
         raise UserError(
@@ -221,7 +204,6 @@ def activation(name: Any, source: str) -> str:
 
 def foreign_activation(name: str) -> str:
     """Their name of one of `functional.ACTIVATIONS`."""
-    # A config may call the approximation so, too.
     name = {"gelu_new": "gelu"}.get(name, name)
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
@@ -236,41 +218,6 @@ def check_layer(layer: int, config: BertConfig, source: str) -> None:
         )
 
 
-def layers_text(layers: Iterable[int], config: BertConfig) -> str:
-    """What a method's `layers` says of some of a model's layers."""
-    numbers = sorted(layers)
-    if numbers == list(range(config.num_hidden_layers)):
-        return ALL_LAYERS
-    return ",".join(map(str, numbers))
-
-
-def labels_in_order(
-    label2id: Optional[Dict[str, Any]], count: int, source: str
-) -> Tuple[str, ...]:
-    """The labels of a head in the order of its logits.
-
-    Args:
-        label2id: as transformers writes it; None for `LABEL_0`, ...
-        count: of the logits.
-        source: the file, for messages.
-
-    Raises:
-        UserError: they are not as many, or are numbered otherwise.
-    """
-    if label2id is None:
-        return tuple(f"LABEL_{number}" for number in range(count))
-    try:
-        names = {int(number): label for label, number in label2id.items()}
-    except (AttributeError, TypeError, ValueError):
-        names = {}
-    if sorted(names) != list(range(count)) or len(label2id) != count:
-        raise UserError(
-            f"{source}: label2id is {str(label2id)[:200]}, expected a number "
-            f"from 0 to {count - 1} for each of {count} labels"
-        )
-    return tuple(names[number] for number in range(count))
-
-
 def make_head(
     questions: bool,
     layers: Sequence[Layer],
@@ -282,15 +229,16 @@ def make_head(
     """A head of answers, of labels, or with a single output of a number.
 
     Args:
-        questions: whether it gives answers to questions.
-        layers: first to last.
-        shape: what the layers compute.
-        label2id: as of `labels_in_order`.
+        questions: whether the head answers questions.
+        layers: the dense ones, first to last.
+        shape: of the head.
+        label2id: number by label; None for `LABEL_0`, ...
         labels: in the order of the logits; default: those of `label2id`.
         source: the file, for messages.
 
     Raises:
-        UserError: the layers give another number of outputs.
+        UserError: the layers give another number of outputs, or the labels are
+            numbered otherwise.
     """
     count = len(layers[-1][0])
     if questions:
@@ -303,10 +251,22 @@ def make_head(
             f"{source}: {len(labels)} labels are named, but the head has "
             f"{count}"
         )
-    labels = labels or labels_in_order(label2id, count, source)
-    if count == 1:
-        return Head(REGRESSION, shape, tuple(layers))
-    return Head(CLASSIFICATION, shape, tuple(layers), labels)
+    if not labels:
+        if label2id is None:
+            label2id = {f"LABEL_{number}": number for number in range(count)}
+        try:
+            names = {int(number): label for label, number in label2id.items()}
+        except (AttributeError, TypeError, ValueError):
+            names = {}
+        if sorted(names) != list(range(count)) or len(label2id) != count:
+            raise UserError(
+                f"{source}: label2id is {str(label2id)[:200]}, expected a "
+                f"number from 0 to {count - 1} for each of {count} labels"
+            )
+        labels = tuple(names[number] for number in range(count))
+    if count > 1:
+        return Head(CLASSIFICATION, shape, tuple(layers), labels)
+    return Head(REGRESSION, shape, tuple(layers))
 
 
 def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
@@ -322,33 +282,38 @@ def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
     }
 
 
+def _variables(kind: str, shape: HeadShape) -> List[Tuple[str, str]]:
+    """Names of the weights and the bias of a head's layers, first to last."""
+    scope = "cls/squad/" if kind == QUESTIONS else ""
+    ends = [f"hidden_{{}}_{number}" for number in range(shape.layers - 1)]
+    return [
+        (scope + end.format("weights"), scope + end.format("bias"))
+        for end in (*ends, "output_{}")
+    ]
+
+
 def task_of(
     head: Head, pairs: Optional[bool]
 ) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
-    """A head as this project has it, of texts that may be pairs (None).
+    """The description of a head's task, and the head's variables.
 
-    Returns:
-        The task's description, the head's variables.
+    `pairs` says whether the task's texts are pairs; None for either.
     """
-    description: Dict[str, Any] = {"name": "squad"}
-    scope = "cls/squad/"
-    usual = SPANS
-    if head.kind != QUESTIONS:
-        scope, usual = "", POOLED
-        description = {"name": "custom", "pairs": pairs}
-        if head.kind == REGRESSION:
-            description["regression"] = True
-        else:
-            description["labels"] = list(head.labels)
-    if head.shape != usual:
+    if head.kind == QUESTIONS:
+        description: Dict[str, Any] = {"name": "squad"}
+    elif head.kind == REGRESSION:
+        description = {"name": "custom", "pairs": pairs, "regression": True}
+    else:
+        labels = list(head.labels)
+        description = {"name": "custom", "pairs": pairs, "labels": labels}
+    if head.shape != (SPANS if head.kind == QUESTIONS else POOLED):
         description.update(head.shape.describe())
-    *hidden, (weights, bias) = head.layers
-    values = {f"{scope}output_weights": weights}
-    if bias is not None:
-        values[f"{scope}output_bias"] = bias
-    for number, (weights, bias) in enumerate(hidden):
-        values[f"{scope}hidden_weights_{number}"] = weights
-        values[f"{scope}hidden_bias_{number}"] = bias
+    values = {
+        name: value
+        for names, layer in zip(_variables(head.kind, head.shape), head.layers)
+        for name, value in zip(names, layer)
+        if value is not None
+    }
     return description, values
 
 
@@ -356,38 +321,27 @@ def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
     Raises:
-        UserError: its description cannot be read, or the head is of a kind
-            that is not written for other programs.
+        UserError: the head is damaged, or not written for other programs.
     """
-    task, read = artifact.config["task"], artifact.weights.read
-    source = artifact.weights.source
+    task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
     if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
         raise UserError(
-            f"{source} is of the kind {kind}, whose heads cannot be written "
-            "for other programs yet"
+            f"{weights.source} is of the kind {kind}, whose heads cannot be "
+            "written for other programs yet"
         )
-    questions = kind == QUESTIONS
-    scope = "cls/squad/" if questions else ""
-    shape = SPANS if questions else POOLED
+    shape = SPANS if kind == QUESTIONS else POOLED
     if "head" in task:
-        shape = HeadShape.restore(task, source)
-    layers = [
-        (
-            read(f"{scope}hidden_weights_{number}"),
-            read(f"{scope}hidden_bias_{number}"),
-        )
-        for number in range(shape.layers - 1)
-    ]
-    bias = read(f"{scope}output_bias") if shape.bias else None
-    last = read(f"{scope}output_weights"), bias
+        shape = HeadShape.restore(task, weights.source)
+    *hidden, (last, bias) = _variables(kind, shape)
+    layers: List[Layer] = [tuple(map(weights.read, names)) for names in hidden]
+    output = weights.read(last), weights.read(bias) if shape.bias else None
     if kind == REGRESSION:
         # Other programs have no place for a unit.
-        last = LabelUnit.restore(task, source).join(*last)
-        shape = dataclasses.replace(shape, bias=last[1] is not None)
-    layers.append(last)
+        output = LabelUnit.restore(task, weights.source).join(*output)
+        shape = dataclasses.replace(shape, bias=output[1] is not None)
     labels = task["labels"] if kind == CLASSIFICATION else ()
-    return Head(kind, shape, tuple(layers), tuple(labels))
+    return Head(kind, shape, (*layers, output), tuple(labels))
 
 
 def check_is_bert(config: BertConfig, source: str) -> None:
@@ -404,12 +358,12 @@ class Exported:
     """One of this project's adapters, to be written for another program.
 
     Attributes:
-        name: that it has there: letters, digits, `_` and `-`.
-        method: whose values they are.
+        name: of the adapter there: letters, digits, `_` and `-`.
+        method: of the adapter.
         config: of the BERT.
-        base_name: of the BERT's folder.
-        head: the task's.
-        read: gives a variable.
+        base_name: by which the other program finds the BERT.
+        head: of the task.
+        read: gives a variable by its name.
         source: the adapter's file, for messages.
     """
 
@@ -428,7 +382,7 @@ def exported(artifact: Artifact, name: str) -> Exported:
     bert_config = run_record.bert_config(config, source)
     check_is_bert(bert_config, source)
     return Exported(
-        # A name there is that of a module, in which a dot separates.
+        # A dot would separate names of modules.
         name=name.replace(".", "_"),
         method=registry.parse(config["method"]),
         config=bert_config,

@@ -1,9 +1,8 @@
 """TensorFlow checkpoints: Google's BERTs, adapter-bert's and our own.
 
-TensorFlow's reader believes an index whose checksums are right. One that was
-made on purpose, as with a negative shape or a text of 2^40 bytes, ends the
-whole process. So all that the reader would believe is compared with the files
-before. The private functions that do so raise ValueError for what cannot be.
+TensorFlow's reader believes an index whose checksums are right. A crafted one,
+as with a negative shape or a text of 2^40 bytes, ends the whole process. So the
+index is compared with the files first, by functions that raise ValueError.
 
 Source of the layout: TensorFlow, `tensor_bundle.proto`, `tensor_bundle.cc` and
 `lib/io/table`, which is the layout of LevelDB's tables.
@@ -22,27 +21,27 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import Shape
-from adapter_bert.checkpoints.weights import Weights, as_floats
+from adapter_bert.checkpoints.hugging_face import as_floats
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError, first_line
 
-# Ends of a checkpoint's files; all begin with its prefix.
+# Ends of the names of a checkpoint's files, after its prefix.
 FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
-# What a training's checkpoints hold, beside what is trained.
+# A variable of a training's checkpoints.
 STEP = "global_step"
 # A table's footer, with the number at its end; what follows each block.
 FOOTER, MAGIC, TRAILER = 48, 0xDB4775248B80FB57, 5
-# The block of what a table tells of itself, with what follows it. TensorFlow
-# writes it empty, and never looks at its checksum.
+# The block of a table's metadata with its trailer. TensorFlow writes it empty,
+# and never checks it.
 ABOUT = bytes.fromhex("00000000 01000000 00 c0f2a1b0")
-# Entries of which one alone has its whole name; the others have what differs
-# from the name before. So many are written by TensorFlow.
+# TensorFlow writes one whole name in so many entries; other names have only
+# what differs from the name before.
 PER_WHOLE_NAME = 16
 # Axes of an array of numpy's.
 MOST_AXES = 32
 # Files of one checkpoint.
 MOST_SHARDS = 100_000
-# By the number that stands for it in a file. What else TensorFlow has are parts
-# of a running program.
+# By the number in a file. Other types are parts of a running program.
 KINDS = {
     kind.as_datatype_enum: kind
     for kind in (
@@ -55,20 +54,15 @@ KINDS = {
 
 
 def check_index(prefix: str) -> Set[str]:
-    """Compares what a checkpoint's index says with the checkpoint's files.
-
-    Nothing is said of checksums, which TensorFlow compares.
-
-    Args:
-        prefix: of the checkpoint.
+    """Compares a checkpoint's index with its files, all but the checksums.
 
     Returns:
-        The names of partitioned variables. TensorFlow may open this checkpoint,
-        but their slices are not checked: it may not read them.
+        Names of partitioned variables, whose slices are not checked: TensorFlow
+        may not read them.
 
     Raises:
         UserError: a file is missing, or cannot be read.
-        ValueError: the index is damaged, or says what cannot be.
+        ValueError: the index is damaged, or cannot be true.
     """
     index = files.read_bytes(f"{prefix}.index", "the checkpoint's index")
     entries = _entries(index)
@@ -79,8 +73,8 @@ def check_index(prefix: str) -> Set[str]:
     shards = header.num_shards
     if not 1 <= shards <= MOST_SHARDS:
         raise ValueError(f"its index says that it has {shards} files")
-    sizes: Dict[int, int] = {}
-    told: Dict[int, int] = {}
+    sizes: Dict[str, int] = {}
+    told: Dict[str, int] = {}
     partitioned: Set[str] = set()
     before, letters = b"", 0
     for name, content in entries:
@@ -96,13 +90,12 @@ def check_index(prefix: str) -> Set[str]:
             if not 0 <= entry.shard_id < shards:
                 raise ValueError(f"is in file {entry.shard_id} of {shards}")
             path = f"{prefix}.data-{entry.shard_id:05d}-of-{shards:05d}"
-            if entry.shard_id not in sizes:
-                sizes[entry.shard_id] = files.size(path)
-            _check_entry(entry, path, sizes[entry.shard_id])
-            # Else a small file could take long: each entry all of its bytes.
-            number = entry.shard_id
-            told[number] = told.get(number, 0) + entry.size
-            if told[number] > sizes[number]:
+            if path not in sizes:
+                sizes[path] = files.size(path)
+            _check_entry(entry, path, sizes[path])
+            # Else each of many entries could have all bytes of a small file.
+            told[path] = told.get(path, 0) + entry.size
+            if told[path] > sizes[path]:
                 raise ValueError(f"and others share bytes of {path}")
             if entry.slices:
                 partitioned.add(name.decode("utf-8", "replace"))
@@ -133,7 +126,16 @@ def _check_entry(
     if kind is None:
         raise ValueError(f"is of the type {entry.dtype}, no one of numbers")
     if entry.slices:
-        _check_slices(entry)
+        # TensorFlow would end the process if one were there twice.
+        slices = {
+            tuple(
+                (part.start, part.length if part.HasField("length") else -1)
+                for part in each.extent
+            )
+            for each in entry.slices
+        }
+        if len(slices) < len(entry.slices):
+            raise ValueError("has a slice twice")
     elif kind == tf.string:
         # Each has at least a byte, of its length.
         if count > entry.size or entry.size != _size_of_texts(
@@ -147,21 +149,8 @@ def _check_entry(
         )
 
 
-def _check_slices(entry: tensor_bundle_pb2.BundleEntryProto) -> None:
-    """Checks that no slice is named twice: TensorFlow would end the process."""
-    slices = [
-        tuple(
-            (part.start, part.length if part.HasField("length") else -1)
-            for part in each.extent
-        )
-        for each in entry.slices
-    ]
-    if len(set(slices)) < len(slices):
-        raise ValueError("has a slice twice")
-
-
 def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
-    """The bytes that texts take by the lengths that stand before them."""
+    """Bytes of texts, by the lengths that stand before them."""
     with tf.io.gfile.GFile(path, "rb") as file:
         file.seek(offset)
         content = file.read(size)
@@ -169,7 +158,7 @@ def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
     for _ in range(count):
         length, place = _varint(content, place)
         total += length
-    # A checksum of the lengths is between them and the texts.
+    # A checksum of the lengths stands before the texts.
     return place + 4 + total
 
 
@@ -239,7 +228,7 @@ def _varint(content: bytes, place: int) -> Tuple[int, int]:
 
 
 def _parse(message, content: bytes):
-    """The message, filled with what the bytes say."""
+    """Fills a message and returns it."""
     try:
         message.ParseFromString(content)
     except DecodeError as error:
@@ -249,11 +238,7 @@ def _parse(message, content: bytes):
 
 @contextlib.contextmanager
 def guard(prefix: str) -> Iterator[None]:
-    """Makes one line of whatever a damaged checkpoint raises.
-
-    Raises:
-        UserError: instead of TensorFlow's errors.
-    """
+    """Raises UserError instead of the errors for a damaged checkpoint."""
     try:
         yield
     # TensorFlow's reader raises Python's errors for some damages.
@@ -272,7 +257,7 @@ def guard(prefix: str) -> Iterator[None]:
 
 
 class Reader:
-    """TensorFlow's reader of a checkpoint, whose entries are as they can be.
+    """TensorFlow's reader of a checkpoint, after `check_index`.
 
     Attributes:
         shapes: of all variables by name.
@@ -315,13 +300,13 @@ def open_tensorflow(prefix: str) -> Weights:
     """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
 
     Raises:
-        UserError: there is none, or it is damaged; reading a tensor from a
-            damaged one raises it too.
+        UserError: there is none, or it is damaged; reading a tensor may raise
+            it too.
     """
     reader = Reader(prefix)
     if STEP in reader.shapes:
-        # The training that has written it may go on, and delete it. TensorFlow
-        # opens the values with the first one that is read, and holds them.
+        # A training may delete the checkpoint. TensorFlow opens the values with
+        # the first that is read, and holds them.
         reader.tensor(STEP)
 
     def read(name: str) -> np.ndarray:
@@ -333,18 +318,14 @@ def open_tensorflow(prefix: str) -> Weights:
 
 
 def read_whole(prefix: str) -> None:
-    """Reads every tensor of a checkpoint, of any type.
-
-    Raises:
-        UserError: there is none, or it is damaged.
-    """
+    """Reads every tensor of a checkpoint; raises UserError for damage."""
     reader = Reader(prefix)
     for name in reader.shapes:
         reader.tensor(name)
 
 
 def refusal(path: str) -> str:
-    """Why no TensorFlow checkpoint can be opened by this path."""
+    """The reason why a path opens no TensorFlow checkpoint."""
     prefix = FILE_ENDS.sub("", path)
     if prefix != path and files.exists(f"{prefix}.index"):
         return (
@@ -365,11 +346,7 @@ def refusal(path: str) -> str:
 
 
 def check_name(path: str, flag: str) -> None:
-    """Checks that TensorFlow can find checkpoints under a name.
-
-    Raises:
-        UserError: it would take the name for a pattern.
-    """
+    """Raises UserError for a name that TensorFlow would take for a pattern."""
     odd = "".join(sorted(set(path) & set("*?[\\")))
     if odd:
         raise UserError(

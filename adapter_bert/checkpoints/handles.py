@@ -3,13 +3,13 @@
     https://tfhub.dev/google/bert_uncased_L-12_H-768_A-12/1
     tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3
 
-A model that the libraries of TF-Hub and Kaggle have in their caches is found
-there without them. Else they fetch the model, where they are installed.
+A model in the caches of TF-Hub's and Kaggle's libraries is found without them.
+Else the libraries fetch the model, where they are installed.
 
 An archive (Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`) is unpacked once,
-into a folder beside it, or in the folder that the environment variable
-`ADAPTER_BERT_CACHE` names. That folder's name has a digest of the archive, so
-that another archive of the same name is another folder.
+beside it or into the folder that the environment variable `ADAPTER_BERT_CACHE`
+names. A digest of the archive in the new folder's name tells archives of one
+name apart.
 """
 
 import contextlib
@@ -19,12 +19,12 @@ import importlib
 import os
 import pathlib
 import re
+import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from functools import partial
 from typing import IO, Iterator, Optional, Tuple
 
 import tensorflow as tf
@@ -35,24 +35,22 @@ from adapter_bert.errors import UserError, first_line
 
 CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")
-# More than all of Google's BERTs in one.
+# More than all of Google's BERTs together.
 MAX_BYTES = 32 * 2**30
 MAX_FILES = 1000
-# Times an archive's own size, beside some room for small ones. Weights can
-# hardly be compressed; zeros can, to a thousandth.
+# Times an archive's own size, and room for small archives. Weights hardly
+# compress; zeros compress to a thousandth.
 MAX_GROWTH, ROOM = 100, 2**24
-# How a zip archive's files may be compressed.
+# Compressions of a zip archive's files.
 WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Of what a tar archive has before, between and after its files: `tarfile` reads
-# it into memory.
+# Bytes before, between and after a tar archive's files, which `tarfile` reads
+# into memory.
 MAX_HEADERS = 2**20
-# Of the squares of sizes of tar's extended headers, as of a thousand of 360
-# bytes: before 3.11.10, Python takes time and memory for each in proportion to
-# the square.
+# Sum of the squared sizes of tar's extended headers, as of a thousand of 360
+# bytes: before 3.11.10, Python takes quadratic time and memory for each.
 MAX_SQUARES = 2**27
 EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
-# The end of a zip lists the checksums of its files, that of a gzip file is the
-# checksum of its content.
+# Bytes at the end of an archive, with the checksums of its content.
 END = 2**16
 DAMAGES = (
     zipfile.BadZipFile,
@@ -60,17 +58,17 @@ DAMAGES = (
     zlib.error,
     EOFError,
     OSError,
-    # Of passwords, and of folders in folders in folders.
+    # For passwords, and for deeply nested folders.
     RuntimeError,
     NotImplementedError,
     ValueError,
     tf.errors.OpError,
 )
 
-# Of each file of an archive: name, size, and what gives no more than that.
+# Name, size, and a reader of at most that size, for each file of an archive.
 Members = Iterator[Tuple[str, int, IO[bytes]]]
 
-# What Kaggle has of Keras.
+# Kaggle's handles of Keras models.
 PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
 TF_HUB = "https://tfhub.dev/"
 KAGGLE = "https://www.kaggle.com/models/"
@@ -93,17 +91,14 @@ def is_archive(path: str) -> bool:
 
 
 def unpack(path: str) -> str:
-    """The folder of an archive's files; unpacks them if they are not there.
+    """The folder of an archive's files, unpacked the first time.
 
-    A folder that holds all others is stepped into.
-
-    Args:
-        path: of the archive, local or `gs://`.
+    It is the inner folder if that holds all files. The archive may be `gs://`.
 
     Raises:
-        UserError: it is damaged, has files that would lie elsewhere or are too
-            large, or the place for them cannot be written; or another archive
-            comes in its place meanwhile.
+        UserError: the archive is damaged, is replaced meanwhile, has files that
+            would lie elsewhere or are too large, or the place for the files
+            cannot be written.
     """
     beside = "" if "://" in path else os.path.dirname(files.absolute(path))
     cache = os.environ.get(CACHE) or beside
@@ -127,7 +122,7 @@ def unpack(path: str) -> str:
 
 
 def _digest(path: str) -> str:
-    """Differs between archives of different content."""
+    """A short hash of an archive's size and end."""
     files.check_plain(path, "the archive")
     size = files.size(path)
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
@@ -137,7 +132,7 @@ def _digest(path: str) -> str:
 
 
 def _unpack_to(path: str, folder: str) -> None:
-    """Unpacks into a folder that is not there, which appears whole."""
+    """Unpacks into a new folder, which appears whole."""
     cache, name = os.path.split(folder)
     with contextlib.suppress(OSError):
         os.makedirs(cache, exist_ok=True)
@@ -171,7 +166,7 @@ def _write_members(path: str, folder: str) -> None:
         with tf.io.gfile.GFile(path, "rb") as file:
             members = _zip(file) if is_zip else _tar(file)
             size = 0
-            # Nothing is written of a file that is too much.
+            # A file that is too large is not begun.
             for number, (name, more, member) in enumerate(members, 1):
                 if number > MAX_FILES:
                     raise UserError(
@@ -187,13 +182,12 @@ def _write_members(path: str, folder: str) -> None:
                 target = os.path.join(folder, _safe(name, path))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 with open(target, "xb") as out:
-                    for block in iter(partial(member.read, files.BLOCK), b""):
-                        out.write(block)
+                    shutil.copyfileobj(member, out, files.BLOCK)
 
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Makes one line of whatever a damaged archive raises."""
+    """Raises UserError instead of the errors for a damaged archive."""
     try:
         yield
     except DAMAGES as error:
@@ -204,7 +198,7 @@ def _readable(path: str) -> Iterator[None]:
 
 
 def _zip(file: IO[bytes]) -> Members:
-    """The files of a zip archive; reading one to its end checks its sum."""
+    """The files of a zip archive; reading one to its end checks its CRC."""
     with zipfile.ZipFile(file) as archive:
         for info in archive.infolist():
             mode = info.external_attr >> 16
@@ -215,7 +209,7 @@ def _zip(file: IO[bytes]) -> Members:
             if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
                 raise zipfile.BadZipFile(f"{info.filename} is no plain file")
             if info.compress_type not in WAYS:
-                # Of some a header says how much memory they take.
+                # Headers of other compressions may claim gigabytes of memory.
                 raise zipfile.BadZipFile(
                     f"{info.filename} is compressed otherwise than by deflate"
                 )
@@ -224,13 +218,13 @@ def _zip(file: IO[bytes]) -> Members:
 
 
 class _Limited:
-    """A file of which only so many bytes can be read as are `left`."""
+    """A file of which only `left` bytes can be read."""
 
     def __init__(self, file: IO[bytes], left: int):
         self._file, self.left = file, left
 
     def read(self, size: int) -> bytes:
-        """As a file's; raises tarfile.TarError when that was too much."""
+        """As a file's; raises tarfile.TarError when too much was read."""
         content = self._file.read(size)
         self.left -= len(content)
         if self.left < 0:
@@ -241,7 +235,7 @@ class _Limited:
 
 
 class _Header(tarfile.TarInfo):
-    """What stands before a file of a tar archive."""
+    """A header, whose extended headers count to the archive's limit."""
 
     def _proc_member(self, archive: "_Archive") -> tarfile.TarInfo:
         """Reads on, by the header's type; Python has this to be overridden."""
@@ -253,21 +247,19 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """A tar archive, with the sum of its extended headers' squared sizes."""
-
     tarinfo = _Header
     squares = 0
 
 
 def _tar(file: IO[bytes]) -> Members:
-    """The files of a compressed tar archive, whose sum is checked after."""
+    """The files of a compressed tar archive; its CRC is checked at the end."""
     with gzip.open(file) as unpacked:
         content = _Limited(unpacked, MAX_HEADERS)
         with _Archive.open(fileobj=content, mode="r|") as archive:
             for info in archive:
                 if info.isdir():
                     continue
-                # A sparse one has less content than its size.
+                # A sparse file has less content than its size.
                 if not info.isfile() or info.issparse() or info.size < 0:
                     raise tarfile.TarError(f"{info.name} is no plain file")
                 content.left = info.size + MAX_HEADERS
@@ -279,7 +271,7 @@ def _tar(file: IO[bytes]) -> Members:
 
 
 def _safe(name: str, path: str) -> str:
-    """The name of an archive's file, which must lie within the folder."""
+    """The name of an archive's file, checked to lie within the folder."""
     parts = pathlib.PureWindowsPath(name).parts
     if not parts or ".." in parts or pathlib.PureWindowsPath(name).anchor:
         raise UserError(
@@ -290,9 +282,9 @@ def _safe(name: str, path: str) -> str:
 
 
 def resolve(path: str) -> str:
-    """The local folder of what a handle names; any other path as it is.
+    """The local folder that a handle names; any other path as it is.
 
-    A path that is there, as a file or as a checkpoint's prefix, is no handle.
+    A path of a file or a checkpoint that is there is no handle.
 
     Raises:
         UserError: the model is in no cache and cannot be fetched, or the
@@ -358,21 +350,16 @@ def _kaggle(model: str, version: Optional[str]) -> str:
 
 
 def _fetch(package: str, function: str, handle: str, advice: str) -> str:
-    """The folder that a library's function makes of a handle.
-
-    Raises:
-        UserError: there is no library, or it fails.
-    """
+    """The folder that a library's function fetches; raises as `resolve`."""
     try:
         library = importlib.import_module(package.replace("-", "_"))
-    # As tensorflow_hub beside a TensorFlow after 2.15.
+    # tensorflow_hub fails with a TensorFlow after 2.15.
     except ImportError:
         reason = f"{package}, which would fetch it, cannot be imported here"
     else:
-        fetch = getattr(library, function)
         try:
-            return fetch(handle)
-        # Whatever there may be of networks, rights and archives.
+            return getattr(library, function)(handle)
+        # Any error of networks, rights and archives.
         except Exception as error:
             reason = f"{package} cannot fetch it: {first_line(error)}"
     raise UserError(

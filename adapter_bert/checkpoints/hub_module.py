@@ -3,26 +3,26 @@
 Two kinds have been published. TensorFlow 1's (`google/bert_...`) have
 variables with Google's names, and a signature that tells the vocabulary.
 TensorFlow 2's (`tensorflow/bert_...`, `small_bert/...`) are objects with
-attributes of these names. Neither is loaded: all that is needed stands in
-their files, so that no Keras and no graph of theirs is asked for.
+attributes of these names. Their files are read, without Keras; neither graph
+is loaded.
 
 A checkpoint of objects has names like
 `variables/7/.ATTRIBUTES/VARIABLE_VALUE`; its object graph says which variables
-these are. Two generations of names are known, of version 1 of the modules on
-TF-Hub, and of version 3 and later:
+these are. Names of version 1 of the modules on TF-Hub, and of version 3 and
+later:
 
     bert_model/encoder/layer_0/self_attention_output/kernel
     transformer/layer_0/self_attention/attention_output/kernel
 
-Source: tensorflow/models, `tf1_bert_checkpoint_converter_lib.py`. Matrices of
-the attention have an axis for the heads, but in the first version: the same
-numbers in the same order.
+Matrices of the attention have an axis for the heads, except in version 1, with
+the same numbers in the same order. Source: tensorflow/models,
+`tf1_bert_checkpoint_converter_lib.py`.
 """
 
 import dataclasses
 import os
 import re
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -36,7 +36,8 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
-from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
+from adapter_bert.checkpoints.hugging_face import as_floats
+from adapter_bert.checkpoints.weights import Pretrained, Weights
 from adapter_bert.errors import UserError, first_line
 
 MODEL_FILE = "saved_model.pb"
@@ -45,32 +46,27 @@ ASSETS = "assets"
 VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
 TF1_SIGNATURE = "tokenization_info"
 TF1_ASSETS = "saved_model_assets"
-# By this number the scores of attention are multiplied.
+# The factor of the attention's scores.
 TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
 
 LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
-OURS = r"bert/encoder/layer_\1/"
+OURS, EMBEDDINGS = r"bert/encoder/layer_\1/", "bert/embeddings/"
+FIRST = "embedding_postprocessor"
 # End of a variable's name -> Google's name
 NAMES = tuple(
     (re.compile(rf"(?:^|/){pattern}$"), name)
     for pattern, name in (
-        ("word_embeddings/embeddings", "bert/embeddings/word_embeddings"),
+        ("word_embeddings/embeddings", f"{EMBEDDINGS}word_embeddings"),
+        ("position_embedding/embeddings", f"{EMBEDDINGS}position_embeddings"),
+        (f"{FIRST}/position_embeddings", f"{EMBEDDINGS}position_embeddings"),
+        ("type_embeddings/embeddings", f"{EMBEDDINGS}token_type_embeddings"),
+        (f"{FIRST}/type_embeddings", f"{EMBEDDINGS}token_type_embeddings"),
         (
-            "(?:position_embedding/embeddings|"
-            "embedding_postprocessor/position_embeddings)",
-            "bert/embeddings/position_embeddings",
-        ),
-        (
-            "(?:type_embeddings/embeddings|"
-            "embedding_postprocessor/type_embeddings)",
-            "bert/embeddings/token_type_embeddings",
-        ),
-        (
-            "(?:embeddings|embedding_postprocessor)/layer_norm/(gamma|beta)",
-            r"bert/embeddings/LayerNorm/\1",
+            f"(?:embeddings|{FIRST})/layer_norm/(gamma|beta)",
+            rf"{EMBEDDINGS}LayerNorm/\1",
         ),
         (
             rf"{LAYER}self_attention/(query|key|value)/(kernel|bias)",
@@ -100,7 +96,7 @@ NAMES = tuple(
         ("(cls/predictions/output_bias)/bias", r"\1"),
     )
 )
-# What cannot be left out, as a head can.
+# Variables that cannot be left out, as a head can.
 OF_ENCODER = re.compile(rf"embedding_projection|{LAYER}")
 # A pretraining has a pooler of its own. BERT's is there too, but not trained.
 # Source: tensorflow/models, `export_tfhub.py`, `copy_pooler_dense_to_encoder`.
@@ -111,23 +107,14 @@ STEPS = "_iterations"
 QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
 
 
-class Objects(NamedTuple):
-    """What a checkpoint of objects holds.
-
-    Attributes:
-        weights: under Google's names.
-        config: the sizes, as the shapes are; None where these do not tell the
-            number of heads.
-        do_lower_case: the whole object's value of that name, or None.
-    """
-
-    weights: Weights
-    config: Optional[BertConfig]
-    do_lower_case: Optional[bool]
-
-
-def open_objects(prefix: str, source: str) -> Objects:
+def open_objects(
+    prefix: str, source: str
+) -> Tuple[Weights, Optional[BertConfig], Optional[bool]]:
     """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
+
+    Returns:
+        The weights under Google's names; the sizes, or None where the shapes
+        do not tell the number of heads; `do_lower_case`, or None.
 
     Raises:
         UserError: it is damaged, or holds no BERT of the known names.
@@ -142,8 +129,9 @@ def open_objects(prefix: str, source: str) -> Objects:
         graph = TrackableObjectGraph.FromString(reader.tensor(GRAPH))
         keys = _google_names(graph, source)
         raw = {name: reader.shapes[key] for name, key in keys.items()}
-        lower = _child(graph, "do_lower_case")
-        do_lower_case = bool(reader.tensor(lower)) if lower else None
+        node, lower = _children(graph).get(LOWER_CASE), None
+        if node is not None and node.attributes:
+            lower = bool(reader.tensor(node.attributes[0].checkpoint_key))
     heads = raw.get(QUERY, ())
     if len(heads) not in (2, 3):
         raise UserError(
@@ -163,7 +151,7 @@ def open_objects(prefix: str, source: str) -> Objects:
         return value.reshape(shapes[name])
 
     known = config if len(heads) == 3 else None
-    return Objects(Weights(source, shapes, read), known, do_lower_case)
+    return Weights(source, shapes, read), known, lower
 
 
 def _config_of(
@@ -173,11 +161,8 @@ def _config_of(
 
     Dropout and activation are what all of Google's have: 0.1, gelu.
     """
-    layers = {
-        int(match.group(1))
-        for match in map(re.compile(r"bert/encoder/layer_(\d+)/").match, shapes)
-        if match
-    }
+    scope = "bert/encoder/layer_"
+    layers = {n.split("/")[2] for n in shapes if n.startswith(scope)}
 
     def size(name: str, axis: int) -> int:
         shape = shapes.get(name, ())
@@ -229,13 +214,11 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
     return keys
 
 
-def _without_optimizers(
-    graph: TrackableObjectGraph,
-) -> List[int]:
-    """The nodes that are a model's, as those of a training's checkpoint.
+def _without_optimizers(graph: TrackableObjectGraph) -> List[int]:
+    """The nodes of a model in a training's checkpoint.
 
-    Slots of optimizers have the names of the variables that they belong to.
-    Those of newer optimizers are their children, those of older ones nobody's.
+    Slots of optimizers have the names of their variables. Slots of newer
+    optimizers are children of theirs, slots of older ones of no node.
     """
     left = [0] if graph.nodes else []
     found = set(left)
@@ -268,13 +251,10 @@ def _without_heads(name: str, shape: Shape) -> Shape:
     return (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
 
 
-def _child(graph: TrackableObjectGraph, name: str) -> Optional[str]:
-    """The key of a variable that the whole module has by a name."""
-    for child in graph.nodes[0].children if graph.nodes else ():
-        if child.local_name == name:
-            for attribute in graph.nodes[child.node_id].attributes:
-                return attribute.checkpoint_key
-    return None
+def _children(graph) -> Dict[str, Any]:
+    """The nodes that the whole object of an object graph has by name."""
+    children = graph.nodes[0].children if graph.nodes else ()
+    return {c.local_name: graph.nodes[c.node_id] for c in children}
 
 
 def open_module(path: str) -> Pretrained:
@@ -294,18 +274,26 @@ def open_module(path: str) -> Pretrained:
     prefix = os.path.join(folder, CHECKPOINT)
     if not files.exists(prefix + ".index"):
         raise UserError(f"{path} holds no BERT: it has no variables")
-    # Of TensorFlow 1's two, one is for training.
+    # TensorFlow 1's modules have another graph for training.
     graph = min(model.meta_graphs, key=lambda g: len(g.meta_info_def.tags))
     try:
         if graph.HasField("object_graph_def"):
             weights, config, lower = open_objects(prefix, path)
-            vocabulary = _tf2_vocabulary(graph)
+            node = _children(graph.object_graph_def).get(VOCABULARY)
+            vocabulary = ""
+            if node is not None and node.HasField("asset"):
+                number = node.asset.asset_file_def_index
+                vocabulary = graph.asset_file_def[number].filename
         else:
             weights = dataclasses.replace(open_tensorflow(prefix), source=path)
-            config = _tf1_config(graph, weights)
-            vocabulary, lower = _tf1_vocabulary(graph), _tf1_lower_case(graph)
-    except (DecodeError, IndexError, TypeError, ValueError) as error:
-        # What a whole one's numbers and names lead to is there.
+            config, vocabulary, lower = _read_tf1(graph, weights)
+    except (
+        DecodeError,
+        IndexError,
+        OverflowError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     if os.path.basename(vocabulary) != vocabulary:
         raise UserError(
@@ -317,66 +305,39 @@ def open_module(path: str) -> Pretrained:
     return Pretrained(path, folder, weights, config, vocabulary, lower)
 
 
-def _tf2_vocabulary(graph: meta_graph_pb2.MetaGraphDef) -> str:
-    """The name of the asset that the module has as `vocab_file`, or ""."""
-    nodes = graph.object_graph_def.nodes
-    for child in nodes[0].children if nodes else ():
-        node = nodes[child.node_id]
-        if child.local_name == VOCABULARY and node.HasField("asset"):
-            asset = graph.asset_file_def[node.asset.asset_file_def_index]
-            return asset.filename
-    return ""
-
-
-def _tf1_vocabulary(graph: meta_graph_pb2.MetaGraphDef) -> str:
-    """The name of the asset that the signature gives as `vocab_file`, or ""."""
-    output = graph.signature_def[TF1_SIGNATURE].outputs[VOCABULARY]
-    for packed in graph.collection_def[TF1_ASSETS].any_list.value:
-        asset = meta_graph_pb2.AssetFileDef()
-        packed.Unpack(asset)
-        if asset.tensor_info.name == output.name:
-            return asset.filename
-    return ""
-
-
-def _tf1_lower_case(graph: meta_graph_pb2.MetaGraphDef) -> Optional[bool]:
-    """The constant that the signature gives as `do_lower_case`, or None."""
-    name = graph.signature_def[TF1_SIGNATURE].outputs[LOWER_CASE].name
-    value = _constants(graph).get(name.split(":")[0])
-    return None if value is None else bool(_number(value))
-
-
-def _tf1_config(
+def _read_tf1(
     graph: meta_graph_pb2.MetaGraphDef, weights: Weights
-) -> Optional[BertConfig]:
-    """The sizes; None if the graph does not tell the number of heads."""
-    sizes = _config_of(weights.shapes, 1, weights.source)
-    value = _constants(graph).get(TF1_SCALE)
-    scale = 0.0 if value is None else float(_number(value))
-    if not 0 < scale <= 1:
-        return None
-    head_size = round(scale**-2)
-    is_whole = abs(scale**-2 - head_size) < 1e-3 * head_size
-    if not is_whole or sizes.hidden_size % head_size:
-        return None
-    heads = sizes.hidden_size // head_size
-    return dataclasses.replace(sizes, num_attention_heads=heads)
+) -> Tuple[Optional[BertConfig], str, Optional[bool]]:
+    """Sizes, name of the vocabulary, and `do_lower_case` of TensorFlow 1's.
 
-
-def _number(value: tensor_pb2.TensorProto) -> np.ndarray:
-    """The value of a constant, which must be a single number."""
-    if value.tensor_shape.dim:
-        # A shape that a few bytes can claim would be filled up.
-        raise ValueError("a constant is no single number")
-    return tf.make_ndarray(value)
-
-
-def _constants(
-    graph: meta_graph_pb2.MetaGraphDef,
-) -> Dict[str, tensor_pb2.TensorProto]:
-    """The value of every constant of a graph, by name."""
-    return {
+    The sizes are None if the graph does not tell the number of heads.
+    """
+    constants: Dict[str, tensor_pb2.TensorProto] = {
         node.name: node.attr["value"].tensor
         for node in graph.graph_def.node
         if node.op == "Const"
     }
+
+    def number(name: str) -> Optional[np.ndarray]:
+        value = constants.get(name)
+        if value is not None and value.tensor_shape.dim:
+            # `make_ndarray` would fill a shape that a few bytes can claim.
+            raise ValueError("a constant is no single number")
+        return None if value is None else tf.make_ndarray(value)
+
+    sizes = _config_of(weights.shapes, 1, weights.source)
+    config, scale = None, number(TF1_SCALE)
+    if scale is not None and 0 < scale <= 1:
+        head_size = round(float(scale) ** -2)
+        heads, rest = divmod(sizes.hidden_size, head_size)
+        if not rest and abs(scale**-2 - head_size) < 1e-3 * head_size:
+            config = dataclasses.replace(sizes, num_attention_heads=heads)
+    outputs = graph.signature_def[TF1_SIGNATURE].outputs
+    assets = {}
+    for packed in graph.collection_def[TF1_ASSETS].any_list.value:
+        asset = meta_graph_pb2.AssetFileDef()
+        packed.Unpack(asset)
+        assets.setdefault(asset.tensor_info.name, asset.filename)
+    vocabulary = assets.get(outputs[VOCABULARY].name, "")
+    lower = number(outputs[LOWER_CASE].name.split(":")[0])
+    return config, vocabulary, None if lower is None else bool(lower)

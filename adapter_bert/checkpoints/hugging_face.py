@@ -12,72 +12,63 @@ import numpy as np
 import safetensors
 
 from adapter_bert import files
-from adapter_bert.checkpoints.weights import (
-    UNREADABLE_TENSORS,
-    Weights,
-    as_floats,
-)
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 
-# Of models that have more than the encoder.
+# Errors of safetensors for a file that is damaged, or has a shape that no array
+# can have, or a type that numpy lacks.
+UNREADABLE_TENSORS = (
+    safetensors.SafetensorError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+# Prefixes of names in models that have more than the encoder.
 PREFIXES = ("bert.", "roberta.")
 # Ends of a Hugging Face name -> ends of Google's.
 DENSE = {"weight": "kernel", "bias": "bias"}
 LAYER_NORM = {"(?:weight|gamma)": "gamma", "(?:bias|beta)": "beta"}
 OUTPUT = {"weight": "weights", "bias": "bias"}
+LAYER = r"encoder\.layer\.(\d+)\.(.*)"
+# RoBERTa calls the head of masked words `lm_head`.
+TRANSFORM = r"(?:cls\.predictions\.transform|lm_head)\.dense"
+TRANSFORM_NORM = (
+    r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
+)
+# Beginning of a Hugging Face name, Google's name, and the ends of both.
+SCOPES = (
+    (r"embeddings\.LayerNorm", "bert/embeddings/LayerNorm/{}", LAYER_NORM),
+    (
+        rf"{LAYER}\.LayerNorm",
+        r"bert/encoder/layer_\1/\2/LayerNorm/{}",
+        LAYER_NORM,
+    ),
+    (LAYER, r"bert/encoder/layer_\1/\2/{}", DENSE),
+    (r"pooler\.dense", "bert/pooler/dense/{}", DENSE),
+    # RoBERTa's head of texts has two layers.
+    (r"classifier\.dense", "hidden_{}_0", OUTPUT),
+    (r"classifier(?:\.out_proj)?", "output_{}", OUTPUT),
+    (r"cls\.seq_relationship", "cls/seq_relationship/output_{}", OUTPUT),
+    ("qa_outputs", "cls/squad/output_{}", OUTPUT),
+    (TRANSFORM, "cls/predictions/transform/dense/{}", DENSE),
+    (TRANSFORM_NORM, "cls/predictions/transform/LayerNorm/{}", LAYER_NORM),
+)
 # Hugging Face name -> Google's name
 HUGGING_FACE_NAMES = (
     (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1"),
     *(
         (rf"{theirs}\.{end}", ours.format(our_end))
-        for theirs, ours, ends in (
-            (
-                r"embeddings\.LayerNorm",
-                "bert/embeddings/LayerNorm/{}",
-                LAYER_NORM,
-            ),
-            (
-                r"encoder\.layer\.(\d+)\.(.*)\.LayerNorm",
-                r"bert/encoder/layer_\1/\2/LayerNorm/{}",
-                LAYER_NORM,
-            ),
-            (
-                r"encoder\.layer\.(\d+)\.(.*)",
-                r"bert/encoder/layer_\1/\2/{}",
-                DENSE,
-            ),
-            (r"pooler\.dense", "bert/pooler/dense/{}", DENSE),
-            # RoBERTa's head of texts has two layers.
-            (r"classifier\.dense", "hidden_{}_0", OUTPUT),
-            (r"classifier(?:\.out_proj)?", "output_{}", OUTPUT),
-            (
-                r"cls\.seq_relationship",
-                "cls/seq_relationship/output_{}",
-                OUTPUT,
-            ),
-            ("qa_outputs", "cls/squad/output_{}", OUTPUT),
-            # RoBERTa calls the same head `lm_head`.
-            (
-                r"(?:cls\.predictions\.transform|lm_head)\.dense",
-                "cls/predictions/transform/dense/{}",
-                DENSE,
-            ),
-            (
-                r"(?:cls\.predictions\.transform\.LayerNorm"
-                r"|lm_head\.layer_norm)",
-                "cls/predictions/transform/LayerNorm/{}",
-                LAYER_NORM,
-            ),
-        )
+        for theirs, ours, ends in SCOPES
         for end, our_end in ends.items()
     ),
-    # The product's other part, `decoder.weight`, is the word embeddings.
+    # `decoder.weight`, the head's matrix, is the word embeddings.
     (
         r"(?:cls\.predictions|lm_head)\.(?:decoder\.)?bias",
         "cls/predictions/output_bias",
     ),
 )
-# Google's name -> Hugging Face's, of what is not named by the same parts
+# Google's name -> Hugging Face's, where their parts have other names
 HEADS = {
     "output_weights": "classifier.weight",
     "output_bias": "classifier.bias",
@@ -87,8 +78,8 @@ HEADS = {
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
     "cls/predictions/output_bias": "cls.predictions.bias",
 }
-# What a head gives, as tasks have it -> transformers' class of a BERT with such
-# a head, and its `problem_type`.
+# Kind of a head -> transformers' class of a BERT with such a head, and its
+# `problem_type`.
 TEXTS = "BertForSequenceClassification"
 HEAD_CLASSES = {
     "classification": (TEXTS, "single_label_classification"),
@@ -102,7 +93,7 @@ HEAD_CLASSES = {
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()
 )
-# Bytes, as float32, that are read of a file before it is opened anew.
+# Bytes, as float32, that are read before a file is opened anew.
 HELD = 2**20
 LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
 
@@ -142,11 +133,9 @@ def hugging_face_name(name: str) -> Optional[Tuple[str, bool]]:
 
 
 def describe_head(kind: str, labels: Sequence[str]) -> Dict[str, Any]:
-    """What a config says of a head, as transformers call it.
+    """Fields of a head of a kind of `HEAD_CLASSES` in transformers' config.
 
-    Args:
-        kind: of `HEAD_CLASSES`.
-        labels: of the outputs, in their order; none if these have none.
+    `labels` are those of the outputs, in order, if these have any.
     """
     name, problem = HEAD_CLASSES[kind]
     found: Dict[str, Any] = {"architectures": [name]}
@@ -162,14 +151,14 @@ def describe_head(kind: str, labels: Sequence[str]) -> Dict[str, Any]:
 
 
 def kind_of_head(config: Mapping[str, Any]) -> str:
-    """What the head of a config gives: of `HEAD_CLASSES`, or "" if unknown.
+    """The kind of a config's head in `HEAD_CLASSES`, or "" if unknown.
 
-    A model for texts whose `problem_type` nobody has named may be of any kind.
+    A model for texts without a `problem_type` may be of any kind.
     """
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     for kind, (known, problem) in HEAD_CLASSES.items():
-        # As of a RoBERTa's.
+        # RoBERTa's class ends alike.
         end = known.removeprefix("Bert")
         if str(name).endswith(end) and config.get("problem_type") == problem:
             return kind
@@ -177,7 +166,7 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
 
 
 def pickle_advice(pickle: str, target: str) -> str:
-    """Why a file of PyTorch's is not read, and the line that converts it."""
+    """Why a pickle of PyTorch is not read, and the line that converts it."""
     return (
         f"{pickle} is a pickle, which can run any program when it is read; "
         "convert it where PyTorch is: python -c 'import sys, torch; from "
@@ -188,49 +177,30 @@ def pickle_advice(pickle: str, target: str) -> str:
     )
 
 
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """Real numbers as float32; raises TypeError for other types."""
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Too large numbers become infinite; callers check for that.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
+
+
 def _which(path: str) -> Tuple[int, ...]:
     """Tells a file from one that takes its place."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class _Opened:
-    """A safetensors file that is opened anew from time to time.
-
-    Left open, all that was read would stay in the process's memory. Opened for
-    each tensor, a file of many small ones would take long: the whole header is
-    read each time. Whoever reads holds `lock`; several threads may want to.
-    """
-
-    def __init__(self, path: str):
-        self.lock = threading.Lock()
-        self._path = path
-        self._held = contextlib.ExitStack()
-        self._file: Any = None
-        self._read = 0
-
-    def open(self) -> Any:
-        """What safetensors reads tensors from; raises its errors."""
-        if self._file is None:
-            opened = safetensors.safe_open(self._path, framework="np")
-            self._file, self._read = self._held.enter_context(opened), 0
-        return self._file
-
-    def note(self, size: int) -> None:
-        """Says how many bytes, as float32, were read; after many it closes."""
-        self._read += size
-        if self._read >= HELD:
-            self._file = None
-            self._held.close()
-
-
 def open_safetensors(path: str, translate: bool) -> Weights:
     """Opens a safetensors file.
 
+    A file that stays open keeps all that was read in memory, and opening it
+    reads the whole header. So the file is opened anew after some megabytes.
+
     Args:
         path: of the file.
-        translate: whether its names are Hugging Face's; else they are
-            Google's already.
+        translate: whether its names are Hugging Face's, else Google's.
 
     Raises:
         UserError: the file is missing, damaged, of another kind, no plain
@@ -258,13 +228,18 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         target, transposed = google_name(name) if translate else (name, False)
         if target:
             sources[target] = (name, transposed)
-    held = _Opened(path)
+    # Several threads may read.
+    lock, held = threading.Lock(), contextlib.ExitStack()
+    file, left = None, 0
 
     def read(name: str) -> np.ndarray:
+        nonlocal file, left
         source, transposed = sources[name]
         try:
-            with held.lock:
-                file = held.open()
+            with lock:
+                if file is None:
+                    to_read = safetensors.safe_open(path, framework="np")
+                    file, left = held.enter_context(to_read), HELD
                 if _which(path) != opened:
                     raise UserError(
                         f"{path} has changed since it was opened; start the "
@@ -274,7 +249,10 @@ def open_safetensors(path: str, translate: bool) -> Weights:
                 if translate and value.dtype.kind in "biu":
                     raise TypeError("whole numbers, as of a quantized model")
                 value = as_floats(value)
-                held.note(value.nbytes)
+                left -= value.nbytes
+                if left <= 0:
+                    file = None
+                    held.close()
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
@@ -290,5 +268,5 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         name: found[source][::-1] if transposed else found[source]
         for name, (source, transposed) in sources.items()
     }
-    # Hugging Face's `gelu` is the error function, whatever its config says.
+    # Hugging Face's `gelu` is the error function.
     return Weights(path, shapes, read, "gelu_erf" if translate else "gelu")

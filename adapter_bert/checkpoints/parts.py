@@ -1,4 +1,4 @@
-"""The values of trained adapters that are parts of another method."""
+"""The values of trained adapters that are parts of a composition."""
 
 import contextlib
 import dataclasses
@@ -17,7 +17,7 @@ from adapter_bert.methods.base import CHANGES, PARTS, changed_by
 
 
 def adapter_in(folder: str) -> Optional[str]:
-    """The folder of an adapter, where that of its run may be named; or None."""
+    """The folder of an adapter, given that or its run's folder; or None."""
     for path in (folder, os.path.join(folder, "adapter")):
         if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
             return path
@@ -25,7 +25,7 @@ def adapter_in(folder: str) -> Optional[str]:
 
 
 def adapters_in(folder: str) -> Dict[str, str]:
-    """The adapters that lie in a folder, or their runs: folders by name."""
+    """Folders of the adapters, or of their runs, in a folder, by name."""
     names = files.folders(folder) if files.is_folder(folder) else []
     found = {
         name: adapter_in(os.path.join(folder, name))
@@ -36,31 +36,30 @@ def adapters_in(folder: str) -> Dict[str, str]:
 
 
 def places(folder: str) -> List[str]:
-    """Where an adapter's parts may lie: around it, and as it was trained."""
+    """Folders for an adapter's parts: around it, and where it was trained."""
     around = os.path.dirname(files.absolute(folder))
     lay = run_record.places_of_parts(around).values()
     return list(dict.fromkeys([around, *map(os.path.dirname, lay)]))
 
 
 def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """The parts that an adapter names and does not hold: SHA-256 by name."""
+    """Parts that an adapter names but does not hold: SHA-256 by name."""
     return {} if config.get("carries_parts") else config.get("parts") or {}
 
 
 def as_part(
     name: str, artifact: Artifact, base: Weights, own: Mapping[str, Shape]
 ) -> Weights:
-    """An adapter's weights as the ones of a part.
+    """An adapter's weights by the names that they have in a composition.
 
     Args:
         name: of the part.
         artifact: the adapter, read with its base.
         base: the pretrained model.
-        own: BERT's own variables, shape by name.
+        own: shapes of BERT's own variables by name.
 
     Returns:
-        Its variables by the names that a composition has for them; of BERT's
-        own variables the changes, float32.
+        The adapter's variables; changes of BERT's own variables, float32.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
 
@@ -79,10 +78,9 @@ def as_part(
 def _renamed(
     weights: Weights, original: Mapping[str, str], own: Mapping[str, Shape]
 ) -> Weights:
-    """A part's weights by new names, of old ones by `original`.
+    """A part's weights by new names; `original` has the old ones.
 
-    Of a part that was trained without a pooler there is no change of the
-    pooler, but zeros.
+    A part that was trained without a pooler changes the pooler by zeros.
     """
     shapes = {name: weights.shapes[old] for name, old in original.items()}
     scopes = {
@@ -104,7 +102,7 @@ def _renamed(
 
 
 def join(several: Iterable[Weights]) -> Optional[Weights]:
-    """All of some weights, of which no two have a name; None for none."""
+    """Weights of different names in one; None for none."""
     of = {name: weights for weights in several for name in weights.shapes}
     if not of:
         return None
@@ -121,14 +119,13 @@ def complete(
     base: Weights,
     own: Mapping[str, Shape],
 ) -> Artifact:
-    """An adapter with the parts that it names and does not hold.
+    """An adapter with the parts that it names but does not hold.
 
     Args:
         artifact: the adapter.
-        libraries: folders of adapters, in which these are looked for by their
-            SHA-256.
+        libraries: folders in which adapters are looked for by SHA-256.
         base: the pretrained model.
-        own: BERT's own variables, shape by name.
+        own: shapes of BERT's own variables by name.
 
     Raises:
         UserError: a part is nowhere, is damaged, or is replaced meanwhile.
@@ -139,16 +136,10 @@ def complete(
     located = _locate(needed, artifact.weights.source, libraries)
     found = [artifact.weights]
     for name, (folder, held) in located.items():
-        sha256 = needed[name]
         read = adapter_artifact.read(folder, base)
-        of_parts = read.config.get("parts", {})
-        check_same(
-            folder,
-            sha256,
-            of_parts.get(held) if held else read.config["sha256"],
-        )
+        hashes = {**read.config.get("parts", {}), "": read.config["sha256"]}
+        check_same(folder, needed[name], hashes.get(held))
         if held:
-            # The name that the part has in what carries it.
             scope = f"{PARTS}{held}/"
             original = {
                 f"{PARTS}{name}/{key[len(scope) :]}": key
@@ -166,7 +157,7 @@ def complete(
 
 
 def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
-    """Checks that the parts are whole that an adapter does not hold.
+    """Reads the parts that an adapter does not hold.
 
     Parts are looked for in `libraries`, and around the adapter.
 
@@ -183,11 +174,7 @@ def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
 def _locate(
     needed: Mapping[str, str], source: str, libraries: Iterable[str]
 ) -> Dict[str, Tuple[str, str]]:
-    """Where the parts are that `source` needs, by name; as of `by_hash`.
-
-    Raises:
-        UserError: one is nowhere.
-    """
+    """Places as of `by_hash` of the parts that `source` needs, by name."""
     libraries = list(dict.fromkeys(filter(None, libraries)))
     known = by_hash(libraries) if needed else {}
     for name, sha256 in needed.items():
@@ -204,11 +191,7 @@ def _locate(
 
 
 def check_same(folder: str, expected: str, found: Optional[str]) -> None:
-    """Compares the SHA-256 of an adapter that was read with the chosen one's.
-
-    Raises:
-        UserError: another process has put another one in its place.
-    """
+    """Raises UserError if an adapter that was read has another SHA-256."""
     if found != expected:
         raise UserError(
             f"the adapter in {folder} was replaced while it was read; start "
@@ -219,22 +202,22 @@ def check_same(folder: str, expected: str, found: Optional[str]) -> None:
 def by_hash(
     libraries: Iterable[str], without: str = ""
 ) -> Dict[str, Tuple[str, str]]:
-    """Where adapters are, by their SHA-256.
+    """Places of adapters by their SHA-256.
 
     Args:
         libraries: folders of adapters, or of their runs.
-        without: the folder of one that is passed over.
+        without: folder of an adapter that is passed over.
 
     Returns:
-        The folder of an adapter, and the name of the one that is meant if that
-        is a part which the other one carries.
+        The folder of the adapter, and ""; or the folder of one that carries it
+        as a part, and the part's name.
     """
     found: Dict[str, Tuple[str, str]] = {}
     for library in libraries:
         for folder in adapters_in(library).values():
             if folder == without:
                 continue
-            # What is damaged is none that is looked for.
+            # Damaged ones are passed over.
             with contextlib.suppress(UserError, KeyError):
                 config = adapter_artifact.read_config(folder)
                 found[config["sha256"]] = folder, ""

@@ -5,12 +5,21 @@ finds modules by the ends of their names, or by patterns of whole names, and may
 give each matrix an update of another rank.
 """
 
-import dataclasses
-import functools
 import itertools
 import os
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -36,89 +45,34 @@ from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import TARGETS, Lora
 from adapter_bert.tasks.text_task import POOLED, SPANS
 
-
-@dataclasses.dataclass(frozen=True)
-class Factors:
-    """The update `alpha / rank x A B` of a matrix.
-
-    Attributes:
-        down: A, float32 [inputs, rank].
-        up: B, float32 [rank, outputs].
-        alpha: of the scale.
-    """
-
-    down: np.ndarray
-    up: np.ndarray
-    alpha: float
-
-    @property
-    def rank(self) -> int:
-        """Of the update."""
-        return self.down.shape[1]
-
-
-def to_method(
-    found: Mapping[Tuple[int, str], Factors], config: BertConfig, source: str
-) -> Tuple[Lora, Dict[str, np.ndarray]]:
-    """The method and the variables of some updates.
-
-    Updates of several ranks or scales, or of some layers only, are made equal:
-    zeros are added, which change nothing, and the scale goes into B.
-
-    Args:
-        found: by layer and name of `adapter_bert.methods.lora.TARGETS`.
-        config: of the BERT.
-        source: the file, for messages.
-
-    Raises:
-        UserError: there is no update, or one is of no rank or of a matrix of
-            another shape.
-    """
-    if not found:
-        raise UserError(f"{source} holds no update of any matrix")
-    targets = [name for name in TARGETS if any(t == name for _, t in found)]
-    places = [
-        (layer, target)
-        for layer in range(config.num_hidden_layers)
-        for target in targets
-    ]
-    ranks = {f.rank for f in found.values()}
-    alphas = {f.alpha for f in found.values()}
-    alike = set(places) == set(found) and len(ranks) == len(alphas) == 1
-    rank = max(ranks)
-    alpha = alphas.pop() if alike else float(rank)
-    shapes = list_variables(config)
-    scopes = {
-        (layer, target): f"bert/encoder/layer_{layer}/{TARGETS[target]}"
-        for layer, target in places
-    }
-    # Before room is made for what the file says.
-    for place, own in found.items():
-        scope = scopes[place]
-        inputs, outputs = shapes[f"{scope}/kernel"]
-        is_right = own.down.shape == (inputs, own.rank)
-        is_right &= own.up.shape == (own.rank, outputs)
-        if not is_right or not own.rank:
-            raise UserError(
-                f"{source}: the update of {scope} is {own.down.shape} times "
-                f"{own.up.shape}, expected ({inputs}, r) times (r, {outputs}), "
-                "r above 0; is it the adapter of another BERT?"
-            )
-    values = {}
-    for place, scope in scopes.items():
-        inputs, outputs = shapes[f"{scope}/kernel"]
-        down = np.zeros((inputs, rank), np.float32)
-        up = np.zeros((rank, outputs), np.float32)
-        if place in found:
-            own = found[place]
-            scale = 1.0 if alike else own.alpha / own.rank
-            down[:, : own.rank] = own.down
-            up[: own.rank] = np.float32(scale) * own.up
-        values[f"{scope}/lora_a"], values[f"{scope}/lora_b"] = down, up
-    method = Lora(rank=rank, alpha=float(alpha), targets=",".join(targets))
-    return method, values
-
-
+CONFIG_FILE = "adapter_config.json"
+# A key that only this program's descriptions have.
+MARK = "peft_type"
+WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+CONFIG = {
+    "peft_type": str,
+    "task_type?": str,
+    "r?": int,
+    "lora_alpha?": float,
+    "use_rslora?": bool,
+    "alpha_pattern?": dict,
+    "alpha_pattern?.*": float,
+    "rank_pattern?": dict,
+    "rank_pattern?.*": int,
+    "modules_to_save?": list,
+    "peft_version?": str,
+}
+# The adapter's own name within names of a state_dict.
+ADAPTER_NAME = re.compile(
+    r"(\.lora_[AB])\.[^.]+(?=\.weight$)|(\.ia3_l)\.[^.]+$"
+    r"|\.modules_to_save\.[^.]+(?=\.)"
+)
+SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
+# Kind of a task -> tensors of its head.
+HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
+# Initializations that leave BERT's matrices as they are; from others, as
+# `pissa`, peft takes what the update began with.
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 # In front of a module's name, in the names of its tensors.
 ROOT = "base_model.model."
 # What peft takes for BERT where `target_modules` is null.
@@ -131,21 +85,99 @@ ALL_LINEAR = "all-linear"
 MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 
 
-def _check_saved(
-    described: Mapping[str, Any],
-    tensors: Sequence[str],
-    config: BertConfig,
-    path: str,
-) -> None:
-    """Refuses `modules_to_save` that name modules of BERT's without tensors."""
+class Factors(NamedTuple):
+    """The update `alpha / rank x A B` of a matrix.
+
+    Attributes:
+        down: A, float32 [inputs, rank].
+        up: B, float32 [rank, outputs].
+        alpha: of the scale.
+    """
+
+    down: np.ndarray
+    up: np.ndarray
+    alpha: float
+
+
+def to_method(
+    found: Mapping[Tuple[int, str], Factors], config: BertConfig, source: str
+) -> Tuple[Lora, Dict[str, np.ndarray]]:
+    """The method and the variables of some updates.
+
+    Updates of several ranks or scales, or of some layers only, are made equal:
+    zeros are added, which change nothing, and the scale goes into B.
+
+    Args:
+        found: updates by layer and name of `adapter_bert.methods.lora.TARGETS`.
+        config: of the BERT.
+        source: the file, for messages.
+
+    Raises:
+        UserError: there is no update, or one is of no rank or of a matrix of
+            another shape.
+    """
+    if not found:
+        raise UserError(f"{source} holds no update of any matrix")
+    targets = [name for name in TARGETS if any(t == name for _, t in found)]
+    scopes = {
+        (layer, target): f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+        for layer in range(config.num_hidden_layers)
+        for target in targets
+    }
+    shapes = list_variables(config)
+    # Before room is made for what the file says.
+    for place, (down, up, _) in found.items():
+        inputs, outputs = shapes[f"{scopes[place]}/kernel"]
+        rank = down.shape[1]
+        if not rank or (*down.shape, *up.shape) != (
+            inputs,
+            rank,
+            rank,
+            outputs,
+        ):
+            raise UserError(
+                f"{source}: the update of {scopes[place]} is {down.shape} "
+                f"times {up.shape}, expected ({inputs}, r) times (r, "
+                f"{outputs}), r above 0; is it the adapter of another BERT?"
+            )
+    ranks = {len(up) for _, up, _ in found.values()}
+    alphas = {alpha for *_, alpha in found.values()}
+    alike = set(scopes) == set(found) and len(ranks) == len(alphas) == 1
+    rank = max(ranks)
+    values = {}
+    for place, scope in scopes.items():
+        inputs, outputs = shapes[f"{scope}/kernel"]
+        values[f"{scope}/lora_a"] = a = np.zeros((inputs, rank), np.float32)
+        values[f"{scope}/lora_b"] = b = np.zeros((rank, outputs), np.float32)
+        if place in found:
+            down, up, alpha = found[place]
+            a[:, : len(up)] = down
+            b[: len(up)] = up if alike else np.float32(alpha / len(up)) * up
+    alpha = alphas.pop() if alike else float(rank)
+    return Lora(rank=rank, alpha=alpha, targets=",".join(targets)), values
+
+
+class _Adapter(NamedTuple):
+    """An adapter's description at a path, its tensors, and its BERT."""
+
+    described: Dict[str, Any]
+    tensors: Tensors
+    config: BertConfig
+    path: str
+
+
+def _check_saved(adapter: _Adapter) -> None:
+    """Refuses `modules_to_save` that name modules of BERT without tensors."""
+    described, tensors, config, path = adapter
     modules = set()
     for variable in list_variables(config):
         parts = variable.replace("/layer_", "/layer/").split("/")
-        modules.update(".".join(parts[: n + 1]) for n in range(len(parts)))
+        modules.update(itertools.accumulate(parts, "{}.{}".format))
     for name in described.get("modules_to_save") or ():
         for module in modules:
             if module.endswith(str(name)) and not any(
-                tensor.startswith(f"{ROOT}{module}.") for tensor in tensors
+                tensor.startswith(f"{ROOT}{module}.")
+                for tensor in tensors.names
             ):
                 raise UserError(
                     f"{path}: modules_to_save names {str(name)[:80]!r}, a "
@@ -160,14 +192,10 @@ def _targeted(
     """The modules that a description names, as peft finds them.
 
     Source: peft, `check_target_module_exists`.
-
-    Raises:
-        UserError: none is named, or in a way that cannot be followed.
     """
-    kind = described["peft_type"]
     targets = described.get("target_modules")
     if targets is None:
-        targets = TARGETS_OF_BERT[kind]
+        targets = TARGETS_OF_BERT[described["peft_type"]]
     if isinstance(targets, str) and targets.lower() == ALL_LINEAR:
         targets = "(.*)"
     found = _named(targets, "target_modules", modules, path)
@@ -194,18 +222,14 @@ def _targeted(
         _check_patterns(patterns, "layers_pattern", path)
         whole = "|".join(rf"(?:.*\.)?(?:{pattern})" for pattern in patterns)
         within = _matches(rf"(?:{whole})\.\d+\..*", modules, path)
-        numbers = {
-            module: int(re.search(r"\.(\d+)\.", module)[1])
+        chosen = {
+            module
             for module in itertools.compress(modules, within)
+            if int(re.search(r"\.(\d+)\.", module)[1]) in layers
         }
         # A whole name stands for itself, in any layer.
-        found = {
-            module
-            for module in found
-            if module in targets
-            or module in numbers
-            and numbers[module] in layers
-        }
+        chosen.update(module for module in found if module in targets)
+        found &= chosen
     found -= left_out
     if not found:
         raise UserError(
@@ -213,15 +237,8 @@ def _targeted(
             "limits names no matrix of this BERT; is it of another model?"
         )
     if not isinstance(targets, str):
-        _warn_of_idle(
-            (
-                end
-                for end in targets
-                if not any(f".{m}".endswith(f".{end}") for m in found)
-            ),
-            "target_modules",
-            path,
-        )
+        idle = [end for end in targets if not _ending(found, [end])]
+        _warn_of_idle(idle, "target_modules", path)
     return found
 
 
@@ -230,31 +247,33 @@ def _named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
     if isinstance(names, str):
         return set(itertools.compress(modules, _matches(names, modules, path)))
     if isinstance(names, (list, tuple)):
-        return {
-            module
-            for module in modules
-            if any(f".{module}".endswith(f".{end}") for end in names)
-        }
+        return _ending(modules, names)
     raise UserError(f"{path}: {key} is {names!r}, expected a pattern or a list")
 
 
-def _warn_of_idle(names: Iterable[Any], key: str, path: str) -> None:
-    """Says which names or patterns of a field act on nothing."""
-    idle = ", ".join(repr(name) for name in names)
-    if idle:
+def _ending(modules: Iterable[str], ends: Iterable[Any]) -> Set[str]:
+    """The modules whose last names are one of `ends`."""
+    ends = tuple(f".{end}" for end in ends)
+    return {module for module in modules if f".{module}".endswith(ends)}
+
+
+def _warn_of_idle(names: Sequence[Any], key: str, path: str) -> None:
+    """Logs the names or patterns of a field that act on nothing."""
+    if names:
+        idle = ", ".join(map(repr, names))
         logging.warning(
             "%s: in %s these act on no module: %s", path, key, idle[:200]
         )
 
 
 def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
-    """Whether a pattern of a description is that of each whole text.
+    """Whether a pattern matches each whole text.
 
-    TensorFlow's engine (RE2) takes time in proportion to both. Python's could
-    take for ever with a bad pattern.
+    RE2, TensorFlow's engine, takes linear time. Python's engine could take
+    exponential time.
     """
     try:
-        # What is under `tf.strings` keeps all patterns in memory.
+        # Functions of `tf.strings` keep all patterns in memory.
         found = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
     except tf.errors.OpError as error:
         raise UserError(
@@ -265,7 +284,7 @@ def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
 
 
 def _check_patterns(patterns: Any, key: str, path: str) -> None:
-    """Refuses patterns that are too many, or that may take long."""
+    """Refuses too many patterns, and those that may take long."""
     if not isinstance(patterns, list):
         raise UserError(f"{path}: {key} is {patterns!r}, expected a list")
     if len(patterns) > MOST_PATTERNS:
@@ -274,7 +293,7 @@ def _check_patterns(patterns: Any, key: str, path: str) -> None:
             f"{MOST_PATTERNS}"
         )
     for pattern in patterns:
-        # One that counts repetitions may take a tenth of a second.
+        # Counted repetitions may take a tenth of a second.
         if (
             not isinstance(pattern, str)
             or "{" in pattern
@@ -291,7 +310,7 @@ def _by_pattern(
 ) -> Dict[str, Any]:
     """The value of each module that a pattern of a field matches.
 
-    Source: peft, `get_pattern_key`: the first pattern that ends the name.
+    Source: peft, `get_pattern_key`: the first pattern that ends the name holds.
     """
     patterns = described.get(key) or {}
     _check_patterns(list(patterns), key, path)
@@ -299,62 +318,19 @@ def _by_pattern(
     idle = []
     for pattern, value in patterns.items():
         left = [module for module in modules if module not in found]
-        # The rest is for no module, whatever it is.
+        # With all modules found, later patterns are not looked at.
         fits = left and _matches(rf"(.*\.)?({pattern})", left, path)
-        own = dict.fromkeys(itertools.compress(left, fits), value)
-        found.update(own)
-        idle.extend([] if own else [pattern])
+        if not any(fits):
+            idle.append(pattern)
+        found.update(dict.fromkeys(itertools.compress(left, fits), value))
     _warn_of_idle(idle, key, path)
     return found
-
-
-CONFIG_FILE = "adapter_config.json"
-# A key of the description that no other program's has.
-MARK = "peft_type"
-WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
-CONFIG = {
-    "peft_type": str,
-    "task_type?": str,
-    "r?": int,
-    "lora_alpha?": float,
-    "use_rslora?": bool,
-    "alpha_pattern?": dict,
-    "alpha_pattern?.*": float,
-    "rank_pattern?": dict,
-    "rank_pattern?.*": int,
-    "modules_to_save?": list,
-    "peft_version?": str,
-}
-# In the names of a state_dict, the adapter's own name.
-ADAPTER_NAME = re.compile(
-    r"(\.lora_[AB])\.[^.]+(?=\.weight$)|(\.ia3_l)\.[^.]+$"
-    r"|\.modules_to_save\.[^.]+(?=\.)"
-)
-SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
-# Kind of a task -> its head's tensors.
-HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
-# Ways to begin that leave BERT's matrices as they are; from others, as `pissa`,
-# peft takes what the update began with.
-BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
-    """Reads an adapter with its head.
-
-    Args:
-        path: of the description, in a folder as `save_pretrained` writes it.
-        config: of the BERT on which the adapter was trained.
-        labels: in the order of the logits; default: `LABEL_0`, ...
-
-    Returns:
-        The method, its float32 variables by name, the head, and the version.
-
-    Raises:
-        UserError: the adapter is damaged, a pickle, of another BERT, or
-            computes what no method of this project's does.
-    """
+    """Reads an adapter of `save_pretrained`, as `exchange` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
     readers = {
@@ -381,51 +357,41 @@ def read(
             "of a whole model does; save the adapter and the head alone "
             "(model.save_pretrained)"
         )
-    # Those of a state_dict get the names of a saved adapter.
+    # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: m[1] or m[2] or "", name)
     )
-    head = _read_head(described, tensors, config, labels, path)
-    method, values = reader(described, tensors, config, path)
+    adapter = _Adapter(described, tensors, config, path)
+    head = _read_head(adapter, labels)
+    method, values = reader(adapter)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
 
 
-def _places(
-    described: Dict[str, Any],
-    tensors: Tensors,
-    part: str,
-    config: BertConfig,
-    path: str,
-) -> List[Tuple[int, str, str]]:
+def _places(adapter: _Adapter, part: str) -> List[Tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
-    Raises:
-        UserError: the BERT has no such layer; or the modules are others than
-            `target_modules` and the fields of its kind name.
+    Raises UserError if the description names other modules.
     """
-    pattern = re.compile(
-        re.escape(ROOT)
-        + r"((?:bert\.)?encoder\.layer\.(\d+)\.(.*))\."
-        + re.escape(part)
-    )
-    matches = filter(None, map(pattern.fullmatch, tensors.names))
-    places = [(int(m[2]), m[3], m[1]) for m in matches]
-    for layer, _, _ in places:
-        check_layer(layer, config, path)
+    described, tensors, config, path = adapter
     held = [
         name.removeprefix(ROOT).removesuffix(f".{part}")
         for name in tensors.names
         if name.endswith(f".{part}")
     ]
+    pattern = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.(.*)")
+    matches = filter(None, map(pattern.fullmatch, held))
+    places = [(int(m[1]), m[2], m[0]) for m in matches]
+    for layer, _, _ in places:
+        check_layer(layer, config, path)
     root = "" if any(m.startswith("encoder.") for m in held) else "bert."
-    # All matrices of BERT's, in the order of its layers.
+    # All matrices of BERT, in the order of its layers.
     known = [
         f"{root}encoder.layer.{layer}." + scope.replace("/", ".")
         for layer in range(config.num_hidden_layers)
         for scope in TARGETS.values()
     ]
-    # A model for questions has none.
+    # A model for questions has no pooler.
     if described.get("task_type") == SEQUENCES:
         known.append(f"{root}pooler.dense")
     wanted = _targeted(described, [*known, *held], path)
@@ -442,12 +408,13 @@ def _places(
                 "target_modules and what limits it (exclude_modules, "
                 "layers_to_transform, layers_pattern) leave out"
             )
-    _check_saved(described, tensors.names, config, path)
+    _check_saved(adapter)
     return places
 
 
-def _read_lora(described, tensors, config, path):
+def _read_lora(adapter: _Adapter):
     """Updates by layer and matrix."""
+    described, tensors, config, path = adapter
     begun = described.get("init_lora_weights")
     if begun not in BEGINNINGS:
         raise UserError(
@@ -460,7 +427,7 @@ def _read_lora(described, tensors, config, path):
     for key in ("r", "lora_alpha"):
         if described.get(key) is None:
             raise UserError(f"{path} has no {key}, which scales the updates")
-    places = _places(described, tensors, "lora_A.weight", config, path)
+    places = _places(adapter, "lora_A.weight")
     modules = [module for *_, module in places]
     alphas = _by_pattern(described, "alpha_pattern", modules, path)
     ranks = _by_pattern(described, "rank_pattern", modules, path)
@@ -484,13 +451,13 @@ def _read_lora(described, tensors, config, path):
     return to_method(found, config, path)
 
 
-def _read_ia3(described, tensors, config, path):
-    """Scales of keys, of values and of what the last matrix reads."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    shapes = {name: (hidden, 1) for name in KEY_VALUE}
-    shapes[OUTPUT] = (1, inner)
+def _read_ia3(adapter: _Adapter):
+    """Scales of keys, of values and of the last matrix's inputs."""
+    described, tensors, config, path = adapter
+    shapes = dict.fromkeys(KEY_VALUE, (config.hidden_size, 1))
+    shapes[OUTPUT] = (1, config.intermediate_size)
     values = unit_scales(config)
-    places = _places(described, tensors, "ia3_l", config, path)
+    places = _places(adapter, "ia3_l")
     inputs = described.get("feedforward_modules")
     inputs = _named(
         [OUTPUT.replace("/", ".")] if inputs is None else inputs,
@@ -520,8 +487,9 @@ def _read_ia3(described, tensors, config, path):
     return Ia3(), values
 
 
-def _read_head(described, tensors, config, labels, path) -> Head:
+def _read_head(adapter: _Adapter, labels: Tuple[str, ...]) -> Head:
     """The head, which peft trains beside the adapter."""
+    described, tensors, config, path = adapter
     kind = described.get("task_type")
     if kind not in HEADS:
         raise UserError(
@@ -541,15 +509,16 @@ def _read_head(described, tensors, config, labels, path) -> Head:
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The files of an adapter.
-
-    Returns:
-        Contents by name: an object for JSON, or tensors by name.
-
-    Raises:
-        UserError: such a method or such a head is not written.
-    """
-    config, tensors = _write(exported.method, exported)
+    """The contents of an adapter's files, as `exchange` wants them."""
+    if isinstance(exported.method, Lora):
+        config, tensors = _write_lora(exported.method, exported)
+    elif isinstance(exported.method, Ia3):
+        config, tensors = _write_ia3(exported)
+    else:
+        raise UserError(
+            f"{exported.source}: {exported.method.name} is not written for "
+            "peft; expected lora or ia3"
+        )
     head = exported.head
     questions = head.kind == QUESTIONS
     if head.shape != (SPANS if questions else POOLED):
@@ -558,86 +527,67 @@ def write(exported: Exported) -> Dict[str, Any]:
             "written for peft; write it for adapterhub"
         )
     kind = QUESTION_ANSWERS if questions else SEQUENCES
-    weights, bias = head.layers[0]
-    return {
-        WEIGHTS_FILE: {
-            **tensors,
-            f"{ROOT}{HEADS[kind]}.weight": weights,
-            f"{ROOT}{HEADS[kind]}.bias": bias,
-        },
-        CONFIG_FILE: {
-            "base_model_name_or_path": exported.base_name,
-            "task_type": kind,
-            "inference_mode": True,
-            "fan_in_fan_out": False,
-            "modules_to_save": [HEADS[kind]],
-            **config,
-        },
+    name = f"{ROOT}{HEADS[kind]}"
+    tensors[f"{name}.weight"], tensors[f"{name}.bias"] = head.layers[0]
+    common = {
+        "base_model_name_or_path": exported.base_name,
+        "task_type": kind,
+        "inference_mode": True,
+        "fan_in_fan_out": False,
+        "modules_to_save": [HEADS[kind]],
     }
+    return {WEIGHTS_FILE: tensors, CONFIG_FILE: {**common, **config}}
 
 
-@functools.singledispatch
-def _write(method: TuningMethod, exported: Exported):
-    """The config and the tensors of a method.
-
-    Raises:
-        UserError: it is not written.
-    """
-    raise UserError(
-        f"{exported.source}: {method.name} is not written for peft; expected "
-        "lora or ia3"
-    )
-
-
-@_write.register
-def _(method: Lora, exported: Exported):
-    tensors = {}
-    targets = method.targets.split(",")
+def _written(
+    exported: Exported, names: Sequence[str]
+) -> Iterator[Tuple[str, str, str]]:
+    """(name within the layer, scope, module) of each matrix of each layer."""
     for layer in range(exported.config.num_hidden_layers):
-        for target in targets:
-            scope = f"encoder/layer_{layer}/{TARGETS[target]}"
-            module = f"{ROOT}bert.{scope.replace('layer_', 'layer.')}"
-            module = module.replace("/", ".")
-            for part in "ab":
-                tensors[f"{module}.lora_{part.upper()}.weight"] = exported.read(
-                    f"bert/{scope}/lora_{part}"
-                ).T
+        for name in names:
+            module = f"{ROOT}bert.encoder.layer.{layer}." + name.replace(
+                "/", "."
+            )
+            yield name, f"bert/encoder/layer_{layer}/{name}", module
+
+
+def _write_lora(method: Lora, exported: Exported):
+    names = [TARGETS[target] for target in method.targets.split(",")]
+    tensors = {}
+    for _, scope, module in _written(exported, names):
+        for part in "AB":
+            value = exported.read(f"{scope}/lora_{part.lower()}")
+            tensors[f"{module}.lora_{part}.weight"] = value.T
     config = {
         "peft_type": "LORA",
         "r": method.rank,
         "lora_alpha": as_lora_number(method.alpha),
         "lora_dropout": method.dropout,
         "bias": "none",
-        "target_modules": _modules([TARGETS[target] for target in targets]),
+        "target_modules": _modules(names),
     }
     return config, tensors
 
 
-@_write.register
-def _(method: Ia3, exported: Exported):
-    tensors = {}
-    for layer in range(exported.config.num_hidden_layers):
-        for name in (*KEY_VALUE, OUTPUT):
-            scope = f"bert/encoder/layer_{layer}/{name}"
-            module = scope.replace("layer_", "layer.").replace("/", ".")
-            scale = exported.read(f"{scope}/ia3_scale")
-            scale = (
-                scale[np.newaxis] if name == OUTPUT else scale[:, np.newaxis]
-            )
-            tensors[f"{ROOT}{module}.ia3_l"] = scale
+def _write_ia3(exported: Exported):
+    names, tensors = (*KEY_VALUE, OUTPUT), {}
+    for name, scope, module in _written(exported, names):
+        shape = (1, -1) if name == OUTPUT else (-1, 1)
+        scale = exported.read(f"{scope}/ia3_scale")
+        tensors[f"{module}.ia3_l"] = scale.reshape(shape)
     config = {
         "peft_type": "IA3",
-        "target_modules": _modules([*KEY_VALUE, OUTPUT]),
+        "target_modules": _modules(names),
         "feedforward_modules": _modules([OUTPUT]),
     }
     return config, tensors
 
 
 def _modules(scopes: Sequence[str]) -> Any:
-    """Modules of every layer, for peft: the ends of their names if they can."""
+    """Modules of every layer as peft names them: by endings where it can."""
     ends = [scope.replace("/", ".") for scope in scopes]
     attention = "attention.output.dense"
-    # A module is found whose name ends so, and the attention's would be.
+    # As an ending, `output.dense` would match the attention's module, too.
     if "output.dense" in ends and attention not in ends:
         choices = "|".join(map(re.escape, ends))
         return rf".*\.layer\.\d+\.({choices})"

@@ -1,7 +1,7 @@
-"""`run.json`: what a run in an output folder was, and whether another fits.
+"""`run.json`: the description of a folder's run, and the refusal of others.
 
-It holds what is true on every machine. Where things lie on this one, which a
-run needs that is to go on, but not one that is handed on, is in `places.json`.
+`run.json` holds what is true on every machine; `places.json` holds paths of
+this machine, which a run needs to go on.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from adapter_bert.errors import UserError
 
 RUN_FILE = "run.json"
 PLACES_FILE = "places.json"
-# What a description holds, as `files.read_object` reads it.
+# The keys of a description, for `files.read_object`.
 DESCRIPTION = {
     "method": str,
     "trained_with?": str,
@@ -32,7 +32,7 @@ DESCRIPTION = {
     "base": dict,
     "base.fingerprint": str,
     "base.name?": str,
-    # Of older runs, as `data_dir`.
+    # In older runs, as `data_dir`.
     "base.path?": str,
     "data_name?": str,
     "data_dir?": str,
@@ -52,22 +52,19 @@ DESCRIPTION = {
     "parameters?": dict,
     "versions?": dict,
 }
-# Names that the log shows of labels or columns.
+# How many labels or columns the log names.
 SHOWN = 10
 PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
 IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
-# What runs did that were recorded before they could do otherwise.
+# What older runs did, whose `run.json` lacks these keys. A missing setting of a
+# training was off.
 LATER: Dict[str, Any] = {
     "parts": {},
     "bert_config.layer_norm_eps": 1e-12,
     "bert_config.first_position": 0,
-    "training.adam_bias_correction": False,
-    "training.keep_best": "",
-    "training.early_stopping": 0,
-    "training.cache_frozen_layers": False,
 }
 
 
@@ -107,9 +104,12 @@ def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """What a description supplies, which needs no flags: for the log.
+    """What a description supplies without flags, for the log.
 
-    `length` is the longest input here, in tokens; `--adapter` supplies its own.
+    Args:
+        description: of a training.
+        length: longest input of this run, in tokens.
+        is_adapter: whether an adapter, which supplies its length too.
     """
     task, settings = description["task"], description.get("task_settings", {})
     found = [f"task {task['name']}"]
@@ -144,10 +144,10 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
-    """The BERT of a description that was read from `path`.
+    """The config of a description that was read from `path`.
 
     Raises:
-        UserError: it is none.
+        UserError: it has other keys.
     """
     try:
         return BertConfig(**description["bert_config"])
@@ -172,16 +172,16 @@ def write(
 
 
 def place_of_base(run_dir: str) -> str:
-    """Where the pretrained model of a run lies.
+    """The path of a run's pretrained model.
 
     Raises:
-        UserError: the run's folder does not say.
+        UserError: the run's folder does not name the path.
     """
     run = read_description(
         os.path.join(run_dir, RUN_FILE), "the run's description"
     )
     path = os.path.join(run_dir, PLACES_FILE)
-    # Runs once wrote it into their description.
+    # Older runs wrote the path into their description.
     place = run["base"].get("path")
     if files.exists(path):
         place = _read_places(run_dir).get("base")
@@ -195,12 +195,12 @@ def place_of_base(run_dir: str) -> str:
 
 
 def places_of_parts(run_dir: str) -> Dict[str, str]:
-    """Where the adapters lay that a run's method is made of, by name."""
+    """Folders of the adapters that a run's method is made of, by name."""
     return _read_places(run_dir).get("parts") or {}
 
 
 def _read_places(run_dir: str) -> Dict[str, Any]:
-    """What `places.json` says; nothing if it is damaged or not there."""
+    """The content of `places.json`, {} if it is damaged or missing."""
     path = os.path.join(run_dir, PLACES_FILE)
     with contextlib.suppress(UserError):
         return files.read_object(path, "the places of a run", PLACES)
@@ -209,7 +209,7 @@ def _read_places(run_dir: str) -> Dict[str, Any]:
 
 def data_name(description: Dict[str, Any]) -> str:
     """The name of the folder of a run's data."""
-    # Runs once wrote its whole path.
+    # Older runs wrote the whole path.
     path = description.get("data_dir") or ""
     return description.get("data_name") or pathlib.PurePath(path).name
 
@@ -221,18 +221,19 @@ def check(
     do_train: bool,
     partial: bool = False,
 ) -> None:
-    """Compares a run with the one that a folder already holds.
+    """Refuses a folder that holds another run.
 
     Args:
         output_dir: the folder; may be empty.
         record: of the new run.
         base: the BERT of the new run.
         do_train: whether the new run trains.
-        partial: whether the record will have more when data has been read;
-            what it does not have is not compared.
+        partial: whether the record lacks keys that the data will add; these are
+            not compared.
 
     Raises:
-        UserError: the folder holds another run; the message says what differs.
+        UserError: the folder holds another run; the message names the
+            differences.
     """
     old = read_run(output_dir)
     if old is None:
@@ -249,16 +250,7 @@ def check(
         for name, before, now in _compare(
             key, old.get(key), record.get(key), partial
         )
-        if (before, now) != (None, LATER.get(name))
-        # The same weights may lie in another folder. Beside a dev or test set
-        # of its own, nothing is held out.
-        and name not in ("base.path", "base.name")
-        and (name, before, now)
-        != ("base.fingerprint", base.without_pooler, base.fingerprint)
-        and not (name.endswith(".held_out") and now is None)
-        and not (
-            name == "bert_config.hidden_act" and same_activation(before, now)
-        )
+        if not _may_differ(name, before, now, base)
     ]
     if differences:
         raise UserError(
@@ -278,12 +270,29 @@ def check(
         )
 
 
+def _may_differ(name: str, before: Any, now: Any, base: Base) -> bool:
+    """Whether two values that differ are of one run."""
+    if before is None and name in LATER:
+        return now == LATER[name]
+    if before is None and name.startswith("training."):
+        return not now
+    # The same weights may lie in another folder.
+    if name in ("base.path", "base.name"):
+        return True
+    if name == "base.fingerprint":
+        return (before, now) == (base.without_pooler, base.fingerprint)
+    if name == "bert_config.hidden_act":
+        return same_activation(before, now)
+    # A run with a dev or test file of its own holds nothing out.
+    return name.endswith(".held_out") and now is None
+
+
 def _compare(
     name: str, old: Any, new: Any, partial: bool = False
 ) -> Iterator[Tuple[str, Any, Any]]:
     """(dotted name, old, new) of every leaf that differs.
 
-    If the new one is partial, leaves that it lacks are left out.
+    Leaves that a partial record lacks are left out.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(set(new) if partial else set(old) | set(new)):

@@ -28,7 +28,7 @@ from adapter_bert.checkpoints.hugging_face import (
     open_safetensors,
     pickle_advice,
 )
-from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
+from adapter_bert.checkpoints.weights import Base, Pretrained
 from adapter_bert.data.added_tokens import (
     ADDED,
     TOKENIZER_CONFIG_FILE,
@@ -47,15 +47,15 @@ GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Google's, and Hugging Face's.
 CONFIG_FILES = BERT_CONFIG_FILE, CONFIG_FILE = "bert_config.json", "config.json"
-# Some models round the size of their vocabulary up, to multiples of 8 to 1024.
+# Some models round their vocabulary up to a multiple of 8 to 1024.
 MAX_VOCABULARY_PADDING = 1023
-# Of BERTs for languages or texts whose words no rule of BERT's finds.
+# Tokenizers that find words by programs of their own.
 FOREIGN_TOKENIZERS = (
     "BertJapaneseTokenizer",
     "BertweetTokenizer",
     "PhobertTokenizer",
 )
-# Other forms of Hugging Face's weights, which need their own libraries.
+# Other forms of Hugging Face's weights, which need other libraries.
 FOREIGN = (
     "pytorch_model.bin",
     "model.safetensors.index.json",
@@ -64,22 +64,7 @@ FOREIGN = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class InitCheckpoint(Pretrained):
-    """What `--init_checkpoint` names: a BERT, or a training upon one.
-
-    All but `path` is of the BERT.
-
-    Attributes:
-        trained: a training checkpoint's own variables, else None.
-        run: the content of the run's `run.json`, else None.
-    """
-
-    trained: Optional[Weights] = None
-    run: Optional[Dict[str, Any]] = None
-
-
-def open_init_checkpoint(path: str) -> InitCheckpoint:
+def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
     Args:
@@ -89,19 +74,20 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
             folder with one of these, an archive of such a folder, or a
             module's handle.
 
+    Returns:
+        The model; for a training checkpoint the BERT under it, with `trained`
+        and `run`.
+
     Raises:
         UserError: nothing of the kind is there, or it is damaged, or the base
             of a training checkpoint is.
     """
     model = open_pretrained(path)
-    opened, folder = InitCheckpoint(**vars(model)), model.folder
+    folder = model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
-    # Its training may have deleted it by now.
-    is_checkpoint = not model.path.endswith(
-        (".safetensors", hub_module.MODEL_FILE)
-    )
-    if not is_checkpoint or not files.exists(run_file):
-        return opened
+    is_pretrained = model.path.endswith((".safetensors", hub_module.MODEL_FILE))
+    if is_pretrained or not files.exists(run_file):
+        return model
     run = run_record.read_description(run_file, "the run's description")
     advice = (
         "to use what was trained elsewhere, pass "
@@ -112,8 +98,8 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
     if files.absolute(base_path) == files.absolute(model.path):
-        # A run has written its files beside the model that it started from.
-        return opened
+        # The run has written its files beside its BERT.
+        return model
     try:
         base = open_pretrained(base_path)
     except UserError as error:
@@ -122,15 +108,15 @@ def open_init_checkpoint(path: str) -> InitCheckpoint:
             f"opened: {error}; if it lies elsewhere now, pass that as "
             f"--init_checkpoint; {advice}"
         ) from error
-    return InitCheckpoint(
-        **{**vars(base), "path": model.path}, trained=model.weights, run=run
+    return dataclasses.replace(
+        base, path=model.path, trained=model.weights, run=run
     )
 
 
 def _find_model(folder: str) -> str:
     """The model of a folder: a pretrained one before a training's.
 
-    Of a training that kept its best step that one, else the newest.
+    The best step of a training that kept it, else the newest.
     """
     for name, end in (
         (SAFETENSORS_FILE, ""),
@@ -174,7 +160,7 @@ def _find_model(folder: str) -> str:
 
 
 def open_pretrained(path: str) -> Pretrained:
-    """Opens what `open_init_checkpoint` takes, as it is.
+    """Opens what `open_init_checkpoint` takes, without the base of a training.
 
     Raises:
         UserError: nothing of the kind is there, or it is damaged.
@@ -186,8 +172,14 @@ def open_pretrained(path: str) -> Pretrained:
         path = handles.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    # A training that goes on there may delete it meanwhile.
-    return files.read_newest(lambda: _find_model(path), _open_file)
+    while True:
+        found = _find_model(path)
+        try:
+            return _open_file(found)
+        except UserError:
+            # A training that goes on there may have deleted a checkpoint.
+            if _find_model(path) == found:
+                raise
 
 
 def _open_file(path: str) -> Pretrained:
@@ -211,11 +203,11 @@ def _open_file(path: str) -> Pretrained:
         raise UserError(google.refusal(path))
     weights = open_tensorflow(path)
     if hub_module.GRAPH in weights.shapes:
-        # As tensorflow/models publish theirs.
+        # The form of tensorflow/models.
         weights, config, _ = hub_module.open_objects(path, path)
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
-    # Where a merged BERT has it.
+    # A merged BERT's head is described here.
     config = {}
     place = os.path.join(folder, BERT_CONFIG_FILE)
     if files.exists(place):
@@ -224,7 +216,7 @@ def _open_file(path: str) -> Pretrained:
 
 
 def _open_hugging_face(path: str, folder: str) -> Pretrained:
-    """Opens a safetensors file, and reads what lies beside it."""
+    """Opens a safetensors file with its config and its tokenizer's."""
     weights = open_safetensors(path, translate=True)
     found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
@@ -255,37 +247,29 @@ def _open_hugging_face(path: str, folder: str) -> Pretrained:
 
 
 def _head(config: Dict[str, Any]) -> Dict[str, Any]:
-    """What a config says of a head: values of `Pretrained`."""
-    labels = _labels(config.get("id2label"))
+    """Values of `Pretrained` that a config says of a head."""
+    labels, named = (), config.get("id2label")
+    if isinstance(named, dict):
+        numbers = range(len(named))
+        labels = tuple(str(named.get(str(i), "")) for i in numbers)
+        # transformers writes these for labels without names.
+        if not all(labels) or labels == tuple(f"LABEL_{i}" for i in numbers):
+            labels = ()
     if not labels and not kind_of_head(config):
         return {}
     head = {key: config[key] for key in HEAD_FIELDS if key in config}
     return {"labels": labels, "head": head}
 
 
-def _labels(named: Any) -> Tuple[str, ...]:
-    """The labels of a head's outputs, of `id2label` of a config; or none.
-
-    `LABEL_0` and so on, which transformers writes where nobody has named any,
-    are no names.
-    """
-    if not isinstance(named, dict):
-        return ()
-    labels = tuple(str(named.get(str(i), "")) for i in range(len(named)))
-    unnamed = tuple(f"LABEL_{i}" for i in range(len(named)))
-    return labels if all(labels) and labels != unnamed else ()
-
-
-def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
+def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
     """Reads the BERT config that is named, or the model's own.
 
-    Its `gelu` is the error function where it, or the weights, are Hugging
-    Face's.
+    Its `gelu` is the error function if the weights are Hugging Face's.
 
     Args:
         opened: the model, or None if there is none.
-        path: of the config; "" for what the model's own files say, else the
-            one beside the model.
+        path: of the config; "" for what the model's own files say, or the
+            config beside the model.
 
     Raises:
         UserError: there is no config, it cannot be read, or it has another
@@ -311,23 +295,21 @@ def read_config(opened: Optional[InitCheckpoint], path: str = "") -> BertConfig:
 
 
 def read_tokenizer(
-    opened: InitCheckpoint,
+    opened: Pretrained,
     config: BertConfig,
     path: str = "",
     do_lower_case: Optional[bool] = None,
 ) -> TextTokenizer:
     """Reads the vocabulary that is named, or the model's own.
 
-    That of a RoBERTa is a `tokenizer.json`, which says itself what becomes of
-    capital letters.
+    A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
 
     Args:
         opened: the model.
         config: of the model.
-        path: of the vocabulary; "" for the model's own, else the one beside
-            the model.
+        path: of the vocabulary; "" for the model's own, or the file beside it.
         do_lower_case: whether to lower-case texts; None for what the model's
-            own files say, else to do so unless the vocabulary has words with
+            own files say, or to do so unless the vocabulary has words with
             capital letters.
 
     Raises:
@@ -359,12 +341,12 @@ def read_tokenizer(
 
 
 def _read_subwords(
-    opened: InitCheckpoint,
+    opened: Pretrained,
     config: BertConfig,
     path: str,
     do_lower_case: Optional[bool],
 ) -> SubwordTokenizer:
-    """Reads a RoBERTa's `tokenizer.json`; as `read_tokenizer`."""
+    """As `read_tokenizer`, for a RoBERTa."""
     try:
         path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
     except UserError as error:
@@ -387,12 +369,8 @@ def _read_subwords(
     return tokenizer
 
 
-def find_vocabulary(opened: InitCheckpoint) -> str:
-    """The path of the model's vocabulary.
-
-    Raises:
-        UserError: none lies beside the model.
-    """
+def find_vocabulary(opened: Pretrained) -> str:
+    """The path of the model's vocabulary, or UserError if there is none."""
     return opened.vocab_file or _beside(
         opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
     )
@@ -416,7 +394,7 @@ def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
 
 
 def _some_added(tokenizer: TextTokenizer) -> str:
-    """How many tokens were added to a vocabulary, and the first of them."""
+    """The count of a vocabulary's added tokens, and the first of them."""
     named = [a.token.content for a in tokenizer.added[:5]]
     return f"{len(tokenizer.added)} added tokens, as {named}"
 
@@ -424,16 +402,13 @@ def _some_added(tokenizer: TextTokenizer) -> str:
 def check_length(
     length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
 ) -> None:
-    """Checks that inputs of a length fit a model, and a task into them.
+    """Checks `--max_seq_length` against a model and a task.
 
-    Args:
-        length: `--max_seq_length`.
-        least: tokens that the task needs room for upon a BERT.
-        config: of the model.
-        tokenizer: of the model, which may put more between two texts.
+    The task needs `least` tokens with a BERT's tokenizer; others may put more
+    between two texts.
 
     Raises:
-        UserError: they do not.
+        UserError: the length is too large or too small.
     """
     if length > config.max_tokens:
         raise UserError(
@@ -455,14 +430,9 @@ def check_same_model(
     config: BertConfig,
     tokenizer: TextTokenizer,
 ) -> None:
-    """Compares a model with the one that something was trained upon.
+    """Compares a model with the one on which something was trained.
 
-    Args:
-        description: `run.json` or `adapter_config.json` of what was trained.
-        source: where that lies, for messages.
-        base: the model.
-        config: its sizes.
-        tokenizer: its vocabulary.
+    The description is `run.json` or `adapter_config.json` at `source`.
 
     Raises:
         UserError: they differ; the message says in what.
@@ -491,7 +461,7 @@ def check_same_model(
         )
     for field in dataclasses.fields(config):
         name, value = field.name, getattr(config, field.name)
-        # Descriptions were once written without some.
+        # Older descriptions lack some.
         before = description["bert_config"].get(name, field.default)
         if name == "hidden_act" and same_activation(before, value):
             continue
@@ -502,7 +472,7 @@ def check_same_model(
             )
 
 
-def _beside(opened: InitCheckpoint, names: Tuple[str, ...], flag: str) -> str:
+def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
     """The path of the first of `names` that lies beside a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)

@@ -1,8 +1,8 @@
 """The state of a training in its folder: `model.ckpt-<step>`, `checkpoint`.
 
-Written and read here alone, for both engines. What counts is which checkpoints
-lie there whole: the newest of these is where a training stands, whatever
-`checkpoint` says, which TensorFlow's own programs go by.
+Written and read here alone, for both engines. A training stands at its newest
+whole checkpoint, whatever `checkpoint` says, which TensorFlow's own programs
+read.
 """
 
 import functools
@@ -24,7 +24,7 @@ STATE_FILE = "checkpoint"
 KEPT_CHECKPOINTS = 5
 
 CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
-# Each within its line, so that lines of nothing take no time.
+# Within one line, so that no text takes quadratic time.
 NAMED = re.compile(
     r'^[ \t]*(?:all_)?model_checkpoint_paths?: "(.*)"[ \t\r]*$', re.M
 )
@@ -33,7 +33,7 @@ NAMED = re.compile(
 def check_training_checkpoint(
     path: str, trained: Mapping[str, Tuple[int, ...]]
 ) -> None:
-    """Compares a whole training checkpoint with the shapes that a model trains.
+    """Compares a training checkpoint with the shapes of trained variables.
 
     Raises:
         UserError: it is of another model.
@@ -46,10 +46,7 @@ def check_training_checkpoint(
 
 
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
-    """Writes a TensorFlow checkpoint whole.
-
-    A killed program leaves no half, and a loss of power none. What is deleted
-    afterwards, or names it, may rely on it.
+    """Writes a TensorFlow checkpoint, synced and whole or not at all.
 
     Raises:
         UserError: it cannot be written, or the folder that this process holds
@@ -60,7 +57,7 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     names = sorted(values)
     with files.writing(f"the checkpoint {prefix}"):
         if os.path.islink(f"{prefix}_temp"):
-            # What it leads to would be written, and then deleted.
+            # Its target would be written, and then deleted.
             os.unlink(f"{prefix}_temp")
         tf.raw_ops.SaveV2(
             prefix=part,
@@ -68,8 +65,8 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
             shape_and_slices=[""] * len(names),
             tensors=[values[name] for name in names],
         )
-        # The index comes last: with it a checkpoint is whole. TensorFlow's own
-        # merging writes it in place, bit by bit.
+        # The index comes last: it makes the checkpoint whole. TensorFlow's
+        # own merging writes the index in place.
         for end in (".data-00000-of-00001", ".index"):
             files.replace(part + end, prefix + end)
         tf.io.gfile.rmtree(f"{prefix}_temp")
@@ -78,17 +75,14 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
 def save_training(
     output_dir: str, step: int, values: Dict[str, np.ndarray]
 ) -> None:
-    """Saves `model.ckpt-<step>` and forgets all but the newest few.
+    """Saves `model.ckpt-<step>`, and deletes all but the newest few.
 
-    `values` are arrays by name, the step as `global_step`.
-
-    Raises:
-        UserError: it cannot be written.
+    `values` are arrays by name, the step as `global_step`; raises `UserError`.
     """
     prefix = _prefix(output_dir, step)
     save_tensors(prefix, values)
     with files.writing(f"the checkpoint {prefix}"):
-        # Only what was written down as whole is ever deleted.
+        # Only checkpoints that are listed as whole are ever deleted.
         before = {s for s in _named_steps(output_dir) or () if s < step}
         steps = [*sorted(before), step]
         _write_state_file(output_dir, steps[-KEPT_CHECKPOINTS:])
@@ -103,18 +97,17 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     """The newest whole training checkpoint and its step, or (None, 0).
 
     Raises:
-        UserError: there were checkpoints, and none is whole, or the folder
-            that this process holds is gone; so a training from the first step
-            on is not begun by mistake.
+        UserError: no checkpoint is whole of those that there were, or the held
+            folder is gone; so no training begins anew by mistake.
     """
     path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
 
 
 def recover(output_dir: str) -> None:
-    """Says what of a training is lost, and makes `checkpoint` right.
+    """Warns of lost checkpoints, and corrects `checkpoint`.
 
-    TPUEstimator goes on from where that file says.
+    TPUEstimator goes on from the checkpoint that this file names.
 
     Raises:
         UserError: as `latest_step`, or the file cannot be written.
@@ -129,8 +122,8 @@ def recover(output_dir: str) -> None:
     newest = step_of(path)
     if lost:
         logging.warning("%s is taken, the newest whole one", path)
-    # TensorFlow reads nothing of a file that is damaged anywhere, and would
-    # look for a whole path in the folder that the file names.
+    # TensorFlow reads no file that is damaged anywhere, and follows absolute
+    # paths in it to other folders.
     named = sorted(_named_steps(output_dir) or ())
     is_named = named[-1:] == [newest]
     if not is_named or _state_text(output_dir) != _listed(named):
@@ -150,9 +143,25 @@ def holds_checkpoints(output_dir: str) -> bool:
     )
 
 
-def count_checkpoints(output_dir: str) -> int:
-    """How many training checkpoints a folder holds."""
-    return len(_steps_with_files(output_dir))
+def bytes_per_value(
+    output_dir: str, steps: int, every_steps: int, scored: int
+) -> int:
+    """Bytes that the checkpoints of a training need for each trained value.
+
+    Args:
+        output_dir: folder of the checkpoints.
+        steps: that are left.
+        every_steps: distance of checkpoints, in steps.
+        scored: steps that are scored, and saved before.
+    """
+    if not steps:
+        return 0
+    # At every interval and at the end; one more than are kept, while it is
+    # written. Damaged ones are never deleted, so there may be any number.
+    more = KEPT_CHECKPOINTS + 1 - len(_steps_with_files(output_dir))
+    new = min(1 + (steps - 1) // every_steps + scored, max(1, more))
+    # Each variable has two slots.
+    return new * 4 * 3
 
 
 def step_of(path: str) -> int:
@@ -166,16 +175,15 @@ def _prefix(output_dir: str, step: int) -> str:
 
 
 def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
-    """Looks for the newest whole checkpoint; raises as `latest_step`.
+    """Finds the newest whole checkpoint; raises as `latest_step`.
 
     Returns:
-        The path of the checkpoint, or None; and what should be there beside and
-        is not, for people to read.
+        The path of the checkpoint, or None; messages about what is missing.
     """
     folder_lock.check(output_dir)
     named = _named_steps(output_dir)
     found = _steps_with_files(output_dir)
-    # Before the files are read: another process may be writing the first one.
+    # Looked up first: another process may be writing the first checkpoint.
     has_index = any(
         files.exists(f"{_prefix(output_dir, step)}.index") for step in found
     )
@@ -196,8 +204,8 @@ def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
         if damage is None:
             return _prefix(output_dir, step), lost
         lost.append(damage)
-    # A save that is broken off leaves no index, and `checkpoint` says nothing
-    # of it; the first leaves no other files.
+    # A first save that was interrupted leaves neither an index nor
+    # `checkpoint`, and no other files.
     if named is None and len(found) <= 1 and not has_index:
         return None, lost
     if lost:
@@ -209,7 +217,7 @@ def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
 
 
 def _state_text(output_dir: str) -> Optional[str]:
-    """What stands in `checkpoint`; None without it."""
+    """The content of `checkpoint`, or None."""
     path = os.path.join(output_dir, STATE_FILE)
     if not files.exists(path):
         return None
@@ -218,7 +226,7 @@ def _state_text(output_dir: str) -> Optional[str]:
 
 
 def _named_steps(output_dir: str) -> Optional[List[int]]:
-    """The steps that `checkpoint` names, the newest first; None without it."""
+    """The steps in `checkpoint`, the newest first, or None."""
     text = _state_text(output_dir)
     if text is None:
         return None
@@ -231,13 +239,12 @@ def _named_steps(output_dir: str) -> Optional[List[int]]:
 
 
 def _write_state_file(output_dir: str, steps: List[int]) -> None:
-    """Writes `checkpoint`: the newest, and all."""
     files.write_text(os.path.join(output_dir, STATE_FILE), _listed(steps))
 
 
 def _listed(steps: List[int]) -> str:
     """The text of `checkpoint`."""
-    # Relative, so that the folder may be moved.
+    # Relative paths, so that the folder may be moved.
     names = [os.path.basename(_prefix("", step)) for step in steps]
     lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
         f'all_model_checkpoint_paths: "{name}"' for name in names
@@ -246,7 +253,7 @@ def _listed(steps: List[int]) -> str:
 
 
 def _steps_with_files(output_dir: str) -> Set[int]:
-    """Steps of which any file lies there, whole or not."""
+    """Steps with any file, whole or not."""
     if not files.is_folder(output_dir):
         return set()
     matches = map(CHECKPOINT_FILE.fullmatch, files.listed(output_dir))
@@ -254,21 +261,21 @@ def _steps_with_files(output_dir: str) -> Set[int]:
 
 
 def _damage(output_dir: str, step: int) -> Optional[str]:
-    """What is wrong with a checkpoint, or None."""
+    """The message about a damaged checkpoint, or None."""
     prefix = _prefix(output_dir, step)
     stamps = []
     for end in (".index", ".data-00000-of-00001"):
         try:
             stat = tf.io.gfile.stat(prefix + end)
         except tf.errors.OpError:
-            # Other programs may divide the data.
+            # Other programs may split the data into several files.
             stamps.append(None)
         else:
             stamps.append((stat.length, stat.mtime_nsec))
     return _damage_of(prefix, tuple(stamps))
 
 
-# Asked several times in a run; the stamps change with the files.
+# Called several times in a run; the stamps change with the files.
 @functools.lru_cache(maxsize=64)
 def _damage_of(prefix: str, stamps: Tuple) -> Optional[str]:
     del stamps

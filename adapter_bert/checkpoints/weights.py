@@ -16,45 +16,35 @@ from typing import (
     Iterable,
     Mapping,
     Optional,
-    Protocol,
     Sequence,
     Tuple,
 )
 
 import numpy as np
-import safetensors
 from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
-from adapter_bert.bert.encoder import BertConfig, Initializer, Shape
+from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.task_model import Parameter
 
 POOLER = "bert/pooler/"
-# Of a head of labels, a row for each; and what such a head is made of.
+# Variables with a row for each label; all variables of such a head.
 OUTPUTS = ("output_weights", "output_bias")
 HEAD = re.compile(r"output_(weights|bias)|hidden_(weights|bias)_\d+")
-# What reading a safetensors file comes to that is damaged, has a shape that no
-# array can have, or a type that numpy lacks.
-UNREADABLE_TENSORS = (
-    safetensors.SafetensorError,
-    AttributeError,
-    LookupError,
-    TypeError,
-    ValueError,
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class Weights:
-    """Named tensors that are read when they are asked for.
+    """Named tensors, each read on demand.
 
     Attributes:
-        source: where they come from, for messages.
+        source: their path, for messages.
         shapes: shape by Google's variable name.
         read: name -> float32 array of that shape.
-        gelu: what the publisher computes where the config says `gelu`, a name
-            of `functional.ACTIVATIONS`.
+        gelu: name in `functional.ACTIVATIONS` of the function that the
+            publisher's configs call `gelu`.
     """
 
     source: str
@@ -65,19 +55,20 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model, and what its own files say beside its weights.
+    """A pretrained BERT, and what its own files say beside its weights.
 
     Attributes:
-        path: as given, with a folder resolved to what it holds.
+        path: as given, with a folder resolved to the file or prefix in it.
         folder: where the vocabulary and the config lie by default.
-        weights: the model.
+        weights: of the BERT.
         config: its sizes, or None if a file beside it has them.
         vocab_file: path of its vocabulary; "" for the file beside it.
-        do_lower_case: whether it wants texts in lower case; None if nothing
-            says.
-        num_attention_heads: what its weights' shapes tell, or None.
-        labels: of its head's outputs, in their order; none if nothing says.
-        head: what its config says of its head, under Hugging Face's names.
+        do_lower_case: whether texts are lower-cased; None if no file says.
+        num_attention_heads: as its weights' shapes tell, or None.
+        labels: of its head's outputs, in order; none if no file says.
+        head: its config's fields about its head, under Hugging Face's names.
+        trained: own variables of a training checkpoint at `path`, else None.
+        run: `run.json` of that training, else None.
     """
 
     path: str
@@ -89,18 +80,19 @@ class Pretrained:
     num_attention_heads: Optional[int] = None
     labels: Tuple[str, ...] = ()
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trained: Optional[Weights] = None
+    run: Optional[Dict[str, Any]] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """Which pretrained BERT a task stands on.
+    """The identity of a pretrained BERT.
 
     Attributes:
         path: of its weights on this machine.
-        fingerprint: SHA-256 of its variables, equal in every file format and
-            for every task.
-        without_pooler: the same without the pooler, by which runs of question
-            answering once knew it.
+        fingerprint: SHA-256 of its variables, equal in every file format.
+        without_pooler: SHA-256 without the pooler, which older runs of
+            question answering have recorded.
     """
 
     path: str
@@ -108,34 +100,21 @@ class Base:
     without_pooler: str
 
     def describe(self) -> Dict[str, str]:
-        """What identifies it on any machine: its folder's name helps people."""
+        """The identity on any machine, with the folder's name for people."""
         folder, name = os.path.split(os.path.dirname(files.absolute(self.path)))
         if name.isdigit():  # The version of a module.
             name = os.path.basename(folder)
         return {"name": name, "fingerprint": self.fingerprint}
 
     def is_known_as(self, fingerprint: str) -> bool:
-        """Whether something was trained upon this one."""
+        """Whether a fingerprint of an adapter or run is of this BERT."""
         return fingerprint in (self.fingerprint, self.without_pooler)
 
 
-def as_floats(value: np.ndarray) -> np.ndarray:
-    """An array of any type of real numbers as float32.
-
-    Raises:
-        TypeError: it is of another type.
-    """
-    if value.dtype.kind == "c":
-        raise TypeError(f"{value.dtype} is no type of real numbers")
-    # Numbers that are too great become infinite, which is looked for later.
-    with np.errstate(over="ignore"):
-        return np.asarray(value, np.float32)
-
-
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
-    """Reads a BERT whole, whose pooler may be missing, and says which it is.
+    """Reads a whole BERT, whose pooler may be missing, for its fingerprint.
 
-    `variables` are BERT's own, as `encoder.list_variables` lists them.
+    `variables` are BERT's own, as of `encoder.list_variables`.
 
     Raises:
         UserError: a variable is missing, of another shape, or unreadable.
@@ -149,7 +128,7 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
             digest.update(np.ascontiguousarray(weights.read(name)).data)
         return digest.hexdigest()
 
-    # Its names are the last in order.
+    # The pooler's names come last in order.
     pooler = {name for name in variables if name.startswith(POOLER)}
     without_pooler = add(set(variables) - pooler)
     has_pooler = any(name in weights.shapes for name in pooler)
@@ -158,11 +137,7 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
 
 
 def check_shape(weights: Weights, name: str, shape: Shape) -> None:
-    """Compares what a source holds with what the model needs.
-
-    Raises:
-        UserError: the variable is missing or of another shape.
-    """
+    """Raises UserError if a variable is missing or of another shape."""
     found = weights.shapes.get(name)
     if found is None:
         if name.startswith(POOLER) and not any(
@@ -188,19 +163,17 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
 def with_labels(
     weights: Weights, named: Sequence[str], labels: Sequence[str]
 ) -> Weights:
-    """A base whose head has a task's labels.
+    """A base whose head's outputs are in the order of a task's labels.
 
     Args:
         weights: the base.
-        named: labels of its head's outputs in their order; none if nothing
-            says.
-        labels: the task's.
+        named: labels of its head's outputs in order; none if unknown.
+        labels: of the task; none if unknown.
 
     Returns:
-        The base as it is if nothing says or nothing is asked; with the head's
-        outputs in the order of the task's labels if these are the same, at
-        least but for the letters' case; as it is if one side has only the
-        numbers from 0; else without the head.
+        The base without its head if the labels are others, by more than the
+        case of letters; as it is if one side is unknown or has only the
+        numbers from 0.
     """
     if not named or not labels:
         return weights
@@ -228,7 +201,7 @@ def with_labels(
 
 
 def without_head(weights: Weights) -> Weights:
-    """A base without the head of its own outputs."""
+    """A base without its head."""
     shapes = {
         name: shape
         for name, shape in weights.shapes.items()
@@ -240,37 +213,26 @@ def without_head(weights: Weights) -> Weights:
 InitialValues = Dict[str, Callable[[], np.ndarray]]
 
 
-class Variable(Protocol):
-    """What is asked of a variable here; `task_model.Parameter` has it."""
-
-    name: str
-    shape: Shape
-    initializer: Initializer
-    group: str
-    trained: bool
-    is_added: bool
-
-
 def choose_initial_values(
-    variables: Iterable[Variable],
+    variables: Iterable[Parameter],
     base: Weights,
     trained: Optional[Weights],
     seed: int,
     fresh_head: bool = False,
     parts: Optional[Weights] = None,
 ) -> InitialValues:
-    """Says for every variable where its first value comes from.
+    """Chooses the source of every variable's first value.
 
     Args:
         variables: of the model.
         base: the pretrained model; may hold adapters and a head as well.
-        trained: an adapter artifact or a training checkpoint, or None; must
-            hold every trained variable.
+        trained: an adapter artifact or a training checkpoint with all trained
+            variables, or None.
         seed: of fresh adapters and heads.
-        fresh_head: whether a head of the base that has another shape is
-            replaced by a fresh one, to be trained.
-        parts: of trained adapters that a method is made of; what is not here
-            must be in `trained`.
+        fresh_head: whether a fresh head replaces a head of the base that has
+            another shape.
+        parts: of trained adapters in a composition; variables that are not
+            here must be in `trained`.
 
     Returns:
         Name -> function that makes the float32 array.
@@ -279,9 +241,14 @@ def choose_initial_values(
         UserError: a variable is missing or of another shape.
     """
 
-    def choose(p: Variable) -> Callable[[], np.ndarray]:
+    def choose(p: Parameter) -> Callable[[], np.ndarray]:
         fresh = functools.partial(
-            encoder.initial_values, p.name, p.shape, p.initializer, seed
+            encoder.initial_values,
+            p.name,
+            p.shape,
+            p.initializer,
+            seed,
+            base.read,
         )
         if p.group == "parts":
             known = [w for w in (parts, trained) if w is not None] or [base]
@@ -307,18 +274,18 @@ def choose_initial_values(
 
 
 def start_fingerprint(
-    variables: Iterable[Variable], base: Weights, trained: Optional[Weights]
+    variables: Iterable[Parameter], base: Weights, trained: Optional[Weights]
 ) -> Optional[str]:
     """SHA-256 of what a training starts from beside BERT, or None.
 
-    Reads every such tensor, so that damage is found before training.
+    Reads each of them, so that damage is found before training.
 
     Raises:
         UserError: a tensor cannot be read.
     """
     digest, found = hashlib.sha256(), False
     for p in variables:
-        if p.group == "parts":  # They do not change.
+        if p.group == "parts":
             continue
         source = trained if p.trained and trained is not None else base
         if source is base and (not p.is_added or p.name not in base.shapes):

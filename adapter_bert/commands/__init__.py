@@ -1,4 +1,4 @@
-"""The command `adapter-bert`: one file of this folder for each subcommand."""
+"""The command `adapter-bert`: one file for each subcommand."""
 
 import difflib
 import importlib
@@ -7,7 +7,7 @@ from typing import Dict
 
 from adapter_bert import command_line
 
-# Subcommands and one line for each, in the order of --help.
+# Subcommands in the order of --help.
 PROGRAMS: Dict[str, str] = {
     "run_classifier": "Train and evaluate classification, regression, choices.",
     "run_squad": "Train and evaluate question answering.",
@@ -52,7 +52,7 @@ def main() -> None:
     """Runs the subcommand that the command line names.
 
     Raises:
-        SystemExit: the subcommand is missing or unknown, or ends so.
+        SystemExit: the subcommand is missing, unknown, or fails.
     """
     given = sys.argv[1:]
     if not given or given[0] in ("-h", "--help", "help"):
@@ -74,17 +74,25 @@ def main() -> None:
 def run(name: str) -> None:
     """Runs a subcommand, whose arguments are in `sys.argv`.
 
-    A subcommand is a module's `main`. Its flags are absl's if the module has
-    `define_flags`.
+    A subcommand is a module's `main`. If the module has `SETTINGS`, dataclasses
+    that declare flags, the flags are parsed first.
 
     Raises:
         SystemExit: as of `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
-    if not hasattr(module, "define_flags"):
+    if not hasattr(module, "SETTINGS"):
         command_line.run(module.main)
         return
-    from adapter_bert.training import flags
+    from absl import app
 
-    module.define_flags()
-    flags.run_app(module.main)
+    from adapter_bert import flags
+
+    flags.define(module.SETTINGS)
+    app.define_help_flags()
+    command_line.run(
+        lambda: app.run(
+            lambda _: module.main(),
+            flags_parser=lambda given: flags.parse_or_help(module, given),
+        )
+    )

@@ -2,10 +2,10 @@
 
     .venv/bin/adapter-bert ablate RUN OUTPUT_DIR
 
-Prints where the run's BERT lies, then a line for each artifact: its name.
+Prints the path of the run's BERT, then the name of each artifact.
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
-`layers<first>-<last>`; ablation.json says what they are. An adapter is taken
-out by zeros in its projection back up, which makes it the identity exactly.
+`layers<first>-<last>`; ablation.json describes them. Zeros in an adapter's
+up-projection make the adapter the exact identity.
 """
 
 import os
@@ -29,9 +29,9 @@ from adapter_bert.tasks.restored import (
     kind_of,
 )
 
-# Methods whose adapters add what comes out of `weights2` and `biases2`.
+# Methods whose adapters end in `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
-# By which tasks of a kind are drawn; others by accuracy.
+# Scores of kinds of tasks in figures; others are drawn by accuracy.
 SCORES = {
     REGRESSION: "pearson",
     MULTI_LABEL: "micro_f1",
@@ -45,24 +45,24 @@ UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 def ablate(
     values: Dict[str, np.ndarray], first: int, last: int
 ) -> Dict[str, np.ndarray]:
-    """The values with zeros upwards in the layers from `first` to `last`."""
-    result = {}
-    for name, value in values.items():
+    """The values, with zero up-projections in layers `first` to `last`."""
+
+    def is_inside(name: str) -> bool:
         match = UP.fullmatch(name)
-        inside = match and first <= int(match.group(1)) <= last
-        result[name] = np.zeros_like(value) if inside else value
-    return result
+        return bool(match) and first <= int(match.group(1)) <= last
+
+    return {
+        name: np.zeros_like(value) if is_inside(name) else value
+        for name, value in values.items()
+    }
 
 
 def ablate_run(run: str, output: str) -> List[str]:
-    """Writes all artifacts.
-
-    Returns:
-        Their names.
+    """Writes all artifacts, and returns their names.
 
     Raises:
         UserError: the run has no artifact, its method no adapters, or the
-            folder holds the ablation of another one.
+            folder holds the ablation of another artifact.
     """
     artifact = adapter_artifact.read(os.path.join(run, "adapter"))
     config = artifact.config
@@ -85,10 +85,11 @@ def ablate_run(run: str, output: str) -> List[str]:
             "OUTPUT_DIR"
         )
     layers = run_record.bert_config(config, run).num_hidden_layers
-    spans = {"none": (0, -1)}
-    for first in range(layers):
-        for last in range(first, layers):
-            spans[f"layers{first}-{last}"] = first, last
+    spans = {"none": (0, -1)} | {
+        f"layers{first}-{last}": (first, last)
+        for first in range(layers)
+        for last in range(first, layers)
+    }
     for name, (first, last) in spans.items():
         folder = os.path.join(output, "adapters", name)
         files.prepare_folder(folder)

@@ -1,4 +1,4 @@
-r"""Scores a task over tables without BERT: words and pairs of words alone.
+r"""Scores a task over tables without BERT, from words and pairs of words.
 
     .venv/bin/adapter-bert baseline --task_name=MRPC \
         --data_dir=$GLUE_DIR/MRPC --output_dir=out/no_bert/mrpc
@@ -12,18 +12,19 @@ Cross-validation on the training rows chooses the regularization.
 Source: the baseline of Houlsby et al. 2019, Table 2, in its simplest form.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
 import platform
-from typing import Any, Callable, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import scipy.sparse
 import sklearn
-from absl import flags, logging
+from absl import logging
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold
@@ -34,6 +35,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
 from adapter_bert.tasks.multi_label import MultiLabel
@@ -41,8 +43,6 @@ from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import results
-
-FLAGS = flags.FLAGS
 
 SEED = 1
 FOLDS = 5
@@ -57,7 +57,7 @@ Outputs = Dict[str, np.ndarray]
 
 
 def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
-    """TF-IDF of the words, and pairs of words, of training rows' texts.
+    """Fits the TF-IDF of words and pairs of words in training rows.
 
     Returns:
         A function from rows to float64 [rows, words and pairs of each text].
@@ -97,13 +97,13 @@ def fit(
     labels: Mapping[str, np.ndarray],
     strength: float,
 ) -> Callable[[Inputs], Outputs]:
-    """Fits a linear model of a task, which answers in the form of its head.
+    """Fits a linear model that predicts in the form of the task's head.
 
     Args:
         task: with its labels.
         inputs: [rows, words].
         labels: the task's `label_features`.
-        strength: C; of ridge regression 1 / alpha.
+        strength: C; in ridge regression 1 / alpha.
 
     Returns:
         A function from inputs to `scores` [rows] of a regression, else to
@@ -123,7 +123,7 @@ def fit(
     ]
 
     def odds(asked: Inputs) -> Outputs:
-        """The logarithm of the odds of each label."""
+        """The log odds of each label."""
         found = [model(asked) for model in models]
         return {"logits": np.stack([x[:, 1] - x[:, 0] for x in found], axis=1)}
 
@@ -133,16 +133,15 @@ def fit(
 def fit_classes(
     inputs: Inputs, labels: np.ndarray, count: int, strength: float
 ) -> Callable[[Inputs], np.ndarray]:
-    """Fits logistic regression over classes, some of which may have no row.
+    """Fits logistic regression over classes, of which some may lack rows.
 
     Returns:
-        A function from inputs to logarithms of probabilities, float64
-        [rows, count].
+        A function from inputs to log probabilities, float64 [rows, count].
     """
     seen = np.unique(labels)
-    # One that no row has is rarer than any other: half a row.
+    # A class without rows counts as half a row.
     unseen = np.log(0.5 / (len(labels) + 1))
-    # Far quicker here than the default.
+    # Far quicker than the default.
     solver = {"solver": "newton-cg", "tol": 1e-6, "max_iter": 1000}
     model = LogisticRegression(C=strength, **solver)
     if len(seen) > 1:
@@ -156,40 +155,39 @@ def fit_classes(
     return predict
 
 
-def score(task: TextTask, rows: Rows, outputs: Outputs) -> Dict[str, float]:
-    """The task's own scores, and its loss, of labelled rows."""
-    return task.evaluate(rows, _labels_of(task, rows), outputs)
-
-
-def _labels_of(task: TextTask, rows: Rows) -> Features:
-    """The labels, without tokens."""
-    return Features.from_rows([], task.label_features(rows.label))
+def score(
+    task: TextTask, rows: Rows, outputs: Outputs
+) -> Tuple[Features, Dict[str, float]]:
+    """Labels of rows, without tokens, and the task's own scores and loss."""
+    labels = Features.from_rows([], task.label_features(rows.label))
+    return labels, task.evaluate(rows, labels, outputs)
 
 
 def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
-    """The main score of each strength, as the mean over the folds.
+    """The mean of the main score over the folds, by strength.
 
     There are at least as many training rows as folds.
     """
     scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
     folds = KFold(FOLDS, shuffle=True, random_state=SEED)
     progress = Progress("folds", FOLDS * len(STRENGTHS), "fits")
-    for _, held_out in folds.split(np.arange(len(train))):
-        is_held_out = np.isin(np.arange(len(train)), held_out)
-        rest, part = train.take(~is_held_out), train.take(is_held_out)
+    every = np.arange(len(train))
+    for fold in folds.split(every):
+        rest, part = (train.take(np.isin(every, places)) for places in fold)
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         asked = words(part)
         for strength, found in scores.items():
             model = fit(task, inputs, labels, strength)
-            found.append(score(task, part, model(asked))[task.metrics[0]])
+            _, scored = score(task, part, model(asked))
+            found.append(scored[task.metrics[0]])
             progress.update(1)
     progress.close()
     return {x: float(np.mean(found)) for x, found in scores.items()}
 
 
 def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
-    """Chooses, fits and scores a baseline, and writes what it came to.
+    """Chooses, fits and scores a baseline, and writes its files.
 
     Returns:
         The scores under BERT's key names.
@@ -223,22 +221,14 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
         words = learn_words(train)
         inputs = words(train)
         model = fit(task, inputs, task.label_features(train.label), chosen)
-        scores: Dict[str, float] = {}
+        measured = {}
         for suffix, split in task.dev_splits:
-            outputs = model(words(rows[split]))
-            end = f"_{suffix}" if suffix else ""
-            for name, value in score(task, rows[split], outputs).items():
-                scores[f"{name}{end}"] = value
-            task.write_report(
-                output_dir,
-                rows[split],
-                _labels_of(task, rows[split]),
-                outputs,
-                suffix,
-            )
-        written = results.write_results(
-            output_dir, scores, 0, {x: _fingerprint(rows[x]) for x in splits}
-        )
+            dev, outputs = rows[split], model(words(rows[split]))
+            labels, measured[suffix] = score(task, dev, outputs)
+            task.write_report(output_dir, dev, labels, outputs, suffix)
+        seen = {split: _fingerprint(rows[split]) for split in splits}
+        scores, _ = task.score_tables(measured, seen)[""]
+        written = results.write_results(output_dir, scores, 0, seen)
         results.log_results(written)
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),
@@ -247,7 +237,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
                 "task": described,
                 "data_name": os.path.basename(
                     os.path.normpath(
-                        files.absolute(task.named_train_file or data_dir)
+                        files.absolute(task.train_file or data_dir)
                     )
                 ),
                 "examples": len(train),
@@ -268,11 +258,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
 
 
 def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
-    """Refuses a folder that holds something else.
-
-    Raises:
-        UserError: a run of BERT is in it, or the baseline of another task.
-    """
+    """Refuses a folder with a run of BERT, or another task's baseline."""
     if files.exists(os.path.join(output_dir, RUN_FILE)):
         raise UserError(
             f"{output_dir} holds a run of BERT; choose another --output_dir"
@@ -289,15 +275,18 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
 
 def _fingerprint(rows: Rows) -> str:
     """SHA-256 of texts and labels."""
-    columns: Sequence[Any] = [rows.text_a, rows.text_b, rows.label]
+    columns = [rows.text_a, rows.text_b, rows.label]
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def define_flags() -> None:
-    """Defines the flags."""
-    run_classifier.define_task_flags()
-    flags.adopt_module_key_flags(run_classifier)
-    flags.DEFINE_string("output_dir", None, "Folder for the results.")
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """The results' folder."""
+
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
+
+
+SETTINGS = (run_classifier.Source, Results)
 
 
 def main() -> None:
@@ -313,4 +302,4 @@ def main() -> None:
         raise UserError("--data_dir is missing")
     if not FLAGS.output_dir:
         raise UserError("--output_dir is missing")
-    run(task, FLAGS.data_dir or "", FLAGS.output_dir)
+    run(task, FLAGS.data_dir, FLAGS.output_dir)

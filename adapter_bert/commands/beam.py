@@ -4,7 +4,7 @@
         --input='rows*.jsonl' --output=answers --task=mrpc \\
         --direct_num_workers=4 --direct_running_mode=multi_processing
 
-All other flags are Beam's own. docs/beam.md tells more.
+All other flags are Beam's. docs/beam.md tells more.
 """
 
 import argparse
@@ -15,19 +15,15 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from adapter_bert.serving import beam, bulk
+from adapter_bert.serving import answers, beam, bulk
 from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
 
-# What a pattern may hold, and so the name of no output.
+# Wildcards of patterns, which no output may have.
 WILD = "*?[]{}"
 
 
 def parse() -> Tuple[argparse.Namespace, List[str]]:
-    """The flags of this program, and those that are Beam's.
-
-    Raises:
-        UserError: a flag is missing, or is none.
-    """
+    """This program's flags, and Beam's; raises UserError for wrong ones."""
     parser = command_line.Parser(
         prog=".venv-beam/bin/python -m adapter_bert beam",
         description=__doc__.split("\n")[0],
@@ -69,7 +65,7 @@ def parse() -> Tuple[argparse.Namespace, List[str]]:
             "begin with"
         )
     for before, flag in zip([None, *others], others):
-        # It may be the value of the flag before.
+        # A word may be the value of the flag before.
         is_value = before and before.startswith("--") and "=" not in before
         if not flag.startswith("--") and not is_value:
             raise UserError(f"unexpected: {flag}")
@@ -77,11 +73,7 @@ def parse() -> Tuple[argparse.Namespace, List[str]]:
 
 
 def check_output(output: str) -> None:
-    """Checks that answers can be written, and that there are none.
-
-    Raises:
-        UserError: they cannot, or there are.
-    """
+    """Raises UserError if answers exist, or cannot be written."""
     for name in (output, output + beam.REFUSED):
         pattern = beam.written(name)
         found = beam.matching(pattern)
@@ -95,11 +87,11 @@ def check_output(output: str) -> None:
 
 
 def check_input(pattern: str, has_tasks: bool) -> None:
-    """Checks that there are files, such as can be read.
+    """Checks the input's files.
 
     Raises:
-        UserError: there is none, or one is a table, or needs `--task`, or is
-            compressed so that its missing end would not be seen.
+        UserError: no file, a table, a file that needs `--task`, or a
+            compression whose missing end goes unnoticed.
     """
     found = beam.matching(pattern)
     if not found:
@@ -131,19 +123,14 @@ def check_input(pattern: str, has_tasks: bool) -> None:
 
 
 def tasks_named(flag: str, tasks: Tasks) -> List[str]:
-    """The tasks that `--task` names.
-
-    Raises:
-        UserError: the model has no such task, or its answers are of a kind
-            that is not known here.
-    """
+    """The tasks of `--task`; raises UserError for unknown tasks or kinds."""
     names = list(tasks) if flag == "all" else flag.split(",") if flag else []
     known = shown_names(list(tasks))
     for name in names:
         if name not in tasks:
             raise UserError(f"unknown task {name!r}; there are: {known}")
     for name in names or tasks:
-        if tasks[name]["kind"] not in bulk.KINDS:
+        if tasks[name]["kind"] not in answers.KINDS:
             raise UserError(
                 f"the task {name} gives {tasks[name]['kind']}, which cannot "
                 "be told here; leave it out by --task"
@@ -152,17 +139,13 @@ def tasks_named(flag: str, tasks: Tasks) -> List[str]:
 
 
 def main() -> None:
-    """Answers what the flags name.
-
-    Raises:
-        UserError: something is missing or damaged, or some rows are refused.
-    """
+    """Answers the flags' rows; raises UserError, also for refused rows."""
     found, others = parse()
     options = beam.options_of(others)
     pattern, output = map(files.absolute, (found.input, found.output))
     check_output(output)
     check_input(pattern, bool(found.task))
-    # Loaded once to see that it is whole. Workers load it again.
+    # Finds damages before the job; workers load the model again.
     model = ExportedModel(found.model)
     job = beam.Job(
         input=pattern,

@@ -41,16 +41,12 @@ from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
 from adapter_bert.errors import UserError
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
-# What a checkpoint of a training has besides.
+# Variables of a training that are left out.
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
 
 
 def check_free(folder: str) -> None:
-    """Checks that a folder has no file of a BERT in either form.
-
-    Raises:
-        UserError: it has.
-    """
+    """Raises UserError if a folder has a file of a BERT in either form."""
     for name in (
         *sources.CONFIG_FILES,
         sources.VOCABULARY_FILE,
@@ -72,16 +68,10 @@ def read_values(
     Raises:
         UserError: one cannot be read, or is no part of a plain BERT.
     """
-    names = [
-        name
-        for name in weights.shapes
-        if name.split("/")[-1] not in OF_TRAINING
-    ]
+    names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
     for name in names:
-        known = hugging_face.hugging_face_name(name)
-        if known is None or (
-            name.startswith("bert/") and name not in variables
-        ):
+        is_known = hugging_face.hugging_face_name(name) is not None
+        if not is_known or name.startswith("bert/") and name not in variables:
             raise UserError(
                 f"{weights.source} holds {name}, which is no part of a plain "
                 "BERT of its config; adapter-bert merge merges adapters"
@@ -90,11 +80,7 @@ def read_values(
 
 
 def check_form(config: BertConfig, form: str) -> None:
-    """Checks that a form can say what a model computes.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Raises UserError if a form cannot describe a model."""
     if config.is_roberta:
         raise UserError(
             f"the model is a RoBERTa, which cannot be written in {form}'s form "
@@ -108,26 +94,22 @@ def check_form(config: BertConfig, form: str) -> None:
         )
 
 
-def google_config(
-    config: BertConfig, head: Mapping[str, Any]
+def _config(
+    config: BertConfig, form: str, head: Mapping[str, Any]
 ) -> Dict[str, Any]:
-    """The content of `bert_config.json`, with what is said of a head."""
-    values = dataclasses.asdict(config)
-    del values["first_position"], values["layer_norm_eps"]
-    if same_activation(config.hidden_act, "gelu"):
-        values["hidden_act"] = "gelu"
-    return {**values, **head}
-
-
-def hugging_face_config(
-    config: BertConfig, head: Mapping[str, Any]
-) -> Dict[str, Any]:
-    """The content of `config.json`, whose `gelu` is the error function."""
+    """The content of a form's config, with the fields of a head."""
     values = dataclasses.asdict(config)
     del values["first_position"]
-    for ours, theirs in (("gelu", "gelu_new"), ("gelu_erf", "gelu")):
-        if same_activation(config.hidden_act, ours):
-            values["hidden_act"] = theirs
+    gelu = same_activation(config.hidden_act, "gelu")
+    if form == GOOGLE:
+        del values["layer_norm_eps"]
+        values["hidden_act"] = "gelu" if gelu else config.hidden_act
+        return {**values, **head}
+    # Here `gelu` is the error function.
+    if gelu:
+        values["hidden_act"] = "gelu_new"
+    elif same_activation(config.hidden_act, "gelu_erf"):
+        values["hidden_act"] = "gelu"
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
@@ -140,22 +122,19 @@ def hugging_face_config(
 def write_vocabulary(
     folder: str, path: str, tokenizer: TextTokenizer, **said: Any
 ) -> None:
-    """Writes `vocab.txt`, and beside it what else there is to say.
+    """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
 
     Args:
         folder: for the files.
         path: of the vocabulary.
-        tokenizer: that was read there.
-        **said: what `tokenizer_config.json` has to say; the tokens that were
-            added to the vocabulary stand there too.
+        tokenizer: of that vocabulary; its added tokens are written, too.
+        **said: other fields of `tokenizer_config.json`.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: a file cannot be written.
     """
-    files.write_bytes(
-        os.path.join(folder, sources.VOCABULARY_FILE),
-        vocabulary_bytes(path),
-    )
+    place = os.path.join(folder, sources.VOCABULARY_FILE)
+    files.write_bytes(place, vocabulary_bytes(path))
     said.update(as_decoder(tokenizer.added))
     if said:
         place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
@@ -169,22 +148,22 @@ def write_model(
     values: Mapping[str, np.ndarray],
     head: Mapping[str, Any],
 ) -> str:
-    """Writes weights and config; gives the path of the weights.
+    """Writes weights and config; returns the path of the weights.
 
     Args:
-        folder: to write into.
+        folder: for the files.
         form: `GOOGLE` or `HUGGING_FACE`.
         config: of the model.
-        values: its variables, by Google's names.
-        head: what the config says of its head.
+        values: variables by Google's names.
+        head: fields of the config about the head.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: a file cannot be written.
     """
     if form == GOOGLE:
         path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
         training_state.save_tensors(path, values)
-        name, described = "bert_config.json", google_config(config, head)
+        name = sources.BERT_CONFIG_FILE
     else:
         tensors = {}
         for ours, value in values.items():
@@ -194,17 +173,14 @@ def write_model(
         path = os.path.join(folder, sources.SAFETENSORS_FILE)
         content = safetensors.numpy.save(tensors, {"format": "pt"})
         files.write_bytes(path, content)
-        name, described = "config.json", hugging_face_config(config, head)
-    files.write_json(os.path.join(folder, name), described)
+        name = sources.CONFIG_FILE
+    content = _config(config, form, head)
+    files.write_json(os.path.join(folder, name), content)
     return path
 
 
 def main() -> None:
-    """Converts what the arguments name.
-
-    Raises:
-        UserError: something cannot be read or written.
-    """
+    """Converts the BERT that the arguments name."""
     parser = command_line.Parser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--init_checkpoint", required=True, help="the BERT to convert"

@@ -7,13 +7,15 @@ The folder `exported/1` is a SavedModel. TensorFlow and TensorFlow Serving load
 it without this project. docs/export.md tells more.
 """
 
+import dataclasses
 from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import saved_model
@@ -24,42 +26,43 @@ from adapter_bert.serving.loaded_task import LoadedTask, load_task
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.training import parts
 
-FLAGS = flags.FLAGS
 
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """The exported model."""
 
-def define_flags() -> None:
-    """Defines the flags."""
-    adapter_flags.define_adapter_flags()
-    flags.adopt_module_key_flags(adapter_flags)
-    flags.DEFINE_string(
-        "output_dir", None, "Folder for the model's versions: 1, 2, ..."
+    output_dir: str = Topic.TO_DO.setting(
+        "", "Folder for the model's versions: 1, 2, ..."
     )
+
+
+SETTINGS = (Exported, adapter_flags.Answering)
 
 
 def main() -> None:
     """Exports what the flags name."""
     logging.set_verbosity(logging.INFO)
-    adapter_flags.check_adapter_flags()
-    if not FLAGS.output_dir:
+    asked, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
+    if not output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
-    saved_model.next_version(FLAGS.output_dir)
-    tasks = FLAGS.task
-    if FLAGS.library and not tasks:
-        if FLAGS.adapter:
+    saved_model.next_version(output_dir)
+    tasks = asked.task
+    if asked.library and not tasks:
+        if asked.adapter:
             logging.info(
                 "of %s only parts are looked for; --task=all exports its "
                 "adapters too",
-                FLAGS.library,
+                asked.library,
             )
         else:
             tasks = [ALL]
-    folders = named_folders(FLAGS.adapter, FLAGS.library, tasks)
-    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
+    folders = named_folders(asked.adapter, asked.library, tasks)
+    exchanged = exchanged_in(folders, parts.exchanged(asked.exchange_part))
     bert = FrozenBert.open(
-        FLAGS.init_checkpoint,
-        FLAGS.bert_config_file or "",
-        FLAGS.vocab_file or "",
-        FLAGS.compute_dtype,
+        asked.init_checkpoint,
+        asked.bert_config_file,
+        asked.vocab_file,
+        asked.compute_dtype,
     )
     loaded: Dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
@@ -67,16 +70,16 @@ def main() -> None:
         loaded[name] = load_task(
             bert,
             folder,
-            FLAGS.max_seq_length,
-            FLAGS.library or "",
+            asked.max_seq_length,
+            asked.library,
             exchanged[name],
         )
         progress.update(1)
     progress.close()
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
-        bert, loaded, FLAGS.predict_batch_size, FLAGS.adapter_dtype
+        bert, loaded, asked.predict_batch_size, asked.adapter_dtype
     )
     logging.info("writing it, %.0f MB", model.size / 1e6)
-    version = saved_model.export(model, bert, loaded, FLAGS.output_dir)
+    version = saved_model.export(model, bert, loaded, output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])

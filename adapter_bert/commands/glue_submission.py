@@ -30,16 +30,8 @@ HEADER = "index\tprediction"
 WNLI_MAJORITY = "0"
 
 
-def find_folder(runs: pathlib.Path, task: str) -> pathlib.Path:
-    """The folder of a task, in whatever case its name is written."""
-    for folder in sorted(runs.iterdir()):
-        if folder.name.lower() == task.lower():
-            return folder
-    return runs / task
-
-
 def check(path: pathlib.Path, task: str, rows: int) -> str:
-    """Reads predictions and compares them with what GLUE expects.
+    """Reads a file of predictions and checks it.
 
     Returns:
         The file's text.
@@ -76,9 +68,11 @@ def write_zip(runs: pathlib.Path, target: pathlib.Path) -> None:
     """
     if not runs.is_dir():
         raise UserError(f"{runs} is no folder of runs")
+    # Names of tasks in any case of letters; of several the first.
+    folders = {x.name.lower(): x for x in sorted(runs.iterdir(), reverse=True)}
     contents, missing = {}, []
     for name, (task, file, rows) in FILES.items():
-        path = find_folder(runs, task) / file
+        path = folders.get(task.lower(), runs / task) / file
         if path.exists():
             contents[name] = check(path, task, rows)
             print(f"{name}: {rows} predictions of {path}")

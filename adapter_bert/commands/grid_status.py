@@ -2,9 +2,9 @@
 
     .venv/bin/adapter-bert grid_status OUTPUT_DIR [--is_running]
 
-Which run is alive is read off its lock, so on a cluster from any machine, if
-the disk that they share has locks. With --is_running nothing is printed; the
-exit code is 0 if a run is alive, 3 if none is.
+A run's lock tells whether the run is alive, on a cluster from any machine, if
+the shared disk has locks. With --is_running nothing is printed; the exit code
+is 0 if a run is alive, 3 if none is.
 """
 
 import collections
@@ -18,7 +18,7 @@ STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
 
 def last_line(path: pathlib.Path) -> str:
-    """The last line of a file that is not empty, or ""."""
+    """The last line of a file; "" if missing or empty."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def is_locked(path: pathlib.Path) -> bool:
         return False
     with open(path) as file:
         try:
-            # Shared, so that those who look see nobody but the run.
+            # A shared lock, which no other status sees.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -40,10 +40,10 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def state_of(run: pathlib.Path) -> Tuple[str, str]:
-    """One of STATES, and what there is to say of a run that is not finished.
+    """One of STATES, and the last message of an unfinished run.
 
-    It may begin or end meanwhile. A run begins its list of attempts under its
-    lock, and says how it ended before it lets go of that.
+    The run may begin or end meanwhile: it begins its list of attempts under
+    its lock, and writes its end before it releases the lock.
     """
     has_begun = (run / "attempts.tsv").exists()
     is_running = is_locked(run / "lock")
@@ -68,7 +68,7 @@ def read_names(output: pathlib.Path) -> List[str]:
 
 
 def show(output: pathlib.Path) -> None:
-    """Prints how many runs are in each state, and those that need a look."""
+    """Prints the number of runs in each state, and the runs to look at."""
     names = read_names(output)
     states = {name: state_of(output / "runs" / name) for name in names}
     counts = collections.Counter(state for state, _ in states.values())

@@ -5,7 +5,7 @@ r"""Keeps trained adapters in a library; exchanges them with other programs.
     .venv/bin/adapter-bert library export shelf mrpc hub/mrpc \
         --to=adapterhub
 
-`AdapterLibrary` does the same from Python. docs/adapter_library.md tells more.
+docs/adapter_library.md and docs/exchange.md tell more.
 """
 
 import argparse
@@ -31,66 +31,34 @@ from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import ALL, AdapterLibrary, check, check_name
+from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.loaded_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.restored import restore_task
 
-__all__ = ["ALL", "AdapterLibrary", "export_adapter", "import_adapter"]
-
-COLUMNS = (
-    "name",
-    "task",
-    "kind",
-    "labels",
-    "method",
-    "MB",
-    "score",
-    "data",
-    "added",
-    "base",
-)
+COLUMNS = "name task kind labels method MB score data added base".split()
 
 
-def import_adapter(
-    library: AdapterLibrary,
-    folder: str,
-    name: str,
-    init_checkpoint: str,
-    bert_config_file: str = "",
-    vocab_file: str = "",
-    pairs: Optional[bool] = None,
-    labels: Sequence[str] = (),
-    do_lower_case: Optional[bool] = None,
-) -> str:
-    """Takes another program's adapter into a library.
+def _add(arguments: argparse.Namespace) -> None:
+    library = AdapterLibrary(arguments.library, create=True)
+    print(f"added {library.add(arguments.folder, arguments.name)}")
 
-    Args:
-        library: that it goes into.
-        folder: as AdapterHub's `adapters` or peft has written it.
-        name: that it gets.
-        init_checkpoint: the BERT that it was trained upon; its files do not
-            say which that was.
-        bert_config_file: of that BERT; "" for the one beside it.
-        vocab_file: the same.
-        pairs: whether its texts are pairs; None for either.
-        labels: in the order of the logits; default: those of its files.
-        do_lower_case: whether texts are lower-cased; None for what the BERT's
-            files or its vocabulary say.
 
-    Returns:
-        The program that had written it.
-
-    Raises:
-        UserError: it is damaged, a pickle, of another BERT, or computes what
-            no method of this project's does; or as of `AdapterLibrary.add`.
-    """
-    check_name(name)
-    opened = open_init_checkpoint(init_checkpoint)
-    config = sources.read_config(opened, bert_config_file)
-    foreign = exchange.read(folder, config, pairs, labels)
+def _import(arguments: argparse.Namespace) -> None:
+    """Takes another program's adapter into a library."""
+    check_name(arguments.name)
+    library = AdapterLibrary(arguments.library, create=True)
+    folder = arguments.folder
+    # The adapter's files do not say which BERT it was trained on.
+    opened = open_init_checkpoint(arguments.init_checkpoint)
+    config = sources.read_config(opened, arguments.bert_config_file)
+    pairs = {"one": False, "two": True, None: None}[arguments.texts]
+    foreign = exchange.read(folder, config, pairs, arguments.label)
     tokenizer = sources.read_tokenizer(
-        opened, config, vocab_file, do_lower_case
+        opened,
+        config,
+        arguments.vocab_file,
+        {"true": True, "false": False, None: None}[arguments.do_lower_case],
     )
     task = restore_task(foreign.task, {}, folder)
     table = task_model.list_parameters(config, foreign.method, task.build_head)
@@ -111,51 +79,28 @@ def import_adapter(
     }
     with files.temporary_folder() as place:
         adapter_artifact.write(place, description, foreign.values)
-        library.add(place, name)
-    return foreign.origin["program"]
+        library.add(place, arguments.name)
+    print(f"added {arguments.name}, of {foreign.origin['program']}")
 
 
-def export_adapter(
-    library: AdapterLibrary,
-    name: str,
-    folder: str,
-    program: str,
-    base_model: str = "",
-) -> None:
-    """Writes an adapter of a library for another program.
-
-    Args:
-        library: that it is in.
-        name: of the adapter.
-        folder: that is not there yet, or is empty.
-        program: `adapterhub` or `peft`.
-        base_model: by which that program finds the BERT; default: the name of
-            its folder.
-
-    Raises:
-        UserError: the adapter is damaged, the program cannot compute it, or
-            the folder is not empty.
-    """
-    entry = library.entry(name)
-    artifact = check(library.folder(name))
-    ours = exported(artifact, name)
-    if base_model:
-        ours = dataclasses.replace(ours, base_name=base_model)
+def _export(arguments: argparse.Namespace) -> None:
+    """Writes an adapter of a library for another program."""
+    library = AdapterLibrary(arguments.library)
+    entry = library.entry(arguments.name)
+    artifact = check(library.folder(arguments.name))
+    ours = exported(artifact, arguments.name)
+    if arguments.base_model:
+        ours = dataclasses.replace(ours, base_name=arguments.base_model)
     card = make_card(
-        program,
+        arguments.to,
         ours,
-        os.path.basename(os.path.abspath(folder)),
+        os.path.basename(os.path.abspath(arguments.folder)),
         artifact.config,
         entry.scores,
         entry.data,
     )
-    exchange.write(program, folder, ours, card)
-
-
-def _add(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library, create=True)
-    name = library.add(arguments.folder, arguments.name)
-    print(f"added {name}")
+    exchange.write(arguments.to, arguments.folder, ours, card)
+    print(f"wrote {arguments.folder}")
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -170,17 +115,16 @@ def _list(arguments: argparse.Namespace) -> None:
                 entries.append({"name": name, "problem": str(error)})
     if arguments.json:
         print(_plain_json(entries), end="")
-        return
-    print(_table([_row(entry) for entry in entries]), end="")
+    else:
+        print(_table(list(map(_row, entries))), end="")
 
 
 def _row(entry: Dict[str, Any]) -> List[str]:
-    """The columns of an entry."""
     if "problem" in entry:
         return [entry["name"], f"DAMAGED: {entry['problem']}"]
-    labels = ",".join(
-        json.dumps(x, ensure_ascii=False) for x in entry["labels"]
-    )
+    labels = json.dumps(
+        entry["labels"], ensure_ascii=False, separators=(",", ":")
+    )[1:-1]
     metric, score = next(iter(entry["scores"].items()), ("", 0.0))
     return [
         entry["name"],
@@ -199,7 +143,7 @@ def _row(entry: Dict[str, Any]) -> List[str]:
 
 
 def _plain_json(value: Any) -> str:
-    """A value as JSON, in which control characters are written as numbers."""
+    """A value as JSON with escaped control characters."""
     return "".join(
         c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1]
         for c in files.json_text(value)
@@ -207,20 +151,18 @@ def _plain_json(value: Any) -> str:
 
 
 def _table(rows: List[List[str]]) -> str:
-    """Rows under a header, in columns as wide as they need.
+    """Aligned columns under a header.
 
-    Without the control characters that an adapter's description may hold: they
-    could tell a terminal to do something.
+    Control characters of an adapter's description, which could command a
+    terminal, become spaces.
     """
-    table = [list(COLUMNS)]
-    for row in rows:
-        table.append(
-            ["".join(c if c.isprintable() else " " for c in t) for t in row]
-        )
-    widths = [
-        max(len(row[i]) for row in table if len(row) == len(COLUMNS))
-        for i in range(len(COLUMNS))
+    table = [COLUMNS] + [
+        ["".join(c if c.isprintable() else " " for c in t) for t in row]
+        for row in rows
     ]
+    # A damaged adapter's row has two columns, of any width.
+    whole = [row for row in table if len(row) == len(COLUMNS)]
+    widths = [max(map(len, column)) for column in zip(*whole)]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(row, widths))
         for row in table
@@ -280,38 +222,8 @@ def _rename(arguments: argparse.Namespace) -> None:
     print(f"{arguments.name} is called {arguments.new_name} now")
 
 
-def _import(arguments: argparse.Namespace) -> None:
-    program = import_adapter(
-        AdapterLibrary(arguments.library, create=True),
-        arguments.folder,
-        arguments.name,
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-        {"one": False, "two": True, None: None}[arguments.texts],
-        arguments.label,
-        {"true": True, "false": False, None: None}[arguments.do_lower_case],
-    )
-    print(f"added {arguments.name}, of {program}")
-
-
-def _export(arguments: argparse.Namespace) -> None:
-    export_adapter(
-        AdapterLibrary(arguments.library),
-        arguments.name,
-        arguments.folder,
-        arguments.to,
-        arguments.base_model,
-    )
-    print(f"wrote {arguments.folder}")
-
-
 def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
-    """Reads a command line, by default that of this process.
-
-    Raises:
-        UserError: it is none.
-    """
+    """Reads a command line, by default this process's; raises UserError."""
     parser = command_line.Parser(
         description=__doc__.split("\n")[0], allow_abbrev=False
     )
@@ -320,6 +232,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     )
 
     def command(name, function, help, *positional):
+        """Adds a command; returns what adds a flag to it."""
         made = commands.add_parser(
             name, help=help, description=help, allow_abbrev=False
         )
@@ -327,93 +240,86 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         made.add_argument("library", help="folder of the library")
         for argument, text in positional:
             made.add_argument(argument, help=text)
-        return made
+        return made.add_argument
 
-    def bert_flags(made, required):
-        made.add_argument(
+    def bert_flags(flag, required):
+        flag(
             "--init_checkpoint",
             required=required,
             help="the BERT that the adapters were trained on",
         )
-        made.add_argument(
-            "--bert_config_file",
-            default="",
-            help="BERT's sizes; default: beside the BERT",
-        )
-        made.add_argument(
-            "--vocab_file",
-            default="",
-            help="the vocabulary; default: beside the BERT",
-        )
+        for name, what in (
+            ("--bert_config_file", "BERT's sizes"),
+            ("--vocab_file", "the vocabulary"),
+        ):
+            flag(name, default="", help=f"{what}; default: beside the BERT")
 
     name = ("name", "name of the adapter")
     folder = ("folder", "folder of an adapter, or of the run that trained it")
-    made = command(
+    flag = command(
         "add", _add, "Copy a trained adapter into the library.", folder
     )
-    made.add_argument(
+    flag(
         "--name",
         help="name of the adapter; default: its task's, or for your own data "
         "the name of their folder or file",
     )
-    made = command("list", _list, "List the adapters.")
-    made.add_argument(
-        "--json", action="store_true", help="print JSON, for programs"
-    )
+    flag = command("list", _list, "List the adapters.")
+    flag("--json", action="store_true", help="print JSON, for programs")
     command(
         "show", _show, "Print all that is known of an adapter, as JSON.", name
     )
-    made = command("verify", _verify, "Check that every adapter is whole.")
-    bert_flags(made, required=False)
-    made = command("remove", _remove, "Delete an adapter.", name)
-    made.add_argument(
+    flag = command("verify", _verify, "Check that every adapter is whole.")
+    bert_flags(flag, required=False)
+    flag = command("remove", _remove, "Delete an adapter.", name)
+    flag(
         "--force",
         action="store_true",
         help="delete it even if it is a part of another adapter",
     )
     new = ("new_name", "its new name")
     command("rename", _rename, "Give an adapter another name.", name, new)
-    made = command(
+    flag = command(
         "import",
         _import,
         "Copy an adapter of AdapterHub or peft into the library.",
         ("folder", "folder of safetensors that this program wrote"),
     )
-    made.add_argument("--name", required=True, help="name of the adapter")
-    bert_flags(made, required=True)
-    made.add_argument(
+    flag("--name", required=True, help="name of the adapter")
+    bert_flags(flag, required=True)
+    flag(
         "--do_lower_case",
         type=str.lower,
         choices=("true", "false"),
         help="whether texts are lower-cased; default: what the BERT's files or "
         "its vocabulary say",
     )
-    made.add_argument(
+    flag(
         "--texts",
         choices=("one", "two"),
         help="texts of a row; default: one or two",
     )
-    made.add_argument(
+    flag(
         "--label",
         action="append",
         default=[],
         help="a label; repeat it for each, in the order of the logits; "
         "default: the labels in its files",
     )
-    made = command(
+    flag = command(
         "export",
         _export,
         "Write an adapter for another program.",
         name,
         ("folder", "folder to write, new or empty"),
     )
-    made.add_argument(
+    flag(
         "--to",
         required=True,
         choices=sorted(exchange.PROGRAMS),
         help="the other program",
     )
-    made.add_argument(
+    flag(
         "--base_model",
         default="",
         help="name by which that program finds the BERT, as "

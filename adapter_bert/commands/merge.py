@@ -57,9 +57,9 @@ from adapter_bert.methods.base import PARTS
 from adapter_bert.tasks import restored
 from adapter_bert.tasks.text_regression import LabelUnit
 
-# What adapters must have alike to have a mean.
+# Fields in which adapters must agree to have a mean.
 ALIKE = ("method", "parts", "carries_parts", "task")
-# What the mean of adapters is, as each of them.
+# Fields that the mean has from the adapters.
 KEPT = (
     *ALIKE,
     "trained_with",
@@ -76,8 +76,7 @@ def merge(
     """Reads adapters and adds them to the base, each times its weight.
 
     Returns:
-        `config`, the `modeling.BertConfig`; `values`, every variable by name;
-        `head`, what `bert_config.json` says of the head, if there is one.
+        Arguments of `write_model`: `config`, `values` and `head`.
 
     Raises:
         UserError: an adapter cannot be read or merged, or is of another BERT;
@@ -100,7 +99,7 @@ def merge(
             change = weight * (value - base.read(name))
             sums[name] = sums[name] + change if name in sums else change
         if weights == [1.0]:
-            # As it is: a sum of differences would round.
+            # Without the rounding of a sum of differences.
             values.update(merged)
             own, head = _head(artifact, config)
             values.update(own)
@@ -115,18 +114,11 @@ def merge(
 def _head(
     artifact: adapter_artifact.Artifact, config: encoder.BertConfig
 ) -> Tuple[Dict[str, np.ndarray], Dict[str, Any]]:
-    """A head, as a training would have it upon a plain BERT.
-
-    Args:
-        artifact: the adapter.
-        config: of its BERT.
-
-    Returns:
-        Its values, and what a config says of it.
+    """Values of an adapter's head for a plain BERT, and fields of its config.
 
     Raises:
-        UserError: the head is of a form that only an adapter tells, or is not
-            that of its labels.
+        UserError: the head has a form that only an adapter can describe, or
+            does not fit its labels.
     """
     source, described = artifact.weights.source, artifact.config["task"]
     settings = artifact.config.get("task_settings", {})
@@ -141,10 +133,10 @@ def _head(
     if kind in (restored.CLASSIFICATION, restored.MULTI_LABEL):
         labels = list(task.labels)
         if described["name"] == "custom":
-            # Those of another program's adapter come in any order.
-            count = len(labels)
-            check_shape(weights, "output_weights", (count, config.hidden_size))
-            check_shape(weights, "output_bias", (count,))
+            # Labels of another program's adapter may be in any order.
+            shape = len(labels), config.hidden_size
+            check_shape(weights, "output_weights", shape)
+            check_shape(weights, "output_bias", shape[:1])
             weights = with_labels(weights, labels, sorted(labels))
             labels = sorted(labels)
     values = {
@@ -153,7 +145,7 @@ def _head(
         if not name.startswith("bert/")
     }
     if kind == restored.REGRESSION:
-        # A plain BERT cannot tell of a unit.
+        # A plain BERT has no place for a unit.
         names = "output_weights", "output_bias"
         unit = LabelUnit.restore(described, source)
         values.update(zip(names, unit.join(*map(weights.read, names))))
@@ -166,13 +158,13 @@ def average(
     """The weighted mean of adapters' parameters.
 
     Args:
-        base: that they were trained upon.
+        base: the BERT of the adapters.
         folders: of the adapters.
-        weights: one for each; they are divided by their sum.
+        weights: one for each, which are divided by their sum.
 
     Returns:
-        The adapter's description, and its values. Adapters that are parts of
-        all of them are there as they were.
+        The mean's description, and its values; parts of the adapters, which
+        are the same for all, stay as they are.
 
     Raises:
         UserError: an adapter cannot be read, is of another BERT, or of another
@@ -202,7 +194,7 @@ def average(
             if name.startswith(PARTS):
                 sums[name] = value
                 continue
-            # The mean of differences leaves what did not change as it was.
+            # The mean of differences keeps what did not change.
             before = base.read(name) if name in own else 0.0
             change = (value - before) * (weight / sum(weights))
             sums[name] = sums.get(name, before) + change
@@ -220,11 +212,7 @@ def average(
 
 
 def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
-    """Reads an adapter of this BERT.
-
-    Raises:
-        UserError: it cannot be read, or is of another BERT.
-    """
+    """Reads an adapter; raises UserError if it is of another BERT."""
     artifact = adapter_artifact.read(folder, base)
     config = run_record.bert_config(artifact.config, folder)
     known = identify(base, encoder.list_variables(config))
@@ -236,12 +224,7 @@ def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
 
 
 def read_weights(text: str, count: int, positive: bool) -> List[float]:
-    """The number of each adapter.
-
-    Raises:
-        UserError: they are no numbers, one for each, or not positive although
-            they have to be.
-    """
+    """The weight of each of `count` adapters; raises UserError for others."""
     try:
         weights = [float(part) for part in text.split(",")] if text else []
     except ValueError:
@@ -258,11 +241,7 @@ def read_weights(text: str, count: int, positive: bool) -> List[float]:
 
 
 def main() -> None:
-    """Merges what the arguments name.
-
-    Raises:
-        UserError: something cannot be read, merged or written.
-    """
+    """Merges the adapters that the arguments name."""
     parser = command_line.Parser(description=__doc__.split("\n")[0])
     parser.add_argument("--init_checkpoint", required=True, help="the BERT")
     parser.add_argument(

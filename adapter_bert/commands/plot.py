@@ -1,4 +1,4 @@
-"""Figures of what a sweep came to, in the forms of Houlsby et al. 2019.
+"""Figures of a sweep's scores, in the forms of Houlsby et al. 2019.
 
     .venv/bin/adapter-bert plot RUNS... --output_dir=OUT
 
@@ -28,7 +28,7 @@ import itertools
 import math
 import pathlib
 import re
-from typing import Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -47,6 +47,7 @@ from adapter_bert.reports.collect_runs import (
     TITLES,
     SeedGroup,
     best,
+    by_kind,
     by_method,
     check_one_bert,
     find_files,
@@ -55,17 +56,17 @@ from adapter_bert.reports.collect_runs import (
     kind_of,
     main_score,
     notice,
-    of_one_start,
     replace_results,
     runs_parser,
     text_of,
 )
 
 ByTask = Dict[str, List[SeedGroup]]
-# By name: scores [first, last], that of none, and the score's name.
+# By size: shares of BERT's parameters and points, an entry for each task.
+Gaps = Dict[str, Tuple[List[float], List[float]]]
+# By name: scores by [first, last], the whole adapter's score, the score's name.
 Ablations = Dict[str, Tuple[np.ndarray, float, str]]
-# Colours of Okabe and Ito, which differ in lightness as well; the markers and
-# lines differ too.
+# Colours of Okabe and Ito, which differ in lightness too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 LINE_STYLES = ("-", "--", "-.", ":")
 STYLES = {
@@ -78,26 +79,18 @@ PERCENTILES = (20, 50, 80)
 
 
 def styles(by_task: ByTask) -> Dict[str, Dict]:
-    """The style of every kind of tuning that there is, with its label."""
+    """The style and label of every kind of tuning."""
     kinds = {kind_of(s.method) for same in by_task.values() for s in same}
     found = {
         kind: {**STYLES[kind], "label": TITLES[kind]}
         for kind in STYLES
         if kind in kinds
     }
-    others = zip(
-        sorted(kinds - set(STYLES)),
-        itertools.cycle(COLOURS[2:]),
-        itertools.cycle("^vPX<>d"),
-    )
-    for kind, colour, marker in others:
+    others = sorted(kinds - set(STYLES))
+    looks = zip(itertools.cycle(COLOURS[2:]), itertools.cycle("^vPX<>d"))
+    for kind, (colour, marker) in zip(others, looks):
         found[kind] = dict(color=colour, marker=marker, ls="-.", label=kind)
     return found
-
-
-def of_kind(seed_groups: Iterable[SeedGroup], kind: str) -> List[SeedGroup]:
-    """Those of one kind and initial scale."""
-    return of_one_start(s for s in seed_groups if kind_of(s.method) == kind)
 
 
 def best_by_size(
@@ -108,22 +101,23 @@ def best_by_size(
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
 
-def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
+def gaps(by_task: ByTask, kind: str) -> Gaps:
     """By size: parameters in percent of BERT, and points against full tuning.
 
-    A list has an entry for each task that has both. Only sizes that all of
+    The lists have an entry for each task with both. Only sizes that all of
     these tasks have, in the order of their parameters.
     """
-    found: Dict[str, Tuple[List, List]] = {}
+    found: Gaps = {}
     tasks = 0
     for seed_groups in by_task.values():
         usual = main_score(seed_groups)
         known = all("accuracy" in s.runs[0].scores for s in seed_groups)
         score = "accuracy" if known else usual
-        full = best(of_kind(seed_groups, "full"), score)
+        kinds = by_kind(seed_groups)
+        full = best(kinds.get("full", ()), score)
         if full is None:
             continue
-        own = of_kind(seed_groups, kind)
+        own = kinds.get(kind, ())
         tasks += bool(own)
         for seed_group in best_by_size(own, score):
             method = text_of(seed_group.method)
@@ -138,18 +132,16 @@ def gaps(by_task: ByTask, kind: str) -> Dict[str, Tuple[List, List]]:
     return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
 
-def draw_gaps(axes: Axes, by_task: ByTask, all_styles: Dict[str, Dict]) -> None:
+def draw_gaps(
+    axes: Axes, points_of: Dict[str, Gaps], all_styles: Dict[str, Dict]
+) -> None:
     """One panel of Figures 1 and 3."""
-    for kind, style in all_styles.items():
-        points = {} if kind == "full" else gaps(by_task, kind)
-        if not points:
-            continue
-        tasks = len(next(iter(points.values()))[1])
-        shares = [np.mean(share) for share, _ in points.values()]
-        bands = [
-            np.percentile(values, PERCENTILES) for _, values in points.values()
-        ]
-        low, middle, high = np.array(bands).T
+    for kind, points in points_of.items():
+        style = all_styles[kind]
+        shares, values = zip(*points.values())
+        tasks = len(values[0])
+        shares = [np.mean(share) for share in shares]
+        low, middle, high = np.percentile(values, PERCENTILES, axis=1)
         label = f"{style['label']} ({tasks} tasks)"
         axes.plot(shares, middle, **{**style, "label": label})
         axes.fill_between(
@@ -173,28 +165,24 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
     Raises:
         UserError: a panel's runs are of different BERTs.
     """
-    parts = {
-        "GLUE": {
-            t: s for t, s in by_task.items() if t in GLUE and t != OMITTED
-        },
-        "other tasks": {
-            t: s for t, s in by_task.items() if t not in GLUE | set(SQUAD)
-        },
-    }
-    # With something to be compared with full fine-tuning.
-    parts = {
-        title: part
-        for title, part in parts.items()
-        if any(gaps(part, kind) for kind in styles(part) if kind != "full")
-    }
+    parts = {}
+    for title, tasks in (
+        ("GLUE", GLUE - {OMITTED}),
+        ("other tasks", set(by_task) - GLUE - set(SQUAD)),
+    ):
+        part = {t: s for t, s in by_task.items() if t in tasks}
+        found = {k: gaps(part, k) for k in styles(part) if k != "full"}
+        found = {kind: points for kind, points in found.items() if points}
+        if found:
+            check_one_bert(part)
+            parts[title] = found
     if not parts:
         return False
     figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
     all_styles = styles(by_task)
-    for axes, (title, part) in zip(panels, parts.items()):
-        check_one_bert(part)
-        draw_gaps(axes, part, all_styles)
+    for axes, (title, found) in zip(panels, parts.items()):
+        draw_gaps(axes, found, all_styles)
         axes.set_title(title)
     figure.suptitle("20th, 50th and 80th percentile of tasks")
     figure.supxlabel("parameters of a task, % of BERT")
@@ -203,16 +191,16 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
 
 
 def errors(seed_groups: Iterable[SeedGroup], score: str) -> List[float]:
-    """Standard errors; of single seeds NaN, which draws no bar."""
+    """Standard errors; NaN for single seeds, which draws no bar."""
     found = [seed_group.error(score) for seed_group in seed_groups]
     return [float("nan") if error is None else error for error in found]
 
 
 def draw_scores(axes: Axes, by_task: ByTask, task: str, score: str) -> None:
     """A task's scores over its parameters, with standard errors."""
-    seed_groups = by_task[task]
+    kinds = by_kind(by_task[task])
     for kind, style in styles(by_task).items():
-        chosen = best_by_size(of_kind(seed_groups, kind), score)
+        chosen = best_by_size(kinds.get(kind, ()), score)
         if not chosen:
             continue
         if kind == "full":
@@ -243,7 +231,7 @@ def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
         draw_scores(axes, by_task, task, main_score(by_task[task]))
     for axes in panels[len(tasks) :]:
         axes.remove()
-    # Not every panel has every kind.
+    # Panels may lack kinds.
     handles = {}
     for axes in figure.axes:
         handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
@@ -261,9 +249,8 @@ def draw_squad(figure: Figure, by_task: ByTask) -> bool:
     if not tasks:
         return False
     figure.set_size_inches(6 * len(tasks) + 0.4, 4.2)
-    for axes, task in zip(
-        figure.subplots(1, len(tasks), squeeze=False)[0], tasks
-    ):
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for axes, task in zip(panels, tasks):
         draw_scores(axes, by_task, task, "f1")
         axes.legend(fontsize="small")
     figure.supxlabel("parameters of the task")
@@ -274,7 +261,7 @@ def draw_squad(figure: Figure, by_task: ByTask) -> bool:
 def of_shared_seeds(
     seed_groups: Dict[float, SeedGroup],
 ) -> Dict[float, SeedGroup]:
-    """The settings with those seeds alone that all of them have, if any."""
+    """The groups with only the seeds that all of them have, if any."""
     shared = set.intersection(
         *({run.seed for run in s.runs} for s in seed_groups.values())
     )
@@ -292,9 +279,7 @@ def of_shared_seeds(
 def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
     """Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
-    colours = itertools.cycle(COLOURS)
-    markers, lines = itertools.cycle("osD^vP*X"), itertools.cycle(LINE_STYLES)
-    drawn = False
+    looks = zip(*map(itertools.cycle, (COLOURS, "osD^vP*X", LINE_STYLES)))
     for task, seed_groups in by_task.items():
         score = main_score(seed_groups)
         # Scales of one size, under the same conditions.
@@ -316,7 +301,7 @@ def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
         )
         if len(chosen) < 2:
             continue
-        drawn = True
+        colour, marker, line = next(looks)
         chosen = of_shared_seeds(dict(sorted(chosen.items())))
         seed_group = next(iter(chosen.values()))
         size, run = seed_group.method.size, seed_group.runs[0]
@@ -326,12 +311,12 @@ def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
             errors(chosen.values(), score),
             label=f"{task} ({score}), size {size}, rate {run.rate:g}, "
             f"{run.epochs:g} epochs",
-            color=next(colours),
-            marker=next(markers),
-            ls=next(lines),
+            color=colour,
+            marker=marker,
+            ls=line,
             capsize=3,
         )
-    if not drawn:
+    if not axes.has_data():
         return False
     axes.set_xscale("log")
     axes.set_xlabel("standard deviation of the adapters' first values")
@@ -340,12 +325,12 @@ def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
     return True
 
 
-# What `ablation.json` holds, as `files.read_object` reads it.
+# Members of `ablation.json`, as `files.read_object` takes them.
 ABLATION = {"name": str, "task": str, "score": str, "layers": int}
 
 
 def read_ablations(folders: Iterable[str]) -> Ablations:
-    """What ablate.sh wrote below some folders."""
+    """The ablations that scripts/ablate.sh wrote below some folders."""
     found: Ablations = {}
     paths: Dict[pathlib.Path, pathlib.Path] = {}
     for folder in map(pathlib.Path, folders):
@@ -384,13 +369,13 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
 
 
 def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
-    """Figure 6, left and middle: points lost; False without an ablation."""
+    """Figure 6, left and middle: lost points; False without an ablation."""
     if not ablations:
         return False
     figure.set_size_inches(4.6 * len(ablations), 4.4)
     panels = figure.subplots(1, len(ablations), squeeze=False)[0]
     for axes, (name, (grid, whole, score)) in zip(panels, ablations.items()):
-        # As many as a cell has room for. Adding 0.0 turns -0.0 into 0.0.
+        # As many as fit into a cell. Adding 0.0 turns -0.0 into 0.0.
         decimals = 1 if len(grid) <= 12 else 0
         lost = np.round(grid - whole, decimals) + 0.0
         image = axes.imshow(lost, cmap="cividis", origin="upper")
@@ -414,7 +399,7 @@ def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
 
 
 def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
-    """Scores with all adapters and without those of layers "first-last"."""
+    """Scores with all adapters, and without those of layers "first-last"."""
     return {
         name: {
             "score": score,
@@ -429,14 +414,16 @@ def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
     }
 
 
-def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
-    """A figure as PNG and SVG, by file; nothing if there is none."""
+def render(
+    name: str, draw: Callable[[Figure, Any], bool], drawn: Any
+) -> Dict[str, bytes]:
+    """A figure as PNG and SVG by file name; empty if there is none."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    if not draw(figure):
+    if not draw(figure, drawn):
         return {}
     contents = {}
     for kind in ("png", "svg"):
-        # Nothing in it tells when it was drawn.
+        # Equal runs give equal bytes.
         metadata = {"Date": None} if kind == "svg" else {}
         image = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}):
@@ -446,17 +433,13 @@ def render(name: str, draw: Callable[[Figure], bool]) -> Dict[str, bytes]:
 
 
 def main() -> None:
-    """Draws what the arguments name; raises as `draw_all`."""
-    arguments = runs_parser(__doc__, "figures").parse_args()
-    draw_all(arguments.runs, arguments.output_dir)
-
-
-def draw_all(folders: Sequence[str], output: str) -> None:
-    """Draws what the runs allow, and takes away what it drew before.
+    """Draws all figures that the runs allow, and deletes its earlier ones.
 
     Raises:
         UserError: there are no runs, or nothing can be written.
     """
+    arguments = runs_parser(__doc__, "figures").parse_args()
+    folders, output = arguments.runs, arguments.output_dir
     for folder in folders:
         if not pathlib.Path(folder).is_dir():
             raise UserError(f"{folder} is no folder of runs")
@@ -465,15 +448,13 @@ def draw_all(folders: Sequence[str], output: str) -> None:
     if not (ablations or trainings):
         raise UserError(f"no run in {', '.join(folders)}")
     by_task = group_by_task(find_runs(trainings)) if trainings else {}
-    contents = {}
-    for name, draw in (
-        ("trade_off", lambda f: draw_trade_off(f, by_task)),
-        ("per_task", lambda f: draw_per_task(f, by_task)),
-        ("squad", lambda f: draw_squad(f, by_task)),
-        ("ablation", lambda f: draw_ablations(f, ablations)),
-        ("init_scale", lambda f: draw_init_scale(f, by_task)),
-    ):
-        contents.update(render(name, draw))
+    contents = {
+        **render("trade_off", draw_trade_off, by_task),
+        **render("per_task", draw_per_task, by_task),
+        **render("squad", draw_squad, by_task),
+        **render("ablation", draw_ablations, ablations),
+        **render("init_scale", draw_init_scale, by_task),
+    }
     if ablations:
         numbers = files.json_text(ablations_json(ablations))
         contents["ablation_scores.json"] = numbers.encode()

@@ -1,4 +1,4 @@
-"""Draws what trained fusions attend to.
+"""Draws the attention of trained fusions to their adapters.
 
     .venv/bin/adapter-bert plot_fusion RUNS... --output_dir=OUT
 
@@ -29,7 +29,7 @@ from adapter_bert.reports.collect_runs import (
 )
 from adapter_bert.training import fusion_report
 
-# What `adapter_bert/training/fusion_report.py` writes.
+# Members of the file of a run, as `files.read_object` takes them.
 CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
@@ -37,7 +37,7 @@ def read_attention(group: SeedGroup) -> Dict[str, Any]:
     """The mean over the runs of one setting, as `fusion_report.shares`.
 
     Raises:
-        UserError: a file is missing or damaged, or is of other adapters.
+        UserError: a file is missing or damaged, or has other adapters.
     """
     found = [
         files.read_object(
@@ -45,11 +45,8 @@ def read_attention(group: SeedGroup) -> Dict[str, Any]:
         )
         for run in group.runs
     ]
-    for other in found:
-        if (other["adapters"], other["places"]) != (
-            found[0]["adapters"],
-            found[0]["places"],
-        ):
+    for other in found[1:]:
+        if any(other[key] != found[0][key] for key in ("adapters", "places")):
             raise UserError(
                 f"the fusions below {group.runs[0].folder.parent} are of "
                 "different adapters; expected one library for all"

@@ -3,11 +3,11 @@ r"""Predicts with one trained adapter, or with many on one BERT.
     .venv/bin/adapter-bert predict --init_checkpoint=$BERT \
         --adapter=out/mrpc/adapter --input=rows.tsv --output=answers.jsonl
 
-The output has one line of JSON for each row and task, in the order of the rows.
-The program reads rows from stdin and answers each at once if no `--input` is
-given.
+The output has a line of JSON for each row and task, in the order of the rows.
+Without `--input` rows come from stdin, and each is answered at once.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -15,49 +15,46 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import LoadedTask, check_row
+from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import parts
 
-FLAGS = flags.FLAGS
 
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Rows and answers."""
 
-def define_flags() -> None:
-    """Defines the flags."""
-    adapter_flags.define_adapter_flags()
-    flags.adopt_module_key_flags(adapter_flags)
-    string = flags.DEFINE_string
-    string(
-        "input",
-        None,
+    input: str = Topic.DATA.setting(
+        "",
         "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
         "default: stdin.",
     )
-    string("output", None, "File for the answers; default: stdout.")
-    flags.DEFINE_list(
-        "columns",
-        None,
+    output: str = Topic.DATA.setting(
+        "", "File for the answers; default: stdout."
+    )
+    columns: List[str] = Topic.DATA.setting(
+        [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
     )
 
 
-def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
-    """How a row's texts may be called, which all tasks have to share.
+SETTINGS = (Rows, adapter_flags.Answering)
 
-    Raises:
-        UserError: the tasks read different rows.
-    """
+
+def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
+    """Possible names of a row's texts; raises UserError if tasks differ."""
     named = FLAGS.columns
     first: Tuple[str, Any] = next(iter(tasks.items()))
     for name, loaded in tasks.items():
@@ -81,21 +78,17 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
 
 
 def answer_lines(
-    predictor: Predictor, chunks: Iterator[List[row_stream.PlacedRow]]
+    predictor: Predictor,
+    tasks: Dict[str, LoadedTask],
+    chunks: Iterator[List[row_stream.PlacedRow]],
 ) -> Iterator[str]:
-    """A text for each chunk of rows: a line of JSON for each row and task.
+    """Yields each chunk's lines: one for each row and task.
 
     Raises:
         UserError: a row is malformed.
     """
-    tasks = {name: predictor.task(name) for name in predictor.names}
     for chunk in chunks:
-        for row, where in chunk:
-            for loaded in tasks.values():
-                check_row(row, loaded, where)
-        answers = predictor.answer_all(
-            list(tasks.values()), [row for row, _ in chunk]
-        )
+        answers = predictor.answer_all(list(tasks.values()), *zip(*chunk))
         yield "".join(
             json.dumps(
                 {"task": name, **answer}, ensure_ascii=False, allow_nan=False
@@ -112,20 +105,20 @@ def open_predictor() -> Predictor:
     Raises:
         UserError: something is missing, damaged, or does not fit.
     """
-    adapter_flags.check_adapter_flags()
-    folders = named_folders(FLAGS.adapter, FLAGS.library, FLAGS.task)
-    exchanged = exchanged_in(folders, parts.exchanged(FLAGS.exchange_part))
+    asked = adapter_flags.read_flags()
+    folders = named_folders(asked.adapter, asked.library, asked.task)
+    exchanged = exchanged_in(folders, parts.exchanged(asked.exchange_part))
     predictor = Predictor(
         FrozenBert.open(
-            FLAGS.init_checkpoint,
-            FLAGS.bert_config_file or "",
-            FLAGS.vocab_file or "",
-            FLAGS.compute_dtype,
+            asked.init_checkpoint,
+            asked.bert_config_file,
+            asked.vocab_file,
+            asked.compute_dtype,
         ),
-        FLAGS.predict_batch_size,
-        FLAGS.max_seq_length,
-        FLAGS.adapter_dtype,
-        FLAGS.library or "",
+        asked.predict_batch_size,
+        asked.max_seq_length,
+        asked.adapter_dtype,
+        asked.library,
     )
     for name, folder in folders.items():
         predictor.add(folder, name, exchanged[name])
@@ -133,12 +126,7 @@ def open_predictor() -> Predictor:
 
 
 def main() -> None:
-    """Answers what the flags name.
-
-    Raises:
-        UserError: something is missing, damaged, or does not fit; or a row is
-            malformed.
-    """
+    """Answers the flags' rows; raises UserError for wrong flags and rows."""
     logging.set_verbosity(logging.INFO)
     if not FLAGS.input and sys.stdin is None:
         raise UserError("stdin is closed; pass --input")
@@ -167,13 +155,13 @@ def main() -> None:
             FLAGS.input, columns, progress.update, takes_tokens
         )
     else:
-        # Not `sys.stdin` itself: Python closes that at its end, and would wait
-        # for the thread that reads ahead.
+        # At its end Python closes `sys.stdin`, and would wait for the thread
+        # that reads ahead.
         stdin = open(sys.stdin.fileno(), "rb", closefd=False)
         rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
         if row_stream.is_piped():
             grouped = row_stream.chunks_at_once
-    write(answer_lines(predictor, grouped(rows)))
+    write(answer_lines(predictor, tasks, grouped(rows)))
     if progress:
         progress.close()
     if predictor.cut_rows:
@@ -185,7 +173,7 @@ def main() -> None:
 
 
 def write(texts: Iterator[str]) -> None:
-    """Writes the answers, to stdout as soon as there are any."""
+    """Writes the answers, to stdout at once."""
     if FLAGS.output:
         files.write_parts(FLAGS.output, (text.encode() for text in texts))
         return

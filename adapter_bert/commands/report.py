@@ -22,24 +22,12 @@ from adapter_bert.reports.html_page import GENERATOR, page
 from adapter_bert.reports.report_run import sections_of_run
 from adapter_bert.reports.report_sweep import sections_of_sweep
 
-# A page of this program says so within so many bytes.
+# A report names its generator within so many bytes.
 BEGINNING = 400
 
 
-def _check_replaceable(path: str) -> None:
-    """Raises `UserError` if a file is there that is no report."""
-    if not files.exists(path):
-        return
-    beginning = files.read_bytes(path, "the page")[:BEGINNING]
-    if GENERATOR.encode() not in beginning:
-        raise UserError(
-            f"{path} is there and is no report of this program; choose "
-            "another --output, or delete the file"
-        )
-
-
 def write_report(folder: str, output: str) -> None:
-    """Writes the page of a run or a sweep; a report there is replaced.
+    """Writes the page of a run or a sweep, over an earlier report.
 
     Raises:
         UserError: there is no run, a file of it cannot be read, or the page
@@ -48,7 +36,13 @@ def write_report(folder: str, output: str) -> None:
     place = pathlib.Path(folder)
     if not place.is_dir():
         raise UserError(f"{folder} is no folder of a run or of runs")
-    _check_replaceable(output)
+    if files.exists(output):
+        beginning = files.read_bytes(output, "the page")[:BEGINNING]
+        if GENERATOR.encode() not in beginning:
+            raise UserError(
+                f"{output} is there and is no report of this program; choose "
+                "another --output, or delete the file"
+            )
     is_run = (place / run_record.RUN_FILE).exists()
     title, sections = (sections_of_run if is_run else sections_of_sweep)(place)
     files.write_bytes(output, page(title, sections))

@@ -9,73 +9,73 @@ r"""Tunes BERT for question answering, evaluates it, predicts with it.
 All flags of google-research/bert's `run_squad.py` are here too.
 """
 
+import dataclasses
 import math
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, POSITIVE, Range, Topic, read
 from adapter_bert.tasks.squad import COUNTS, MOST_CANDIDATES, Squad
 from adapter_bert.training import flags as run_flags
 
-FLAGS = flags.FLAGS
-POSITIVE = (
-    "doc_stride",
-    "max_query_length",
-    "n_best_size",
-    "max_answer_length",
-)
 
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """Questions and answers."""
 
-def define_flags() -> None:
-    """Defines the flags of question answering alone, after the shared ones."""
-    run_flags.define_flags()
-    # So that --help shows them too.
-    flags.adopt_module_key_flags(run_flags)
-    string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string("train_file", None, "Questions to train on, as train-v1.1.json.")
-    string("predict_file", None, "Questions to answer, as dev-v1.1.json.")
-    integer(
-        "max_seq_length",
-        384,
-        "Longest window in tokens. --adapter supplies its own default.",
+    train_file: str = Topic.DATA.setting(
+        "", "Questions to train on, as train-v1.1.json."
     )
-    integer(
-        "doc_stride",
-        128,
+    predict_file: str = Topic.DATA.setting(
+        "", "Questions to answer, as dev-v1.1.json."
+    )
+    max_seq_length: int = Topic.DATA.setting(
+        384, "Longest window in tokens. --adapter supplies its own default."
+    )
+    doc_stride: int = Topic.DATA.setting(
+        Squad.doc_stride,
         "Tokens from the start of a window to the next one's.",
+        POSITIVE,
     )
-    integer(
-        "max_query_length",
-        64,
+    max_query_length: int = Topic.DATA.setting(
+        Squad.max_query_length,
         "Longest question in tokens; the rest is cut off.",
+        POSITIVE,
     )
-    integer(
-        "n_best_size", 20, "Answers of a question in nbest_predictions.json."
-    )
-    integer("max_answer_length", 30, "Longest answer in tokens.")
-    flags.DEFINE_bool(
-        "version_2_with_negative",
-        False,
+    version_2_with_negative: bool = Topic.DATA.setting(
+        Squad.version_2_with_negative,
         "Questions may have no answer, as in SQuAD 2.0.",
     )
-    flags.DEFINE_float(
-        "null_score_diff_threshold",
-        0.0,
-        "SQuAD 2.0: a question whose value in null_odds.json is above this "
-        "gets no answer.",
+    verbose_logging: bool = Topic.DATA.setting(
+        Squad.verbose_logging, "Log every question that is left out."
     )
-    flags.DEFINE_enum(
-        "count_steps_in",
-        COUNTS[0],
-        COUNTS,
+    count_steps_in: str = Topic.TRAINING.setting(
+        Squad.count_steps_in,
         "Unit of an epoch's steps: questions, as published, or windows, of "
         "which a long context has several.",
+        choices=COUNTS,
     )
-    flags.DEFINE_bool(
-        "verbose_logging", False, "Log every question that is left out."
+    n_best_size: int = Topic.EVALUATION.setting(
+        Squad.n_best_size,
+        "Answers of a question in nbest_predictions.json.",
+        POSITIVE,
     )
+    max_answer_length: int = Topic.EVALUATION.setting(
+        Squad.max_answer_length, "Longest answer in tokens.", POSITIVE
+    )
+    null_score_diff_threshold: float = Topic.EVALUATION.setting(
+        Squad.null_score_diff_threshold,
+        "SQuAD 2.0: a question whose value in null_odds.json is above this "
+        "gets no answer.",
+        # JSON holds no other.
+        Range(math.isfinite, "expected a finite number"),
+    )
+
+
+SETTINGS = (Questions, *run_flags.SETTINGS)
 
 
 def task_from_flags() -> Squad:
@@ -84,34 +84,17 @@ def task_from_flags() -> Squad:
     Raises:
         UserError: a flag is out of range.
     """
-    for name in POSITIVE:
-        if FLAGS[name].value < 1:
-            raise UserError(f"--{name} is {FLAGS[name].value}, expected >= 1")
-    if not math.isfinite(FLAGS.null_score_diff_threshold):
-        # JSON cannot hold it.
-        raise UserError(
-            f"--null_score_diff_threshold is {FLAGS.null_score_diff_threshold},"
-            " expected a finite number"
-        )
+    own = vars(read(Questions)).copy()
+    del own["max_seq_length"]
+    length = run_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
-    length = run_flags.max_seq_length()
-    most = max(length, FLAGS["n_best_size"].default)
-    most = min(most, MOST_CANDIDATES)
-    if FLAGS.n_best_size > most:
+    most = min(max(length, Questions.n_best_size), MOST_CANDIDATES)
+    if own["n_best_size"] > most:
         raise UserError(
-            f"--n_best_size is {FLAGS.n_best_size}, expected at most {most}"
+            f"--n_best_size is {own['n_best_size']}, expected at most {most}"
         )
-    task = Squad(
-        "squad",
-        train_file=FLAGS.train_file or "",
-        predict_file=FLAGS.predict_file or "",
-        **{name: FLAGS[name].value for name in POSITIVE},
-        version_2_with_negative=FLAGS.version_2_with_negative,
-        null_score_diff_threshold=FLAGS.null_score_diff_threshold,
-        count_steps_in=FLAGS.count_steps_in,
-        verbose_logging=FLAGS.verbose_logging,
-    )
+    task = Squad("squad", **own)
     if length < task.least_length:
         raise UserError(
             f"--max_seq_length is {length}, expected at least "

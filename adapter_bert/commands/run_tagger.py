@@ -5,83 +5,84 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
         --learning_rate=3e-4 --num_train_epochs=5 --output_dir=out/ner
 """
 
-from typing import Any, Dict, Mapping, Optional
+import dataclasses
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import flags, logging
+from absl import logging
 
+from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.restored import tagging_columns
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS
-from adapter_bert.training import data_flags
 from adapter_bert.training import flags as run_flags
 
-FLAGS = flags.FLAGS
+OWN_FILE = "A .conll or .jsonl file"
 
 
-def define_flags() -> None:
-    """Defines the flags of tagging alone, after the shared ones."""
-    run_flags.define_flags()
-    # So that --help shows them too.
-    flags.adopt_module_key_flags(run_flags)
-    string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    data_flags.define_data_flags(
-        "Folder with train, dev and test as .conll or .jsonl.",
-        "A .conll or .jsonl file",
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    """Sentences with tags."""
+
+    data_dir: str = Topic.DATA.setting(
+        "", "Folder with train, dev and test as .conll or .jsonl."
     )
-    flags.adopt_module_key_flags(data_flags)
-    string(
-        "token_column",
+    train_file: str = run_flags.split_file(f"{OWN_FILE} to train on")
+    eval_file: str = run_flags.split_file(f"{OWN_FILE} to evaluate on")
+    predict_file: str = run_flags.split_file(f"{OWN_FILE} to predict")
+    eval_split: str = Topic.DATA.setting(
+        "dev",
+        "Split that --do_eval scores; the test file needs tags for this.",
+        choices=("dev", "test"),
+    )
+    max_seq_length: int = Topic.DATA.setting(
+        128, "Longest window in tokens. --adapter supplies its own default."
+    )
+    token_column: Optional[str] = Topic.DATA.setting(
         None,
         "The words' column in .conll files, a number from 0, or from -1 at "
         "the end; their key in .jsonl files. Default: 0, or tokens.",
     )
-    string("tag_column", None, "The tags' column or key. Default: -1, or tags.")
-    string(
-        "map_tags",
-        None,
+    tag_column: Optional[str] = Topic.DATA.setting(
+        None, "The tags' column or key. Default: -1, or tags."
+    )
+    map_tags: str = Topic.DATA.setting(
+        "",
         "File that renames entity types: each line holds an old type, a tab, "
         "and a new type or O.",
     )
-    flags.DEFINE_enum(
-        "eval_split",
-        "dev",
-        ("dev", "test"),
-        "Split that --do_eval scores; the test file needs tags for this.",
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Windows evaluated at once.", POSITIVE
     )
-    integer(
-        "max_seq_length",
-        128,
-        "Longest window in tokens. --adapter supplies its own default.",
-    )
-    integer("eval_batch_size", 8, "Windows evaluated at once.")
+
+
+SETTINGS = (Sentences, *run_flags.SETTINGS)
 
 
 def _columns(
-    trained: Optional[Mapping[str, Any]],
-) -> Dict[str, Optional[str]]:
-    """Where words and tags are: as flags say, or else as an adapter does."""
+    own: Sentences, trained: Optional[Mapping[str, Any]]
+) -> Tuple[Optional[str], Optional[str]]:
+    """Columns of words and tags: of the flags, else of an adapter."""
     known: Dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
         known = tagging_columns(
             trained.get("task_settings", {}), f"the adapter {FLAGS.adapter}"
         )
-    return {
-        name: FLAGS[name].value or known.get(name)
-        for name in ("token_column", "tag_column")
-    }
+    return (
+        own.token_column or known.get("token_column"),
+        own.tag_column or known.get("tag_column"),
+    )
 
 
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    columns = _columns(run_flags.adapter_description())
+    own = read(Sentences)
     task = tagging_task(
-        columns["token_column"],
-        columns["tag_column"],
-        FLAGS.map_tags or "",
-        FLAGS.eval_split,
-        data_flags.named_files(FORMATS),
+        *_columns(own, run_flags.adapter_description()),
+        own.map_tags,
+        own.eval_split,
+        run_flags.named_files(FORMATS),
     )
-    run_flags.run_or_describe(task, FLAGS.eval_batch_size)
+    run_flags.run_or_describe(task, own.eval_batch_size)

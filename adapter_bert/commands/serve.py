@@ -8,6 +8,7 @@ The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
 """
 
 import contextlib
+import dataclasses
 import functools
 import re
 import resource
@@ -17,62 +18,67 @@ from typing import Iterator
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import uvicorn
-from absl import flags, logging
+from absl import logging
 
 from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Range, Topic, read
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.rest import Limits, PatientProtocol, RestServer
 
-FLAGS = flags.FLAGS
 # Connections that wait to be accepted.
 BACKLOG = 2048
-POSITIVE = (
-    "max_body_mb",
-    "max_held_mb",
-    "max_rows",
-    "max_text_kb",
-    "max_waiting_rows",
-    "max_batch_rows",
-    "max_batch_kb",
-    "timeout_s",
-)
+LARGE = Range(lambda value: value >= 1, "expected more")
 
 
-def define_flags() -> None:
-    """Defines the flags."""
-    string, integer = flags.DEFINE_string, flags.DEFINE_integer
-    string(
-        "model",
-        None,
-        "Folder that adapter-bert export wrote, its --output_dir.",
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """The served model, and the limits of the server."""
+
+    model: str = Topic.SERVED.setting(
+        "", "Folder that adapter-bert export wrote, its --output_dir."
     )
-    string("name", "adapter_bert", "Name of the model in its URL.")
-    string(
-        "host",
+    name: str = Topic.SERVED.setting(
+        "adapter_bert",
+        "Name of the model in its URL.",
+        Range(
+            lambda value: re.fullmatch(r"[\w.-]+", value, re.ASCII),
+            "expected letters, digits, _ . -",
+        ),
+    )
+    host: str = Topic.SERVED.setting(
         "127.0.0.1",
         "Address to listen at; only this machine can ask at 127.0.0.1.",
     )
-    integer("port", 8501, "Port to listen at; 0 takes any that is free.")
-    integer("max_body_mb", 1, "Largest request, in MB.")
-    integer(
-        "max_held_mb", 256, "Largest total of all requests at a time, in MB."
+    port: int = Topic.SERVED.setting(
+        8501,
+        "Port to listen at; 0 takes any that is free.",
+        Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
-    integer("max_rows", 1024, "Most rows of a request.")
-    integer("max_text_kb", 100, "Longest text, in kB.")
-    integer("max_waiting_rows", 8192, "Most rows that may wait to be computed.")
-    integer(
-        "max_batch_rows",
-        128,
-        "Most rows that are computed at once, of any requests.",
+    max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
+    max_held_mb: int = Topic.LIMITS.setting(
+        256, "Largest total of all requests at a time, in MB.", LARGE
     )
-    integer("max_batch_kb", 128, "Most text that is computed at once, in kB.")
-    integer(
-        "timeout_s",
+    max_rows: int = Topic.LIMITS.setting(1024, "Most rows of a request.", LARGE)
+    max_text_kb: int = Topic.LIMITS.setting(100, "Longest text, in kB.", LARGE)
+    max_waiting_rows: int = Topic.LIMITS.setting(
+        8192, "Most rows that may wait to be computed.", LARGE
+    )
+    max_batch_rows: int = Topic.LIMITS.setting(
+        128, "Most rows that are computed at once, of any requests.", LARGE
+    )
+    max_batch_kb: int = Topic.LIMITS.setting(
+        128, "Most text that is computed at once, in kB.", LARGE
+    )
+    timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
         "is cut off after twice as long.",
+        LARGE,
     )
+
+
+SETTINGS = (Served,)
 
 
 def limits_from_flags() -> Limits:
@@ -82,15 +88,7 @@ def limits_from_flags() -> Limits:
         UserError: one is too small or too large, or would always refuse a
             request that another allows.
     """
-    if not 0 <= FLAGS.port < 2**16:
-        raise UserError(f"--port is {FLAGS.port}, expected 0 to 65535")
-    if not re.fullmatch(r"[\w.-]+", FLAGS.name, re.ASCII):
-        raise UserError(
-            f"--name is {FLAGS.name!r}, expected letters, digits, _ . -"
-        )
-    for name in POSITIVE:
-        if FLAGS[name].value < 1:
-            raise UserError(f"--{name} is {FLAGS[name].value}, expected more")
+    read(Served)
     for name, of_all in (
         ("max_rows", "max_waiting_rows"),
         ("max_body_mb", "max_held_mb"),
@@ -116,11 +114,7 @@ def limits_from_flags() -> Limits:
 
 
 def listen() -> socket.socket:
-    """A socket at the flags' address.
-
-    Raises:
-        UserError: it is taken, or is none of this machine.
-    """
+    """A socket at the flags' address; raises UserError if unusable."""
     with _at_address():
         family, kind, protocol, _, address = socket.getaddrinfo(
             FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
@@ -133,14 +127,10 @@ def listen() -> socket.socket:
 
 @contextlib.contextmanager
 def _at_address() -> Iterator[None]:
-    """Says in one line why nobody can listen at the flags' address.
-
-    Raises:
-        UserError: so it is.
-    """
+    """Makes errors about the flags' address a UserError."""
     try:
         yield
-    # A name that none can be, as one with an empty part, is a `UnicodeError`.
+    # A name with an empty part is a `UnicodeError`.
     except (OSError, UnicodeError) as error:
         raise UserError(
             f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
@@ -149,18 +139,13 @@ def _at_address() -> Iterator[None]:
 
 
 def main() -> None:
-    """Serves until it is told to stop.
-
-    Raises:
-        UserError: a flag is wrong, the model is missing or damaged, or the
-            address is taken.
-    """
+    """Serves until a signal; raises UserError if flags or model are wrong."""
     logging.set_verbosity(logging.INFO)
     if not FLAGS.model:
         raise UserError("--model is missing: the folder of an exported model")
     limits = limits_from_flags()
     listening = listen()
-    # A connection is a file; systems allow a process few unless it asks.
+    # A connection is a file, of which few are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
@@ -168,9 +153,9 @@ def main() -> None:
     model = ExportedModel(FLAGS.model)
     model.warm_up()
     server = RestServer(model, FLAGS.name, limits)
-    # From now on clients wait; before, they are refused.
+    # From now on clients wait; before, they are refused. Another server may
+    # have taken the address meanwhile.
     with _at_address():
-        # Another server may have taken it meanwhile.
         listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",

@@ -1,4 +1,4 @@
-"""Prints answers and scores for people.
+"""Prints answers and scores for people, in scripts and guides.
 
     .venv/bin/adapter-bert predict ... | .venv/bin/adapter-bert show labels
     .venv/bin/adapter-bert show answers dev.json predictions.json COUNT

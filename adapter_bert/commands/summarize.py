@@ -1,4 +1,4 @@
-"""Tables of what a sweep came to, in the forms of Houlsby et al. 2019.
+"""Tables of a sweep's scores, in the forms of Houlsby et al. 2019.
 
     .venv/bin/adapter-bert summarize RUNS... --output_dir=OUT
 
@@ -58,7 +58,7 @@ MEAN = "mean ± standard error (seeds)"
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of texts, whose rows have as many cells as the header."""
+    """A table of texts; rows have as many cells as the header."""
 
     title: str
     header: Tuple[str, ...]
@@ -99,14 +99,14 @@ def _latex(cell: str) -> str:
 
 
 def kinds(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
-    """As `collect_runs.by_kind`, in the tables' order."""
+    """Seed groups by kind, in the order of the tables."""
     found = by_kind(seed_groups)
     first = [kind for kind in TITLES if kind in found]
     return {kind: found[kind] for kind in dict.fromkeys((*first, *found))}
 
 
 def title_of(kind: str) -> str:
-    """What a row or column of the best setting of a kind is called."""
+    """The row or column of the best setting of a kind."""
     title = TITLES.get(kind, kind)
     ending = {"houlsby": ", best size", "top_layers": ", best number"}
     return title + ending.get(kind, "")
@@ -138,23 +138,25 @@ def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
     return f"{shared + sum(shares):.2f}×", f"{100 * share:.2f}%"
 
 
-def show_baseline(baseline: Optional[Baseline], score: str) -> str:
-    """A score without BERT."""
-    if baseline is None or score not in baseline.scores:
-        return NONE
-    return f"{baseline.scores[score]:.1f}"
+def show_baselines(
+    baselines: Dict[str, Baseline], scores: Iterable[Tuple[str, str]]
+) -> List[str]:
+    """The score without BERT of each (task, score)."""
+    return [
+        f"{baselines[task].scores[score]:.1f}"
+        if task in baselines and score in baselines[task].scores
+        else NONE
+        for task, score in scores
+    ]
 
 
 def mean_of_baselines(
     baselines: Dict[str, Baseline], scores: Sequence[Tuple[str, str]]
 ) -> str:
     """The mean over (task, score), if all have a baseline."""
-    found = [
-        baselines[task].scores[score]
-        for task, score in scores
-        if task in baselines
-    ]
-    return NONE if len(found) < len(scores) else mean(found)
+    if any(task not in baselines for task, _ in scores):
+        return NONE
+    return mean([baselines[task].scores[score] for task, score in scores])
 
 
 def glue_table(
@@ -162,23 +164,21 @@ def glue_table(
     fixed_size: int,
     baselines: Dict[str, Baseline],
 ) -> Optional[Table]:
-    """Table 1: a row for each kind of tuning; None without GLUE.
+    """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
-    Of baselines there is a row if there are any.
+    None without GLUE.
 
     Raises:
-        UserError: the tasks' runs are of different BERTs.
+        UserError: the tasks' runs have different BERTs.
     """
     check_one_bert({t: s for t, s in by_task.items() if t in GLUE})
-    columns = [column for column in GLUE_COLUMNS if column[1] in by_task]
+    columns = [(t, s) for _, t, s in GLUE_COLUMNS if t in by_task]
     if not columns:
         return None
-    # In the columns' order, with the score by which a task is chosen.
-    tasks = {}
-    for _, task, score in columns:
-        tasks.setdefault(task, score)
+    # Settings of a task are chosen by its first score.
+    tasks = dict(reversed(columns))
     rows: Dict[str, Dict[str, SeedGroup]] = {}
-    for task, score in tasks.items():
+    for task in dict(columns):
         for kind, seed_groups in kinds(by_task[task]).items():
             names = {title_of(kind): seed_groups}
             if kind == "houlsby":
@@ -186,37 +186,30 @@ def glue_table(
                     s for s in seed_groups if s.method.size == fixed_size
                 ]
             for name, candidates in names.items():
-                chosen = best(candidates, score)
+                chosen = best(candidates, tasks[task])
                 if chosen:
                     rows.setdefault(name, {})[task] = chosen
-    # Means and parameters are over what every row has; the paper's are
-    # without WNLI.
+    # As in the paper, means are without WNLI.
     shared = [
         (task, score)
-        for _, task, score in columns
+        for task, score in columns
         if task != OMITTED and all(task in row for row in rows.values())
     ]
     cells = []
     if any(task in baselines for task in tasks):
-        cells.append(
-            (
-                NO_BERT,
-                NONE,
-                NONE,
-                *(show_baseline(baselines.get(t), s) for _, t, s in columns),
-                mean_of_baselines(baselines, shared),
-            )
-        )
+        own = show_baselines(baselines, columns)
+        average = mean_of_baselines(baselines, shared)
+        cells.append((NO_BERT, NONE, NONE, *own, average))
     for name, chosen in rows.items():
         cells.append(
             (
                 name,
                 *parameters([chosen[task] for task in dict(shared)]),
-                *(show(chosen.get(task), score) for _, task, score in columns),
+                *(show(chosen.get(task), score) for task, score in columns),
                 mean([chosen[task].mean(score) for task, score in shared]),
             )
         )
-    titles = [title for title, _, _ in columns]
+    titles = [title for title, task, _ in GLUE_COLUMNS if task in by_task]
     return Table(
         f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
         "that all rows have, without WNLI",
@@ -228,12 +221,12 @@ def glue_table(
 def other_table(
     by_task: Dict[str, List[SeedGroup]], baselines: Dict[str, Baseline]
 ) -> Optional[Table]:
-    """Table 2: a row for each other task; None without one.
+    """Table 2: a row for each other task, and a column of baselines, if any.
 
-    Of baselines there is a column if there are any.
+    None without other tasks.
 
     Raises:
-        UserError: the tasks' runs are of different BERTs.
+        UserError: the tasks' runs have different BERTs.
     """
     tasks = [t for t in by_task if t not in GLUE | {*SQUAD, "ax"}]
     if not tasks:
@@ -247,30 +240,22 @@ def other_table(
         }
         for task in tasks
     }
-    names = list(
-        dict.fromkeys(kind for found in chosen.values() for kind in found)
-    )
-    rows = [
-        (task, *(show(chosen[task].get(name), scores[task]) for name in names))
-        for task in tasks
-    ]
-    ends = [["mean"], ["parameters"], ["of a task"]]
-    for name in names:
-        cells = [NONE] * len(ends)
-        # Columns that lack a task cannot be set beside the others.
-        if all(chosen[task].get(name) for task in tasks):
-            seed_groups = [chosen[task][name] for task in tasks]
-            means = [s.mean(scores[t]) for t, s in zip(tasks, seed_groups)]
-            cells = [mean(means), *parameters(seed_groups)]
-        for end, cell in zip(ends, cells):
-            end.append(cell)
-    header = ("", *map(title_of, names))
-    rows += [tuple(end) for end in ends]
+    names = dict.fromkeys(kind for found in chosen.values() for kind in found)
+    columns = [["", *tasks, "mean", "parameters", "of a task"]]
     if any(task in baselines for task in tasks):
-        header = (header[0], NO_BERT, *header[1:])
-        own = [show_baseline(baselines.get(t), scores[t]) for t in tasks]
-        own += [mean_of_baselines(baselines, list(scores.items())), NONE, NONE]
-        rows = [(row[0], cell, *row[1:]) for row, cell in zip(rows, own)]
+        own = show_baselines(baselines, scores.items())
+        average = mean_of_baselines(baselines, list(scores.items()))
+        columns.append([NO_BERT, *own, average, NONE, NONE])
+    for name in names:
+        groups = [chosen[task].get(name) for task in tasks]
+        cells = [show(s, scores[t]) for t, s in zip(tasks, groups)]
+        ends = [NONE, NONE, NONE]
+        # Means over fewer tasks cannot be compared.
+        if all(groups):
+            means = [s.mean(scores[t]) for t, s in zip(tasks, groups)]
+            ends = [mean(means), *parameters(groups)]
+        columns.append([title_of(name), *cells, *ends])
+    header, *rows = zip(*columns)
     return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
 
 
@@ -278,7 +263,7 @@ def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     """A row for each method with its size; None without SQuAD."""
     rows = []
     for task in (task for task in SQUAD if task in by_task):
-        # SQuAD 1.1's name of it, or 2.0's.
+        # Its name in SQuAD 1.1 or 2.0.
         exact = "exact_match" if task == SQUAD[0] else "exact"
         for method, seed_groups in by_method(by_task[task]).items():
             chosen = best(seed_groups, "f1")
@@ -303,24 +288,19 @@ def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
 
 
 def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
-    """A row for each method with its arguments that was run on every task.
+    """A row for each method and size that was run on all tasks but SQuAD.
 
-    Those with most parameters first; SQuAD, whose models are others, apart.
-    With the mean of the parameters of a task, the processor time of one run
-    of every task, and the most memory that one took, if no run was resumed.
+    Methods with most parameters come first. Processor time is of one run of
+    each task, memory the greatest of them; both only if no run was resumed.
     None without such a method.
 
     Raises:
-        UserError: the tasks' runs are of different BERTs.
+        UserError: the tasks' runs have different BERTs.
     """
-    by_task = {
-        task: same for task, same in by_task.items() if task not in SQUAD
-    }
+    by_task = {task: s for task, s in by_task.items() if task not in SQUAD}
     check_one_bert(by_task)
+    scores = {task: main_score(same) for task, same in by_task.items()}
     methods: Dict[str, Dict[str, SeedGroup]] = {}
-    scores = {
-        task: main_score(seed_groups) for task, seed_groups in by_task.items()
-    }
     for task, seed_groups in by_task.items():
         for method, same in by_method(seed_groups).items():
             chosen = best(same, scores[task])
@@ -344,23 +324,22 @@ def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
             took = f"{seconds / 60:.1f} min"
             most = max(cost["peak_memory_bytes"] for cost in costs)
             memory = f"{most / 2**30:.2f} GiB"
-        means = [
-            chosen[task].mean(scores[task])
-            for task in by_task
-            if task != OMITTED or len(by_task) == 1
-        ]
-        rows.append(
-            (
-                kept,
-                method,
-                ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
-                f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
-                *(show(chosen[task], scores[task]) for task in by_task),
-                mean(means),
-                took,
-                memory,
-            )
+        cells = (
+            method,
+            ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
+            f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
+            *(show(chosen[task], score) for task, score in scores.items()),
+            mean(
+                [
+                    chosen[task].mean(score)
+                    for task, score in scores.items()
+                    if task != OMITTED or len(by_task) == 1
+                ]
+            ),
+            took,
+            memory,
         )
+        rows.append((kept, cells))
     if not rows:
         return None
     return Table(
@@ -374,32 +353,33 @@ def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
             "processor time, all tasks",
             "peak memory",
         ),
-        tuple(row[1:] for row in sorted(rows, reverse=True)),
+        tuple(cells for _, cells in sorted(rows, reverse=True)),
     )
 
 
 def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
     """All settings with all scores of every seed."""
-    return [
-        {
-            "task": task,
-            "method": str(seed_group.method),
-            "learning_rate": seed_group.runs[0].rate,
-            "epochs": seed_group.runs[0].epochs,
-            "kept": seed_group.runs[0].kept,
-            "bert": seed_group.runs[0].bert,
-            "conditions": json.loads(seed_group.runs[0].conditions),
-            "costs": [run.cost for run in seed_group.runs],
-            "seeds": {
-                str(run.seed): {
-                    name: round(value, 4) for name, value in run.scores.items()
+    found = []
+    for task, seed_groups in by_task.items():
+        for runs in (seed_group.runs for seed_group in seed_groups):
+            seeds = {
+                str(run.seed): {k: round(v, 4) for k, v in run.scores.items()}
+                for run in runs
+            }
+            found.append(
+                {
+                    "task": task,
+                    "method": str(runs[0].method),
+                    "learning_rate": runs[0].rate,
+                    "epochs": runs[0].epochs,
+                    "kept": runs[0].kept,
+                    "bert": runs[0].bert,
+                    "conditions": json.loads(runs[0].conditions),
+                    "costs": [run.cost for run in runs],
+                    "seeds": seeds,
                 }
-                for run in seed_group.runs
-            },
-        }
-        for task, seed_groups in by_task.items()
-        for seed_group in seed_groups
-    ]
+            )
+    return found
 
 
 def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
@@ -430,7 +410,11 @@ def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
 
 
 def main() -> None:
-    """Writes the tables that the arguments name; raises as `write_all`."""
+    """Writes all tables, and deletes its earlier ones.
+
+    Raises:
+        UserError: there are no runs, or nothing can be written.
+    """
     parser = runs_parser(__doc__, "tables")
     parser.add_argument(
         "--fixed_size",
@@ -439,21 +423,12 @@ def main() -> None:
         help="adapter size of Table 1's third row; default: %(default)s",
     )
     arguments = parser.parse_args()
-    write_all(arguments.runs, arguments.output_dir, arguments.fixed_size)
-
-
-def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
-    """Writes all tables, and takes away those that it wrote before.
-
-    Raises:
-        UserError: there are no runs, or nothing can be written.
-    """
-    runs = find_runs(folders)
+    runs = find_runs(arguments.runs)
     by_task = group_by_task(runs)
-    baselines = find_baselines(folders, runs)
+    baselines = find_baselines(arguments.runs, runs)
     contents = {}
     tables = {
-        "glue": glue_table(by_task, fixed_size, baselines),
+        "glue": glue_table(by_task, arguments.fixed_size, baselines),
         "other": other_table(by_task, baselines),
         "squad": squad_table(by_task),
         "methods": methods_table(by_task),
@@ -465,7 +440,7 @@ def write_all(folders: Sequence[str], output: str, fixed_size: int) -> None:
         contents[f"{name}.csv"] = table.to_csv().encode()
     contents["settings.json"] = files.json_text(settings_json(by_task)).encode()
     contents.update(hparams_files(runs))
-    replace_results(output, "summarize", contents)
+    replace_results(arguments.output_dir, "summarize", contents)
     for table in tables.values():
         print(table.to_markdown())
-    print(f"tables of {len(runs)} runs are in {output}")
+    print(f"tables of {len(runs)} runs are in {arguments.output_dir}")

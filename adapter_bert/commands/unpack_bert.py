@@ -2,11 +2,11 @@
 
     adapter-bert unpack_bert ARCHIVE FOLDER SHA256
 
-SHA256 is that of the weights' file, or `-` if it is not known. FOLDER appears
-when all is there. What is no BERT, or damaged, is deleted, so that it is
-fetched again; an archive for whose files there is no room stays. The caller
-holds a lock of FOLDER. So the hidden folder beside it has one name, and is
-deleted first: a killed process has left it.
+SHA256 is of the weights' file, or `-` if it is not known. FOLDER appears when
+all files are written. An archive that is damaged or no BERT is deleted, so that
+it is fetched again; it stays if there is no room. The caller holds a lock of
+FOLDER. So the hidden folder beside it, which a killed process may have left, is
+deleted first.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ import zlib
 DATA = "bert_model.ckpt.data-00000-of-00001"
 FILES = ("vocab.txt", "bert_config.json", "bert_model.ckpt.index", DATA)
 BLOCK = 2**20
-# What zipfile raises of damages, passwords, and ways to compress that it lacks.
+# Errors of zipfile for damages, passwords, and unknown compressions.
 DAMAGES = (
     zipfile.BadZipFile,
     zlib.error,
@@ -34,11 +34,11 @@ DAMAGES = (
 
 
 class NoBertError(Exception):
-    """What the archive is instead."""
+    """The archive is something else."""
 
 
 def unpack(path: str, folder: str, sha256: str) -> None:
-    """Writes the four files of a BERT into a folder that is there.
+    """Writes the four files of a BERT into a folder.
 
     Raises:
         NoBertError: it is no whole archive of a BERT.
@@ -70,13 +70,12 @@ def main() -> None:
     path, folder, sha256 = sys.argv[1:]
     parent, name = os.path.split(os.path.abspath(folder))
     hidden = os.path.join(parent, f".{name}.unfinished")
-    # Of no other machine, which may not see the lock.
+    # Another machine may not see the lock.
     part = os.path.join(hidden, uuid.uuid4().hex)
     try:
         shutil.rmtree(hidden, ignore_errors=True)
         os.makedirs(part)
         unpack(path, part, sha256)
-        # What has its name is on the disk.
         os.sync()
         os.rename(part, folder)
     except NoBertError as error:

@@ -1,7 +1,7 @@
 """Tokens that were added to the vocabulary of a Hugging Face model.
 
-Up to four files beside a vocabulary name such tokens. Not in here: how the text
-between them is tokenized (`tokenization.py`, `adapter_bert/data/subword.py`).
+Up to four files beside a vocabulary name such tokens. `tokenization.py` and
+`subword.py` tokenize the text between them.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 LEGACY_FILE, SPECIAL_FILE = "added_tokens.json", "special_tokens_map.json"
 ADDED = "added_tokens"
 DECODER, ADDITIONAL = "added_tokens_decoder", "additional_special_tokens"
-# In the order in which transformers adds the tokens that have no id yet.
+# In the order in which transformers gives ids.
 ROLES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
 RULES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # In characters. The library ends the process with one of 250,000.
@@ -39,11 +39,11 @@ LONGEST_PIECE = 1000
 
 
 class Added(NamedTuple):
-    """A token that was added.
+    """An added token.
 
     Attributes:
         id: vocabulary index.
-        token: its content, and how it is looked for in a text.
+        token: its content, and the rules by which it is found in a text.
         is_found: whether it is looked for.
     """
 
@@ -52,13 +52,13 @@ class Added(NamedTuple):
     is_found: bool
 
     def describe(self) -> Dict[str, Any]:
-        """What decides where the token is found, as JSON values."""
+        """The content and rules, as JSON values."""
         flags = {name: getattr(self.token, name) for name in RULES}
         return {"content": self.token.content, **flags}
 
 
 def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
-    """What a tokenizer's description says of tokens, nothing of none."""
+    """Added tokens in a tokenizer's description; empty without any."""
     if not added:
         return {}
     text = json.dumps([a.describe() for a in added], sort_keys=True)
@@ -66,7 +66,7 @@ def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
 
 
 def as_decoder(added: Sequence[Added]) -> Dict[str, Any]:
-    """What a `tokenizer_config.json` says of tokens, nothing of none."""
+    """Added tokens in a `tokenizer_config.json`; empty without any."""
     return {DECODER: {str(a.id): a.describe() for a in added}} if added else {}
 
 
@@ -78,14 +78,13 @@ def read_added(
 ) -> List[Added]:
     """Reads the tokens that were added to a vocabulary, by rising id.
 
-    A typed special token of BERT's own is plain text. Those that the
-    vocabulary has are left out.
+    The model's own special tokens are left out where the vocabulary has them: a
+    typed one is plain text.
 
     Args:
         path: of the vocabulary, beside which the files lie.
         vocabulary: the id of each entry of the tokenizer's model.
-        roles: the special tokens of the kind of model, as
-            `{"cls_token": "[CLS]"}`.
+        roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
 
     Raises:
@@ -111,7 +110,14 @@ def read_added(
             both = [x.get(ADDITIONAL) or [] for x in (said, special)]
             said = {**said, **special, ADDITIONAL: sum(both, [])}
         tokens, ids = _merge(described, said, legacy)
-        _check_roles(said, roles, path)
+        for role, expected in roles.items():
+            token = said.get(role)
+            # The padding token has no influence.
+            if role != "pad_token" and token and _content(token) != expected:
+                raise UserError(
+                    f"the files beside {path} say {role} {_content(token)!r}; "
+                    f"expected {expected!r}, as in other models of its kind"
+                )
         is_split = said.get("split_special_tokens") is True
         return _place(tokens, ids, vocabulary, roles, is_split, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -124,7 +130,7 @@ def read_added(
 def _merge(
     described: Mapping[str, Any], said: Mapping[str, Any], legacy: Dict
 ) -> Tuple[Dict[str, AddedToken], Dict[str, int]]:
-    """The tokens that any file names, and the ids that are said of them.
+    """The tokens that any file names, and their ids where a file has one.
 
     Of two descriptions of a token, transformers takes the one that it reads
     last. Arguments are contents of `tokenizer.json`, `tokenizer_config.json`
@@ -169,24 +175,10 @@ def _content(said: Any) -> str:
 
 
 def _token(said: Any, special: bool = False) -> AddedToken:
-    """A token of its content, or of an object that may say if it is special."""
+    """A token from its content, or from an object, whose rules go first."""
     flags = said if isinstance(said, dict) else {}
     flags = {name: flags[name] for name in RULES if name in flags}
     return AddedToken(_content(said), **{"special": special, **flags})
-
-
-def _check_roles(
-    said: Mapping[str, Any], roles: Mapping[str, str], path: str
-) -> None:
-    """Refuses models whose rows begin or end with other tokens."""
-    for role, expected in roles.items():
-        token = said.get(role)
-        # What fills rows up has no influence.
-        if role != "pad_token" and token and _content(token) != expected:
-            raise UserError(
-                f"the files beside {path} say {role} {_content(token)!r}; "
-                f"expected {expected!r}, as in other models of its kind"
-            )
 
 
 def _place(
@@ -225,22 +217,18 @@ def register(
 ) -> None:
     """Has the library look for added tokens in texts.
 
-    Args:
-        tokenizer: of the library, with its normalizer and model.
-        added: the tokens.
-        path: of the vocabulary.
-        change: what texts go through before the library gets them.
-        **same: of `RULES`, what is the same for all tokens.
+    `change` is applied to texts before the library gets them; `same` are values
+    of `RULES` for all tokens. `path` is that of the vocabulary.
 
     Raises:
         UserError: the library finds one with another id, or everywhere.
     """
-    # With this the library leaves special tokens in a text as they are. So it
-    # is told that those are special that are not to be found.
+    # With this the library does not look for special tokens: here, those that
+    # are not to be found.
     tokenizer.encode_special_tokens = True
     texts = [change(a.token.content) for a in added]
-    seen = set()
-    for content, (_, token, _) in zip(texts, added):
+    seen, tokens = set(), []
+    for content, (_, token, is_found) in zip(texts, added):
         pattern = content
         if token.normalized and tokenizer.normalizer is not None:
             pattern = tokenizer.normalizer.normalize_str(content)
@@ -251,8 +239,6 @@ def register(
                 'expected its own letters; "normalized": false keeps them'
             )
         seen.add((token.normalized, pattern))
-    tokens = []
-    for content, (_, token, is_found) in zip(texts, added):
         rules = {name: getattr(token, name) for name in RULES}
         rules = {**rules, **same, "special": not is_found}
         tokens.append(AddedToken(content, **rules))

@@ -1,8 +1,8 @@
 """From features to batches: which rows, in what order, padded how far.
 
 The order of training is a pure function of (number of rows, their lengths,
-batch size, seed, step), so a run that starts again at step n reads the very
-batches that an uninterrupted one would have read.
+batch size, seed, step), so a run that starts again at step n reads the batches
+of an uninterrupted one.
 """
 
 import array
@@ -27,13 +27,13 @@ import tensorflow as tf
 
 from adapter_bert.errors import UserError
 
-# Rows of like length are grouped within this many batches: enough that little
-# of a batch is padding (9 to 17% on MRPC, CoLA and RTE; 50 to 105% without),
-# few enough that an epoch's batches hold other rows than the last one's.
+# Rows are grouped by length within this many batches: enough that little of a
+# batch is padding (9 to 17% on MRPC, CoLA and RTE; 50 to 105% without), few
+# enough that batches hold other rows in every epoch.
 POOL_BATCHES = 8
-# Tokens whose segments are digested at once.
+# Tokens whose segments are hashed at once.
 PIECE = 2**20
-# The label of a token that has none.
+# Marks a token without a label.
 NO_LABEL = -1
 
 
@@ -48,16 +48,15 @@ class Features:
         labels: arrays [rows, ...] by feature name; empty for a test set.
         token_labels: int32 [sum of lengths], a label of each token, or
             `NO_LABEL`; None where tokens have no labels.
-        cut_rows: how many of the examples are not read whole.
+        cut_rows: how many examples are not read whole.
     """
 
     tokens: np.ndarray
     segments: np.ndarray
     starts: np.ndarray
     labels: Mapping[str, np.ndarray]
-    # Optional[np.ndarray], a field of features that may have it.
+    # Fields of the subclasses that have them.
     token_labels = None
-    # int, the same.
     cut_rows = 0
 
     @classmethod
@@ -66,14 +65,14 @@ class Features:
         rows: Iterable[Tuple[Sequence[int], Sequence[int]]],
         labels: Mapping[str, np.ndarray],
     ) -> "Features":
-        """Packs (tokens, segments) pairs, each of which is needed but once."""
+        """Packs (tokens, segments) pairs, without keeping them."""
         tokens, segments = array.array("i"), array.array("B")
         starts = array.array("q", [0])
         for row_tokens, row_segments in rows:
             tokens.extend(row_tokens)
             segments.extend(row_segments)
             starts.append(len(tokens))
-        # The arrays' own memory, which is not copied.
+        # Nothing is copied.
         return cls(
             np.asarray(tokens), np.asarray(segments), np.asarray(starts), labels
         )
@@ -85,12 +84,12 @@ class Features:
     def fingerprint(self) -> str:
         """SHA-256 of all rows and labels, segments as int32."""
         digest = hashlib.sha256()
-        for name in sorted(self.labels):
-            digest.update(name.encode() + b"\0")
-            digest.update(np.ascontiguousarray(self.labels[name]).data)
+        labels = sorted(self.labels.items())
         if self.token_labels is not None:
-            digest.update(b"token_labels\0")
-            digest.update(np.ascontiguousarray(self.token_labels).data)
+            labels.append(("token_labels", self.token_labels))
+        for name, values in labels:
+            digest.update(name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(values).data)
         digest.update(np.ascontiguousarray(self.tokens).data)
         for first in range(0, len(self.segments), PIECE):
             piece = self.segments[first : first + PIECE]
@@ -99,11 +98,11 @@ class Features:
         return digest.hexdigest()
 
     def unlabelled(self) -> "Features":
-        """The rows alone."""
+        """The rows without labels."""
         return Features(self.tokens, self.segments, self.starts, {})
 
     def take(self, rows: np.ndarray) -> "Features":
-        """Some rows alone, int64 [B], in that order."""
+        """Some rows, int64 [B], in that order, without labels."""
         firsts, lengths = self.starts[rows], self.lengths[rows]
         starts = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(starts[-1]) + np.repeat(
@@ -114,23 +113,18 @@ class Features:
     def finish(
         self, batch: "Batch", rows: np.ndarray, step: Optional[int]
     ) -> None:
-        """Changes a padded batch, and adds to it; here nothing.
+        """Changes a whole batch of `make_batch`; here nothing.
 
-        What it does to a row is a function of the row and the step, and the
-        same whatever the row is padded to.
-
-        Args:
-            batch: of `make_batch`, the whole one that devices will share.
-            rows: int64 [B], the numbers of its rows.
-            step: of the training, from 0; None in prediction.
+        Changes to a row follow from the row and the step alone, whatever the
+        row is padded to. Other arguments are those of `make_batch`.
         """
 
     def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
-        """What `finish` adds to batches of rows that are padded to `length`.
+        """The arrays that `finish` adds to batches padded to `length`.
 
         Returns:
-            Name -> (shape of one row's, type); None in a shape for what
-            differs from batch to batch.
+            Name -> (shape of a row, type); None in a shape for sizes that
+            differ from batch to batch.
         """
         return {}
 
@@ -141,17 +135,17 @@ class Features:
 
     @property
     def row_shape(self) -> Tuple[int, ...]:
-        """Of how many sequences of tokens a row of a batch is: of one."""
+        """Dimensions of a row's sequences of tokens: none, of a single one."""
         return ()
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """int64 [B, *row_shape], which sequences some rows, int64 [B], are."""
+        """int64 [B, *row_shape], the sequences of some rows, int64 [B]."""
         return rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Features):
-    """Rows of texts, of which long ones were cut: `cut_rows`."""
+    """Rows of texts; `cut_rows` of them were too long."""
 
     cut_rows: int = 0
 
@@ -176,10 +170,10 @@ class Texts(Features):
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Texts):
-    """Rows each of which is several sequences, of which one is to be chosen.
+    """Rows of several sequences, of which one is to be chosen.
 
     In batches of training they stay together. `unlabelled` gives the sequences
-    as rows of their own, for predictions compare nothing.
+    as rows of their own, since predictions compare nothing.
 
     Attributes:
         tokens, segments: of all sequences, a row's one after the other.
@@ -200,7 +194,7 @@ class Choices(Texts):
 
     @property
     def row_shape(self) -> Tuple[int, ...]:
-        """As many as there are choices."""
+        """One dimension, of the choices."""
         return (self.choices,)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
@@ -209,15 +203,14 @@ class Choices(Texts):
 
 
 def exact(number: float) -> fractions.Fraction:
-    """The number that a float's shortest decimals say: 0.1 is a tenth."""
+    """The fraction that a float's shortest decimals mean: 0.1 is a tenth."""
     return fractions.Fraction(repr(float(number)))
 
 
 def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     """Whole batches in `epochs` passes over the rows, at least one.
 
-    Source: google-research/bert, `run_classifier.py`, which rounds down too:
-    less than a batch of the last pass is left out.
+    Source: google-research/bert, `run_classifier.py`, which rounds down too.
 
     Raises:
         UserError: more steps than can be counted.
@@ -230,7 +223,7 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
 class Plan(Protocol):
     """The rows of every training batch.
 
-    Its `repr` says all that decides them beside the rows' lengths.
+    Its `repr` and the rows' lengths decide them.
     """
 
     def rows(self, step: int) -> np.ndarray:
@@ -238,11 +231,11 @@ class Plan(Protocol):
 
 
 class TrainPlan:
-    """The `Plan` of a training on rows that are all alike.
+    """The `Plan` of a training on rows of one task.
 
-    Epochs are seeded permutations, read one after the other as one stream.
-    Each pool of some batches of that stream is sorted by length, cut into
-    batches, and the batches are shuffled.
+    Seeded permutations, one for each epoch, make a stream of rows. Each pool of
+    `pool_batches` of the stream is sorted by length and cut into batches, which
+    are shuffled. Pools of one batch do not group by length.
     """
 
     def __init__(
@@ -253,15 +246,7 @@ class TrainPlan:
         seed: int,
         pool_batches: int = POOL_BATCHES,
     ):
-        """Plans `num_steps` batches.
-
-        Args:
-            lengths: int64 [rows], at least one row.
-            batch_size: rows of a batch.
-            num_steps: batches of the whole training.
-            seed: of permutations and shuffles.
-            pool_batches: batches of a pool; 1 for no grouping by length.
-        """
+        """Plans `num_steps` batches of rows of these lengths, int64 [rows]."""
         self._lengths = lengths
         self._batch_size, self._num_steps = batch_size, num_steps
         self._seed, self._pool_batches = seed, pool_batches
@@ -307,8 +292,8 @@ def make_batch(
     """Pads rows to one length.
 
     Args:
-        features: of the split.
-        rows: int64 [B].
+        features: all rows.
+        rows: int64 [B], those of the batch.
         length: tokens to pad to, or None for the longest row's.
         step: of the training, from 0; None in prediction.
 
@@ -316,7 +301,7 @@ def make_batch(
         `input_ids`, `input_mask`, `segment_ids` int32 [B, T], or of C
         `Choices` [B, C, T]; `row` int32 [B], places within the batch; the
         labels' rows. Where tokens have labels, `token_labels` int32 [B, T] and
-        their `token_weights`. Whatever `Features.finish` adds.
+        their `token_weights`. Arrays that `Features.finish` adds.
     """
     sequences = features.sequences(rows)
     starts = features.starts[sequences]
@@ -326,19 +311,22 @@ def make_batch(
     places = np.arange(length)
     mask = places < lengths[..., np.newaxis]
     sources = (starts[..., np.newaxis] + places)[mask]
-    batch = {"input_mask": mask.astype(np.int32)}
-    for name, values in (
-        ("input_ids", features.tokens),
-        ("segment_ids", features.segments),
-    ):
-        batch[name] = np.zeros(mask.shape, np.int32)
-        batch[name][mask] = values[sources]
+
+    def pad(values: np.ndarray, filling: int = 0) -> np.ndarray:
+        padded = np.full(mask.shape, filling, np.int32)
+        padded[mask] = values[sources]
+        return padded
+
+    batch = {
+        "input_mask": mask.astype(np.int32),
+        "input_ids": pad(features.tokens),
+        "segment_ids": pad(features.segments),
+    }
     batch["row"] = np.arange(len(rows), dtype=np.int32)
     for name, values in features.labels.items():
         batch[name] = values[rows]
     if features.token_labels is not None:
-        labels = np.full(mask.shape, NO_LABEL, np.int32)
-        labels[mask] = features.token_labels[sources]
+        labels = pad(features.token_labels, NO_LABEL)
         batch["token_labels"] = labels
         batch["token_weights"] = token_weights(labels != NO_LABEL)
     features.finish(batch, rows, step)
@@ -346,16 +334,12 @@ def make_batch(
 
 
 def token_weights(is_labelled: np.ndarray) -> np.ndarray:
-    """What a labelled token weighs in its row's loss, in each row alike.
+    """Weights of labelled tokens in their row's loss, in each row alike.
 
-    It is rows of the batch / its labelled tokens. So the mean over the rows, of
-    which engines make the gradient, is that over the batch's labelled tokens.
+    A weight is rows of the batch / its labelled tokens. So the mean over the
+    rows, of which engines make the gradient, is the mean over labelled tokens.
 
-    Args:
-        is_labelled: bool [B, T].
-
-    Returns:
-        float32 [B].
+    bool [B, T], whether tokens are labelled -> float32 [B].
     """
     count = max(1, np.count_nonzero(is_labelled))
     rows = len(is_labelled)
@@ -374,8 +358,8 @@ def train_batches(
 
     Args:
         features: of the training split.
-        plan: order of the rows.
-        steps: which steps.
+        plan: says which rows a batch has.
+        steps: from 0.
         length: as in `make_batch`, of the whole batch.
         shards: parts of a batch; divides the batch size.
         own: the parts to make, or None for all.
@@ -391,23 +375,17 @@ def train_batches(
 def sorted_batches(
     features: Features, batch_size: int, tokens: int = 0
 ) -> List[np.ndarray]:
-    """Every row once, sorted by length.
+    """Batches that hold every row once, sorted by length, int64 [B] each.
 
-    Args:
-        features: the rows.
-        batch_size: rows of a batch; the last one may have fewer.
-        tokens: a batch has more rows if it has not more tokens than these,
-            padding included.
-
-    Returns:
-        int64 [B], the rows of each batch.
+    The last one may have fewer than `batch_size` rows. Others may have more, up
+    to `tokens` in all, padding included.
     """
     order = np.argsort(features.lengths, kind="stable")
     lengths = features.lengths[order]
     batches: List[np.ndarray] = []
     first = 0
     while first < len(order):
-        # The longest row is the last one: so many tokens have so many rows.
+        # The last row is the longest: tokens of a batch by its number of rows.
         most = lengths[first : first + max(tokens, 1)]
         sizes = np.arange(1, len(most) + 1) * most
         size = max(batch_size, np.count_nonzero(sizes <= tokens))
@@ -426,23 +404,18 @@ def fill(batches: List[np.ndarray], size: int) -> List[np.ndarray]:
 def restore_order(
     batches: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Puts outputs of `sorted_batches`, joined, back into row order."""
+    """Joins outputs of batches in the order of rows, without filled up ones."""
     rows = np.concatenate(batches)
-    values = join_outputs(outputs)
+    values = join_outputs(outputs)[: len(rows)]
     restored = np.empty_like(values)
     restored[rows] = values
     return restored
 
 
 def join_outputs(outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """Joins outputs of batches.
+    """Joins outputs of batches, [B, ...] or [B, T, ...].
 
-    Args:
-        outputs: [B, ...] of each batch, of equal further dimensions; or
-            [B, T, ...] where T is the length that its rows were padded to.
-
-    Returns:
-        [rows, ...]; or [rows, greatest T, ...], filled up with zeros.
+    T is the length that a batch was padded to; zeros fill up to the greatest.
     """
     widths = {value.shape[1:2] for value in outputs}
     if len(widths) == 1:
@@ -460,12 +433,9 @@ def join_outputs(outputs: Sequence[np.ndarray]) -> np.ndarray:
 def batch_signature(
     features: Features, length: Optional[int], batch_size: Optional[int]
 ) -> Dict[str, tf.TensorSpec]:
-    """Shape and type of all that batches hold.
+    """Shapes and types of batches, with static numbers of tokens and rows.
 
-    Args:
-        features: that they are made of.
-        length: static number of tokens, or None.
-        batch_size: static number of rows, or None.
+    A number that differs from batch to batch is None.
     """
     signature = {
         name: tf.TensorSpec([batch_size, *features.row_shape, length], tf.int32)
@@ -494,7 +464,7 @@ def to_dataset(
 ) -> tf.data.Dataset:
     """A `tf.data.Dataset` of the `Batch`es that `make_batches()` yields.
 
-    Nothing is read ahead: TensorFlow's deterministic mode would switch that
+    Nothing is prefetched: TensorFlow's deterministic mode would switch that
     off. Other arguments are those of `batch_signature`.
     """
     signature = batch_signature(features, length, batch_size)
@@ -502,7 +472,7 @@ def to_dataset(
         make_batches, output_signature=signature
     )
     options = tf.data.Options()
-    # There is nothing to tune, and the closing of an estimator's session may
-    # wait for the tuner's next turn: half a minute, after minutes of training.
+    # There is nothing to tune, and an estimator's session that closes may wait
+    # half a minute for the tuner's next turn.
     options.autotune.enabled = False
     return dataset.with_options(options)

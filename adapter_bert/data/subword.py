@@ -5,7 +5,6 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 """
 
 import contextlib
-import hashlib
 import json
 import re
 from typing import Any, Dict, List, Sequence, Tuple
@@ -15,7 +14,6 @@ from tokenizers import Tokenizer
 from adapter_bert import files
 from adapter_bert.data.added_tokens import (
     LONGEST_PIECE,
-    fingerprint,
     read_added,
     register,
 )
@@ -35,12 +33,11 @@ SPECIAL = {
 SPACES = {"BPE": "\u0120", "Unigram": "\u2581"}
 # The bytes that byte-level BPE writes as the characters from U+0100 on.
 HIDDEN_BYTES = (*range(33), *range(127, 161), 173)
-# What decides how a text is tokenized. Cutting and padding, which some files
-# have as well, are left out.
+# Keys that decide how a text is tokenized; others cut and pad.
 DECISIVE = ("model", "normalizer", "pre_tokenizer", "added_tokens")
 # The one regular expression of XLM-R; RoBERTa has none in its file.
 PATTERN = " {2,}"
-# Keys of a model that must be empty: tokenizers of other models use them.
+# Keys that must be empty: tokenizers of other models use them.
 UNUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 # Fairseq fills its vocabularies with such entries.
 MADE_UP = re.compile(r"madeupword\d+")
@@ -61,9 +58,6 @@ class SubwordTokenizer(TextTokenizer):
     def __init__(self, path: str):
         """Reads a `tokenizer.json`, and the tokens that files beside it add.
 
-        Args:
-            path: of the file.
-
         Raises:
             UserError: it is missing or damaged, is of another kind, or lacks a
                 special token.
@@ -72,7 +66,10 @@ class SubwordTokenizer(TextTokenizer):
         self.path = path
         pieces = _read_ids(described, path)
         self.added = read_added(path, pieces, SPECIAL, described)
-        self._set_ids(pieces)
+        model = {key: described.get(key) for key in DECISIVE}
+        told = described.get("added_tokens") or []
+        told = {t["content"] for t in told if not t.get("special")}
+        self._set_ids(pieces, model, told)
         for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
             if token not in self.vocabulary:
                 raise UserError(
@@ -85,15 +82,6 @@ class SubwordTokenizer(TextTokenizer):
         }
         self._space = SPACES[described["model"]["type"]]
         self._gap = self.vocabulary.get(self._space)
-        text = json.dumps(
-            {key: described.get(key) for key in DECISIVE}, sort_keys=True
-        )
-        # Of those that are not special the text above tells already.
-        told = described.get("added_tokens") or []
-        told = [t["content"] for t in told if not t.get("special")]
-        new = [a for a in self.added if a.token.content not in told]
-        self._told = fingerprint(new)
-        self._fingerprint = hashlib.sha256(text.encode()).hexdigest()
         self._tokenizer = self._words = _make(described, path)
         register(self._tokenizer, self.added, path)
         before = described.get("pre_tokenizer") or {}
@@ -103,14 +91,6 @@ class SubwordTokenizer(TextTokenizer):
             self._words = _make({**described, "pre_tokenizer": before}, path)
             register(self._words, self.added, path)
 
-    def describe(self) -> Dict[str, Any]:
-        """What a trained model depends on, as JSON values."""
-        return {
-            "vocabulary": self._fingerprint,
-            "do_lower_case": False,
-            **self._told,
-        }
-
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """As `TextTokenizer.encode`; a space before a word is not of it.
 
@@ -118,33 +98,25 @@ class SubwordTokenizer(TextTokenizer):
         and transformers leave out. A token of a space alone has no characters;
         transformers give it the first one of the next word.
         """
-        cleaned = [_clean(text) for text in texts]
-        encoded = self._tokenizer.encode_batch(
-            cleaned, add_special_tokens=False
-        )
-        return [
-            Tokens(
-                e.ids,
-                with_marks(
-                    text,
-                    [
-                        _trim(text, start, start if n == self._gap else end)
-                        for n, (start, end) in zip(e.ids, e.offsets)
-                    ],
-                ),
-            )
-            for text, e in zip(cleaned, encoded)
-        ]
-
-    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
-        """As `TextTokenizer.encode_ids`."""
-        return _ids(self._tokenizer, texts)
+        found = []
+        for text, e in zip(texts, self._encode(texts, self._tokenizer)):
+            text = self.clean(text)
+            places = [
+                _trim(text, start, start if n == self._gap else end)
+                for n, (start, end) in zip(e.ids, e.offsets)
+            ]
+            found.append(Tokens(e.ids, with_marks(text, places)))
+        return found
 
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
         """As `TextTokenizer.encode_words`: each after a space."""
         if self._words is not self._tokenizer:
-            return _ids(self._words, words)
+            return [e.ids for e in self._encode(words, self._words)]
         return self.encode_ids([f" {word}" for word in words])
+
+    def clean(self, text: str) -> str:
+        """As `TextTokenizer.clean`: without surrogates."""
+        return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
     def is_text(self, piece: str) -> bool:
         """As `TextTokenizer.is_text`."""
@@ -158,7 +130,7 @@ class SubwordTokenizer(TextTokenizer):
         """As `TextTokenizer.letters`.
 
         Where a piece ends within a letter's bytes, the last letter that begins
-        so; U+FFFD where a piece begins within them.
+        with them; U+FFFD where a piece begins within a letter.
         """
         text = piece.removeprefix(self._space)
         if self._space != SPACES["BPE"] or piece in self._by_content:
@@ -169,13 +141,6 @@ class SubwordTokenizer(TextTokenizer):
             with contextlib.suppress(UnicodeDecodeError):
                 return (data + b"\xbf" * missing).decode()
         return "\ufffd"
-
-
-def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> List[List[int]]:
-    encoded = tokenizer.encode_batch(
-        [_clean(text) for text in texts], add_special_tokens=False
-    )
-    return [e.ids for e in encoded]
 
 
 def _read_ids(described: Any, path: str) -> Dict[str, int]:
@@ -263,8 +228,7 @@ def _check_unknown(model: Dict[str, Any], path: str) -> None:
 def _check_patterns(described: Dict[str, Any], path: str) -> None:
     """Refuses regular expressions that published models do not have.
 
-    With others a text of few characters can be more than the library bears,
-    which fails then without being an `Exception`.
+    With others the library may panic at a text of few characters.
     """
     parts = [described.get("normalizer"), described.get("pre_tokenizer")]
     while parts:
@@ -278,11 +242,6 @@ def _check_patterns(described: Dict[str, Any], path: str) -> None:
             parts += part.values()
         elif isinstance(part, list):
             parts += part
-
-
-def _clean(text: str) -> str:
-    """A text that the library can take, of the same length."""
-    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def _trim(text: str, start: int, end: int) -> Tuple[int, int]:

@@ -1,8 +1,8 @@
 """Tables of the user: files of splits, labels in them, and their rows.
 
-In here: `SplitFiles` and `HeldOut`, which say where the rows of a split are;
-labels as they are printed and as cells hold them; `read_rows`, for TSV, CSV and
-JSON Lines. Within a run, a set of labels is a cell, whatever file it is from.
+`SplitFiles` and `HeldOut` say where the rows of a split are. Labels are printed
+as `shown` says. `read_rows` reads TSV, CSV and JSON Lines. Within a run, a set
+of labels is a cell, whatever file it is from.
 """
 
 import array
@@ -51,12 +51,7 @@ def ending_of(path: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """A part of the training file that serves as the dev set.
-
-    Attributes:
-        share: of the rows, between 0 and 1.
-        seed: of their choice.
-    """
+    """A share of the training file's rows, 0 to 1, that is the dev set."""
 
     share: float
     seed: int
@@ -64,22 +59,18 @@ class HeldOut:
     def choose(
         self, groups: Sequence[Any], sets: Sequence[Sequence[Any]]
     ) -> np.ndarray:
-        """Which rows are held out, bool [N]: the share of each group's rows.
+        """Chooses the rows that are held out, bool [N].
 
-        A group with a single row stays in the training set. A row changes
-        sides for each label that either side lacks, if the label has several
-        rows and no other label is lost by that. Where the share takes no row
-        at all, none is held out.
-
-        Args:
-            groups: N, what rows are taken of equally.
-            sets: N, the labels of each row.
+        Each group gives its share of rows, but never its only one. Then a row
+        changes sides for each label that either side lacks, if the label has
+        several rows and no other label is lost by that. Where the share takes
+        no row at all, none is held out. `sets` are the labels of each row.
         """
         chosen = np.zeros(len(groups), bool)
         rng = np.random.default_rng(self.seed)
-        places = _places([group] for group in groups)
-        for group in sorted(places):
-            own = rng.permutation(places[group])
+        of_groups = _places([group] for group in groups)
+        for group in sorted(of_groups):
+            own = rng.permutation(of_groups[group])
             count = round(self.share * len(own))
             chosen[own[: min(count, len(own) - 1)]] = True
         if chosen.any():
@@ -94,7 +85,7 @@ class HeldOut:
     ) -> None:
         """Changes the choice so that each label is on both sides, if it can."""
         places = _places(sets)
-        # How many of a label's rows are in training, and held out.
+        # Rows of each label in training, and held out.
         counts = {
             x: np.bincount(chosen[own].astype(int), minlength=2)
             for x, own in places.items()
@@ -113,7 +104,7 @@ class HeldOut:
 
 
 def _places(sets: Iterable[Iterable[Any]]) -> Dict[Any, List[int]]:
-    """The places at which each element of any set is."""
+    """The places of the sets that hold each element."""
     places: Dict[Any, List[int]] = collections.defaultdict(list)
     for place, elements in enumerate(sets):
         for element in elements:
@@ -123,11 +114,7 @@ def _places(sets: Iterable[Iterable[Any]]) -> Dict[Any, List[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
-    """The files that were named; where none was, splits lie in a folder.
-
-    Attributes:
-        train, dev, test: path of the split's file, or "".
-    """
+    """Paths of files that were named, or ""; if all are "", of a folder's."""
 
     train: str = ""
     dev: str = ""
@@ -145,12 +132,9 @@ class SplitFiles:
     def check(self, endings: Collection[str]) -> None:
         """Checks the files that were named, without reading them.
 
-        Args:
-            endings: that a file may have, lower-case, as `.csv`.
-
         Raises:
-            UserError: a file is missing, is a folder or has another ending, or
-                the training file is also the dev file.
+            UserError: a file is missing, is a folder or has none of the
+                endings, or the training file is also the dev file.
         """
         for split, path in self.named.items():
             flag, _ = FLAGS_OF_SPLITS[split]
@@ -181,10 +165,10 @@ class SplitFiles:
         Args:
             folder: of splits, if no file was named.
             split: `train`, or a dev or test split.
-            endings: as of `check`.
+            endings: of files, lower-case, as `.csv`.
         """
         if self.named:
-            return [path for path in [self.named.get(split)] if path]
+            return [path for name, path in self.named.items() if name == split]
         return list(filter(files.exists, _paths(folder, split, endings)))
 
     def find(self, folder: str, split: str, endings: Collection[str]) -> str:
@@ -209,13 +193,13 @@ NONE_NAMED = SplitFiles()
 
 
 def _paths(folder: str, split: str, endings: Collection[str]) -> List[str]:
-    """Where a split may lie in a folder."""
+    """The paths that a split may have in a folder."""
     return [os.path.join(folder, split + ending) for ending in endings]
 
 
-# Seldom within a label, unlike a comma.
+# Between labels: seldom within one, unlike a comma.
 SEPARATOR = "|"
-# A cell that holds no label; an empty one holds none either.
+# A cell without labels; an empty one has none either.
 NO_LABELS = "[]"
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 # A label that may be a whole list, or a row of 0 and 1 for each label.
@@ -223,12 +207,12 @@ LIST = re.compile(
     r"""\(.*\)|\{.*\}|'.*'|".*"|[01](\.0)?([ ;][01](\.0)?)*""", re.DOTALL
 )
 HINT = " (--label_columns names a column of 0 and 1 for each label)"
-# By them an emoji is drawn in colours, or not.
+# They choose between a character's drawings, as of an emoji with colours.
 VARIATIONS = range(0xFE00, 0xFE10)
 
 
 def appearance(label: str) -> Any:
-    """What labels have in common that look the same, or mean one number.
+    """A key that is equal for labels that look the same, or mean one number.
 
     Blanks, letter case, characters that cannot be seen, and the ways to write
     a character make no difference.
@@ -244,7 +228,7 @@ def appearance(label: str) -> Any:
 
 
 def _composed(text: str) -> str:
-    """A text with one way to write each character."""
+    """A text in NFKC, without variation selectors."""
     return "".join(
         character
         for character in unicodedata.normalize("NFKC", text)
@@ -253,13 +237,10 @@ def _composed(text: str) -> str:
 
 
 def shown(labels: Iterable[str]) -> Dict[str, str]:
-    """How labels are printed: as they are, or quoted where that misleads.
+    """The printed form of each label, in their order.
 
     They are quoted, with escapes, if two look the same, or if one has blanks or
     something that cannot be seen at an end.
-
-    Returns:
-        What is printed of each label, in their order.
     """
     labels = list(dict.fromkeys(labels))
     quote: Any = str
@@ -318,7 +299,7 @@ def is_one_cell(label: str) -> bool:
 
 
 def check_threshold(threshold: Any, name: str) -> None:
-    """Checks the probability from which on a row is given a label.
+    """Checks the least probability of a label that a row is given.
 
     Raises:
         UserError: it is none; the message opens with `name`.
@@ -331,16 +312,12 @@ def check_threshold(threshold: Any, name: str) -> None:
 
 
 def check_separator(separator: str) -> None:
-    """Checks what stands between labels.
+    """Checks the character between labels.
 
     Raises:
-        UserError: it is not a single character that can be within a line.
+        UserError: it is not a single character that can be within a cell.
     """
-    if (
-        len(separator) != 1
-        or separator == "\t"
-        or separator.splitlines() != [separator]
-    ):
+    if len(separator) != 1 or not is_one_cell(separator):
         raise UserError(
             f"--label_separator is {separator!r}, expected a single character, "
             "neither a tab nor a line break"
@@ -350,10 +327,7 @@ def check_separator(separator: str) -> None:
 def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
     """The labels of a cell, in its order, without white space around them.
 
-    Args:
-        cell: of a table.
-        separator: that stands between labels, a single character.
-        where: the place, for messages.
+    `where` is the cell's place, for messages.
 
     Raises:
         UserError: a label is none, or is there twice.
@@ -403,12 +377,12 @@ def _checked(
     return found
 
 
-# Else Python takes no cell of more than 128 kB, in all of a process.
+# Python's own limit is 128 kB; this one holds in the whole process.
 csv.field_size_limit(sys.maxsize)
 
 Column = Union[int, str]
 Found = TypeVar("Found")
-# What a cell of `Layout.label_columns` may hold, in any case of letters.
+# Cells of `Layout.label_columns`, in any case of letters.
 MARKS = {
     **dict.fromkeys(("0", "0.0", "false"), False),
     **dict.fromkeys(("1", "1.0", "true"), True),
@@ -419,21 +393,21 @@ Lines = Iterator[Tuple[int, List[str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where a table keeps what; columns by number from 0 or by name.
+    """The columns of a table, by number from 0 or by name.
 
     Attributes:
-        text_a: column of the text, or None if only labels are wanted.
-        text_b: column of the second text, or None.
-        label: column of the label, or None for a file without labels.
+        text_a: the text, or None if only labels are wanted.
+        text_b: the second text, or None.
+        label: the label, or None for a file without labels.
         header: whether the first line holds the columns' names.
-        row_id: column of what names a row, or None.
+        row_id: the name of a row, or None.
         skips_broken_rows: whether rows with fewer or more columns than the
             header are passed over, as QQP's published files need it.
         takes_tokens: whether a JSON object may hold a list of words for a
             text, which becomes a tuple.
-        choices: columns of further texts, as the choices of a question.
-        label_separator: what stands between the labels of a cell, for which a
-            JSON object must hold a list; None where a row has one label.
+        choices: further texts, as the choices of a question.
+        label_separator: between the labels of a cell, for which a JSON object
+            must hold a list; None where a row has one label.
         label_columns: in place of `label`, a column of 0 and 1 for each label;
             rows are read as if a cell held the labels that have a 1.
     """
@@ -451,36 +425,29 @@ class Layout:
 
     @property
     def columns(self) -> Dict[str, Column]:
-        """The columns that it has, by the name of their field in `Rows`.
+        """All columns by the name of their field in `Rows`.
 
-        Those of `choices` by their numbers, as `choice_0`, and at the end those
-        of `label_columns`, as `label_0`.
+        `choices` have numbers, as `choice_0`, and so have `label_columns` at
+        the end, as `label_0`.
         """
         columns = {
             "text_a": self.text_a,
             "text_b": self.text_b,
-            **dict(zip(self.choice_names, self.choices)),
+            **{f"choice_{n}": c for n, c in enumerate(self.choices)},
             "label": self.label,
             "row_id": self.row_id,
             **{f"label_{n}": c for n, c in enumerate(self.label_columns)},
         }
-        return {
-            n: column for n, column in columns.items() if column is not None
-        }
-
-    @property
-    def choice_names(self) -> List[str]:
-        """The names of `choices` in `columns`."""
-        return [f"choice_{number}" for number in range(len(self.choices))]
+        return {n: c for n, c in columns.items() if c is not None}
 
     @classmethod
     def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
-        """A table of these texts, whose order it keeps; `more` as its own."""
+        """A table of these texts, in their order; `more` are other fields."""
         text_a, *others = columns
         return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
 
     def labels_only(self) -> "Layout":
-        """The same table, of which only the labels are wanted."""
+        """The same table, without its other columns."""
         return dataclasses.replace(
             self, text_a=None, text_b=None, row_id=None, choices=()
         )
@@ -488,17 +455,15 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a table, column by column.
-
-    A million objects of a row each would take more than their texts.
+    """Rows of a table, by columns: an object for each row would take more.
 
     Attributes:
         path: of the file.
         lines: int64 [rows], the line of each row, from 0.
         text_a: the texts, or None where they were not wanted or are dropped.
-        text_b: the second texts, or None where there are none.
+        text_b: the second texts, or None.
         label: the labels, as the file has them, or None.
-        row_id: what names the rows, or None.
+        row_id: the names of the rows, or None.
         choices: the texts of each column of `Layout.choices`; may be dropped.
     """
 
@@ -515,23 +480,21 @@ class Rows:
         return len(self.lines)
 
     def where(self, row: int) -> str:
-        """The place of a row, for messages: `<path>:<line from 1>`."""
+        """A row's place for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[row] + 1}"
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows that are chosen, bool [rows]."""
+
+        def cells(column: Optional[List[str]]) -> Optional[List[str]]:
+            return column and list(itertools.compress(column, chosen))
+
+        names = "text_a", "text_b", "label", "row_id"
         return dataclasses.replace(
             self,
             lines=self.lines[chosen],
-            choices=tuple(
-                list(itertools.compress(texts, chosen))
-                for texts in self.choices
-            ),
-            **{
-                name: list(itertools.compress(getattr(self, name), chosen))
-                for name in ("text_a", "text_b", "label", "row_id")
-                if getattr(self, name) is not None
-            },
+            choices=tuple(map(cells, self.choices)),
+            **{name: cells(getattr(self, name)) for name in names},
         )
 
 
@@ -565,20 +528,23 @@ def read_rows(path: str, layout: Layout) -> Rows:
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
-    choices = tuple(columns.pop(name) for name in layout.choice_names)
-    return Rows(path, np.array(lines, np.int64), **columns, choices=choices)
+    choices = [columns.pop(n) for n in names if n.startswith("choice_")]
+    return Rows(
+        path, np.array(lines, np.int64), **columns, choices=tuple(choices)
+    )
 
 
 def _marked(cells: List[str], layout: Layout, where: str) -> str:
-    """The cell of those labels whose columns have a 1."""
+    """The cell that holds the labels whose columns have a 1."""
     found = []
     for cell, label in zip(cells, layout.label_columns):
-        if cell.strip().lower() not in MARKS:
+        mark = MARKS.get(cell.strip().lower())
+        if mark is None:
             raise UserError(
                 f"{where}: the label column {label!r} holds {cell[:80]!r}, "
                 "expected 0 or 1 (--label_columns)"
             )
-        if MARKS[cell.strip().lower()]:
+        if mark:
             found.append(str(label))
     return join_labels(found, layout.label_separator, where)
 
@@ -601,15 +567,15 @@ def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """
 
     def split() -> Lines:
-        first, blank = True, 0
+        blank = 0
         for number, line in enumerate(text):
             line = line.rstrip("\n").rstrip("\r")
-            if first:
-                passes_over, first = "\t" in line, False
+            if not number:
+                passes_over = "\t" in line
             if passes_over and not line:
                 blank += 1
                 continue
-            # They were not at the end.
+            # The empty lines were not at the end.
             for before in range(number - blank, number):
                 yield before, [""]
             blank = 0
@@ -642,14 +608,11 @@ def _choose_columns(
     path: str, lines: Lines, layout: Layout, kind: str
 ) -> Lines:
     """The layout's cells of each line but the header."""
-    first = next(lines)
-    columns = [
-        _find_column(path, first[1], column)
-        for column in layout.columns.values()
-    ]
+    at, first = next(lines)
+    columns = [_find_column(path, first, x) for x in layout.columns.values()]
     if not layout.header:
-        lines = itertools.chain([first], lines)
-    needed, width, broken = max(columns) + 1, len(first[1]), 0
+        lines = itertools.chain([(at, first)], lines)
+    needed, width, broken = max(columns) + 1, len(first), 0
     for number, cells in lines:
         # One too many shifts those behind it, or cuts a text.
         is_long = len(cells) > width and any(cells[width:])
@@ -667,7 +630,7 @@ def _choose_columns(
             problem = (
                 f"found {len(cells)} {kind} columns, expected at least {needed}"
             )
-        elif layout.header and layout.label is not None and cells == first[1]:
+        elif layout.header and layout.label is not None and cells == first:
             problem = (
                 "the header stands here again; delete the line, which joined "
                 "files have"
@@ -702,7 +665,7 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
 
 
 def _near(names: List[str], column: str) -> str:
-    """How a column that a header lacks may be meant."""
+    """A hint at the name that was meant by one that a header lacks."""
     for name in names:
         if name.strip() == column:
             return f"; blanks surround {name!r}, name it without them"
@@ -723,23 +686,22 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
                 f"{path}:1: JSON Lines have named columns, not a column {name}"
             )
 
-    def cell(
-        value: Dict[str, Any], where: str, field: str, name: str
-    ) -> Union[str, Tuple[str, ...]]:
-        if field == "label" and layout.label_separator is not None:
-            labels = json_lines.labels_at(value, name)
-            return join_labels(labels, layout.label_separator, where)
-        if layout.takes_tokens and isinstance(value.get(name), list):
-            return tuple(json_lines.texts_at(value, name))
-        return json_lines.text_at(value, name)
+    def read(
+        value: Dict[str, Any], where: str
+    ) -> List[Union[str, Tuple[str, ...]]]:
+        cells = []
+        for field, name in columns.items():
+            if field == "label" and layout.label_separator is not None:
+                labels = json_lines.labels_at(value, name)
+                cell = join_labels(labels, layout.label_separator, where)
+            elif layout.takes_tokens and isinstance(value.get(name), list):
+                cell = tuple(json_lines.texts_at(value, name))
+            else:
+                cell = json_lines.text_at(value, name)
+            cells.append(cell)
+        return cells
 
-    yield from read_objects(
-        path,
-        text,
-        lambda value, where: [
-            cell(value, where, *column) for column in columns.items()
-        ],
-    )
+    yield from read_objects(path, text, read)
 
 
 def read_objects(
@@ -747,15 +709,15 @@ def read_objects(
     text: Iterable[str],
     read: Callable[[Dict[str, Any], str], Found],
 ) -> Iterator[Tuple[int, Found]]:
-    """What is read of the JSON objects of lines; empty lines are passed over.
+    """Reads the JSON objects of lines; empty lines are passed over.
 
     Args:
         path: of the file, for messages.
         text: its lines.
-        read: of an object and its place; its ValueErrors get the place.
+        read: (object, place) -> any; its ValueErrors get the place.
 
     Yields:
-        The line's number from 0, and what was read.
+        The line's number from 0, and what `read` returned.
 
     Raises:
         UserError: a line holds something else.

@@ -5,15 +5,14 @@ Not in here: special tokens of a task's inputs and cutting to a length
 """
 
 import abc
-import functools
 import hashlib
-import itertools
 import json
 import re
 import unicodedata
 from typing import (
     Any,
     Callable,
+    Container,
     Dict,
     Iterable,
     Iterator,
@@ -23,6 +22,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    TypeVar,
 )
 
 from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
@@ -44,25 +44,26 @@ SPECIAL = {
     "cls_token": CLASSIFY,
     "mask_token": "[MASK]",
 }
-# Google's vocabularies keep such entries free.
+# Free entries of Google's vocabularies.
 UNUSED = re.compile(r"\[unused\d+\]")
 # google-research/bert, `tokenization.py`: longer words become [UNK].
 MAX_CHARACTERS_PER_WORD = 200
-# Share of the entries that may be of the other case.
+# Share of the entries that may have the other case.
 STRAY = 0.01
-# Texts that are tokenized at once: enough for all cores, bounded in memory.
-CHUNK = 4096
+# What is tokenized at once: enough for all cores, bounded in memory.
+CHUNK, CHARACTERS = 4096, 2**21
 # Letters without decomposition, case or script rules of their own.
 STAND_INS = "\ua015\u1401\u16a0\ua66e"
+
+Encoded = TypeVar("Encoded")
 
 
 class _Replacements(dict):
     """For `str.translate`: characters that the library would drop.
 
     BERT drops control and format characters only. The library drops private
-    ones too, and cannot take lone surrogates; another letter
-    that no vocabulary entry has stands in for them, one for one, so that
-    offsets stay true.
+    ones too, and cannot take lone surrogates. A letter that no vocabulary entry
+    has stands in for each, so that offsets stay true.
     """
 
     def __init__(self, stand_in: str):
@@ -80,8 +81,8 @@ class Tokens(NamedTuple):
 
     Attributes:
         ids: vocabulary indices.
-        offsets: (first character, one past the last) of each token in the
-            text. The place of a letter holds the accents after it.
+        offsets: (first character, one past the last) of each token; a letter's
+            place holds the accents after it.
     """
 
     ids: List[int]
@@ -89,7 +90,7 @@ class Tokens(NamedTuple):
 
 
 class TextTokenizer(abc.ABC):
-    """What tasks ask of a model's tokenizer.
+    """A model's tokenizer, on one of the `tokenizers` library.
 
     Attributes:
         vocabulary: the id of each token.
@@ -97,7 +98,7 @@ class TextTokenizer(abc.ABC):
         vocab_size: the greatest id and one.
         do_lower_case: whether texts are lower-cased.
         classify_id: of the token that begins a row.
-        separate_id: of the token that ends it.
+        separate_id: of the token that ends a row.
         unknown_id: of what stands for words that cannot be tokenized.
         mask_id: of what stands for masked tokens, or None.
         between_count: how many of `separate_id` are between two texts.
@@ -117,9 +118,18 @@ class TextTokenizer(abc.ABC):
     mask_id: Optional[int]
     between_count: int
     second_segment: int
+    _tokenizer: Tokenizer
 
-    def _set_ids(self, pieces: Mapping[str, int]) -> None:
-        """Sets the ids that follow from the model's pieces and from `added`."""
+    def _set_ids(
+        self, pieces: Mapping[str, int], model: Any, told: Container[str] = ()
+    ) -> None:
+        """Sets what follows from the model's pieces and from `added`.
+
+        Args:
+            pieces: the ids of the model's own tokens.
+            model: JSON values that decide how texts are tokenized.
+            told: contents of added tokens that `model` has.
+        """
         self._by_content = {a.token.content: a for a in self.added}
         ids = {content: a.id for content, a in self._by_content.items()}
         self.vocabulary = {**pieces, **ids}
@@ -128,30 +138,42 @@ class TextTokenizer(abc.ABC):
             self.vocabulary.get(self.special[f"{role}_token"])
             for role in ("cls", "sep", "unk", "mask")
         )
+        text = json.dumps(model, sort_keys=True)
+        self._description = {
+            "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
+            "do_lower_case": self.do_lower_case,
+            **fingerprint(
+                [a for a in self.added if a.token.content not in told]
+            ),
+        }
 
     @property
     def between(self) -> List[int]:
         """The tokens between two texts of a row."""
         return [self.separate_id] * self.between_count
 
-    @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
+        return dict(self._description)
+
+    @abc.abstractmethod
+    def clean(self, text: str) -> str:
+        """The text, of equal length, that the library is given instead."""
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
-        """Tokenizes many texts, on all cores.
+        """Tokenizes many texts, on all cores, without special tokens."""
 
-        Args:
-            texts: any strings.
-
-        Returns:
-            One `Tokens` for each, without special tokens.
-        """
-
-    @abc.abstractmethod
     def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
         """As `encode`, but the ids alone, which take a fifth less time."""
+        return [e.ids for e in self._encode(texts, self._tokenizer)]
+
+    def _encode(
+        self, texts: Sequence[str], tokenizer: Tokenizer
+    ) -> List[Encoding]:
+        return tokenizer.encode_batch(
+            [self.clean(text) for text in texts], add_special_tokens=False
+        )
 
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
@@ -171,19 +193,28 @@ class TextTokenizer(abc.ABC):
 
 
 def in_chunks(
-    encode: Callable[[List[str]], List[List[int]]], texts: Iterable[str]
-) -> Iterator[List[int]]:
-    """The ids of each text; `encode` is given `CHUNK` texts at a time."""
-    texts = iter(texts)
-    while chunk := list(itertools.islice(texts, CHUNK)):
+    encode: Callable[[List[str]], List[Encoded]], texts: Iterable[str]
+) -> Iterator[Encoded]:
+    """Encodes each text, many of them at a time.
+
+    A chunk ends with the text that makes `CHUNK` texts or `CHARACTERS` of it.
+    """
+    chunk: List[str] = []
+    size = 0
+    for text in texts:
+        chunk.append(text)
+        size += len(text)
+        if len(chunk) == CHUNK or size >= CHARACTERS:
+            yield from encode(chunk)
+            chunk, size = [], 0
+    if chunk:
         yield from encode(chunk)
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
     """Reads `vocab.txt`: one entry a line, its line number the id.
 
-    Or a `tokenizer.json` of BERT's, beside which newer versions of
-    transformers write no `vocab.txt`.
+    Or a BERT's `tokenizer.json`, which newer transformers write in its place.
 
     Raises:
         UserError: the file is missing, is not UTF-8 or no WordPiece tokenizer,
@@ -235,17 +266,13 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
 
 
 def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
-    """Refuses texts that are prepared otherwise than by Google's BERT.
+    """Refuses rules for texts that differ from those of Google's BERT.
 
-    Args:
-        path: of the file that says so.
-        lower: whether texts are in lower case.
-        accents: whether accents are stripped; None for as `lower`.
-        chinese: whether each Chinese character is a word.
-            Each is None where nothing is said.
+    Each rule is None where the file `path` says nothing: whether texts are in
+    lower case, without accents, and each Chinese character is a word.
 
     Raises:
-        UserError: they are.
+        UserError: one differs.
     """
     differs = None not in (lower, accents) and accents != lower
     if differs or chinese is False:
@@ -265,10 +292,8 @@ def vocabulary_bytes(path: str) -> bytes:
     """
     if not path.endswith(".json"):
         return files.read_bytes(path, "the vocabulary")
-    found = read_vocabulary(path)
-    return "".join(
-        f"{word}\n" for word in sorted(found, key=found.get)
-    ).encode()
+    ids = read_vocabulary(path)
+    return "".join(f"{word}\n" for word in sorted(ids, key=ids.get)).encode()
 
 
 def _share_changed(
@@ -276,7 +301,7 @@ def _share_changed(
 ) -> float:
     """Share of the entries that a change of case changes.
 
-    Special tokens do not count: as `[CLS]`, they have capitals in any model.
+    Special tokens, as `[CLS]`, do not count: all models have their capitals.
     """
     words = [word for word in vocabulary if not word.startswith("[")]
     return sum(word != change(word) for word in words) / max(1, len(words))
@@ -307,13 +332,8 @@ def with_marks(
 ) -> List[Tuple[int, int]]:
     """Places of tokens, with the accents that normalization has dropped.
 
-    Args:
-        text: that was tokenized.
-        places: (first character, one past the last) of each token.
-
-    Returns:
-        The same, each up to the next token, white space or control character;
-        empty places stay so.
+    Each (first character, one past the last) grows up to the next token, white
+    space or control character; empty places stay so.
     """
     if text.isascii():
         return places
@@ -321,7 +341,7 @@ def with_marks(
     following, last = len(text), None
     for start, end in reversed(places):
         if (start, end) == last:
-            # Both are of one character.
+            # Both tokens are of one character.
             found.append(found[-1])
             continue
         last = start, end
@@ -343,7 +363,7 @@ class FullTokenizer(TextTokenizer):
     Differs from it in characters that Unicode tables of different ages class
     differently: some hundred rare punctuation and combining marks, and the
     Chinese characters from U+2B820 to U+2B91F, which the library does not set
-    apart. And tokens that were added are found in a text, as transformers does.
+    apart. Added tokens are found in a text, as transformers does.
 
     Attributes:
         pieces: the vocabulary without tokens that were added behind it.
@@ -366,8 +386,8 @@ class FullTokenizer(TextTokenizer):
         """
         self.pieces = read_vocabulary(vocab_file)
         self.added = read_added(vocab_file, self.pieces, SPECIAL)
-        self._set_ids(self.pieces)
         self.do_lower_case = do_lower_case
+        self._set_ids(self.pieces, self.pieces)
         # Stray entries do not count. A script without cases is neither.
         self.is_cased = _share_changed(self.pieces, str.lower) > STRAY
         self.is_uncased = (
@@ -398,29 +418,12 @@ class FullTokenizer(TextTokenizer):
         blanks = {"lstrip": False, "rstrip": False}
         register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
 
-    def describe(self) -> Dict[str, Any]:
-        """What a trained model depends on, as JSON values."""
-        return {
-            "vocabulary": self._fingerprint,
-            "do_lower_case": self.do_lower_case,
-            **fingerprint(self.added),
-        }
-
-    @functools.cached_property
-    def _fingerprint(self) -> str:
-        words = json.dumps(self.pieces, sort_keys=True)
-        return hashlib.sha256(words.encode()).hexdigest()
-
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         """As `TextTokenizer.encode`."""
         return [
             Tokens(e.ids, with_marks(text, e.offsets))
-            for text, e in zip(texts, self._encode(texts))
+            for text, e in zip(texts, self._encode(texts, self._tokenizer))
         ]
-
-    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
-        """As `TextTokenizer.encode_ids`."""
-        return [e.ids for e in self._encode(texts)]
 
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
         """As `encode_ids`: BERT joins nothing across white space."""
@@ -439,11 +442,6 @@ class FullTokenizer(TextTokenizer):
     def letters(self, piece: str) -> str:
         """As `TextTokenizer.letters`."""
         return piece.removeprefix("##")
-
-    def _encode(self, texts: Sequence[str]) -> List[Encoding]:
-        return self._tokenizer.encode_batch(
-            [self.clean(text) for text in texts], add_special_tokens=False
-        )
 
     def tokenize(self, text: str) -> List[str]:
         """The tokens of `text` as strings, word pieces marked by `##`."""
@@ -468,7 +466,7 @@ class FullTokenizer(TextTokenizer):
         return [self.vocabulary[token] for token in tokens]
 
     def clean(self, text: str) -> str:
-        """A text that the library makes of what BERT makes of this one."""
+        """As `TextTokenizer.clean`; BERT would make the same of both."""
         if text.isascii():
             return text
         if self.do_lower_case and "\u03a3" in text:

@@ -18,48 +18,38 @@ from adapter_bert.methods.houlsby import (
     AdapterHooks,
     BottleneckMethod,
     Houlsby,
+    PlacedHooks,
 )
 
 
 class PfeifferHooks(AdapterHooks):
-    """Adapters that read what the LayerNorm makes of the sum."""
+    """Adapters that read the LayerNorm of the sum."""
 
     def reads(self, inputs, outputs, layer_norm):
-        """`LN(x + f)`; the same LayerNorm follows upon the sum with it."""
+        """`LN(x + f)`; the same LayerNorm follows the sum with it."""
         return layer_norm(inputs + outputs)
 
 
-class BapnaHooks(Hooks):
-    """Adapters upon a finished layer: `h + adapter(h)`."""
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
-
-    def __init__(self, adapters):
-        """Takes the adapters by layer and site."""
-        self.adapters = adapters
+class BapnaHooks(PlacedHooks):
+    """Adapters after a finished layer: `h + adapter(h)`."""
 
     def after_norm(self, layer, site, hidden, context):
-        """What the adapter makes of it; shapes as in `Hooks`."""
-        adapter = self.adapters.get((layer, site))
-        return None if adapter is None else adapter(hidden)
+        """The output of the adapter; shapes as in `Hooks`."""
+        place = layer, site
+        return self.adapt(place, hidden) if place in self.scopes else None
 
 
 class ParallelHooks(AdapterHooks):
-    """Adapters beside a sublayer: they read what it reads."""
+    """Adapters beside a sublayer: they read its inputs."""
 
-    def __init__(self, adapters, scale: float):
-        super().__init__(adapters)
-        self.scale = scale
+    scale = 1.0
 
     def reads(self, inputs, outputs, layer_norm):
         """The inputs."""
         return inputs
 
     def before_norm(self, *arguments):
-        """What the adapter makes of them, scaled; as in `Hooks`."""
+        """The output of the adapter, scaled; as in `Hooks`."""
         added = super().before_norm(*arguments)
         return None if added is None else self.scale * added
 
@@ -82,10 +72,11 @@ class Pfeiffer(BottleneckMethod):
 
     Source: Pfeiffer et al. 2021 (AdapterFusion), section 4.1; AdapterHub's
     `seq_bn`, which draws from a normal of 0.02. The sublayer's LayerNorm is
-    used twice: upon the sum, for the adapter to read, and at the end.
+    used twice: of the sum, for the adapter to read, and at the end.
     """
 
     name: ClassVar[str] = "pfeiffer"
+    hooks_class: ClassVar[type] = PfeifferHooks
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
     learning_rate: ClassVar[float] = 3e-4
     size: int = 64
@@ -93,14 +84,10 @@ class Pfeiffer(BottleneckMethod):
     init_scale: float = 1e-2
     layers: str = ALL_LAYERS
 
-    def build(self, config, create, pooler):
-        """Creates an adapter in each of the layers."""
-        return PfeifferHooks(self.adapters(config, create))
-
 
 @dataclasses.dataclass(frozen=True)
 class Bapna(BottleneckMethod):
-    """An adapter with its own LayerNorm upon each layer; BERT is frozen.
+    """An adapter with its own LayerNorm after each layer; BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M + 2 x 768), 1,208,064 at M = 64.
 
@@ -118,12 +105,10 @@ class Bapna(BottleneckMethod):
     name: ClassVar[str] = "bapna"
     # As of houlsby; the paper tunes no BERT.
     learning_rate: ClassVar[float] = 3e-4
+    hooks_class: ClassVar[type] = BapnaHooks
+    layer_norm = True
     size: int = 64
     init_scale: float = 1e-2
-
-    def build(self, config, create, pooler):
-        """Creates an adapter upon every layer."""
-        return BapnaHooks(self.adapters(config, create, layer_norm=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +120,7 @@ class Parallel(BottleneckMethod):
 
     Attributes:
         size: bottleneck size M.
-        scale: what the adapter's output is multiplied by.
+        scale: factor of the adapter's output.
         nonlinearity: a name of `functional.ACTIVATIONS`.
         layers: which layers have adapters, as of `houlsby`.
 
@@ -149,18 +134,22 @@ class Parallel(BottleneckMethod):
     name: ClassVar[str] = "parallel"
     # He et al. 2022, the published script for GLUE.
     learning_rate: ClassVar[float] = 1e-4
+    hooks_class: ClassVar[type] = ParallelHooks
     positive: ClassVar[Tuple[str, ...]] = ("size", "scale")
     size: int = 64
     scale: float = 4.0
     nonlinearity: str = added_later("relu")
     layers: str = added_later(ALL_LAYERS)
 
-    def build(self, config, create, pooler):
-        """Creates an adapter in each of the layers."""
-        adapters = self.adapters(
-            config, create, down=base.uniform_by_inputs, up=encoder.zeros
-        )
-        return ParallelHooks(adapters, self.scale)
+    def initializers(self):
+        """As of He et al."""
+        return base.uniform_by_inputs, encoder.zeros
+
+    def hooks(self, config, values):
+        """The adapters with their scale."""
+        hooks = super().hooks(config, values)
+        hooks.scale = self.scale
+        return hooks
 
 
 # The methods whose adapters may be left out.
@@ -193,7 +182,7 @@ class RobustDropHooks(Hooks):
                 layer, site, inputs, outputs, layer_norm, context
             )
 
-        if (layer, site) not in self.hooks.adapters:
+        if (layer, site) not in self.hooks.scopes:
             return None
         if not context.training:
             return adapted() if layer >= self.first else None
@@ -296,13 +285,17 @@ class AdapterDrop(TuningMethod):
             return self
         return KINDS[self.over](size=self.size)
 
-    def rules(self, config):
-        """Those of the method whose adapters they are."""
-        return self._adapters(config).rules(config)
+    def trains(self, config):
+        """As the method whose adapters they are."""
+        return self._adapters(config).trains(config)
 
-    def build(self, config, create, pooler):
-        """Creates the adapters that are left, or all if robust."""
-        hooks = self._adapters(config).build(config, create, pooler)
+    def variables(self, config, pooler=True):
+        """Of the adapters that are left, or of all if robust."""
+        return self._adapters(config).variables(config, pooler)
+
+    def hooks(self, config, values):
+        """Of the adapters that are left, or of all if robust."""
+        hooks = self._adapters(config).hooks(config, values)
         if not self.robust:
             return hooks
         return RobustDropHooks(hooks, config.num_hidden_layers, self.first)

@@ -1,4 +1,4 @@
-"""What a tuning method is, and what several of them share."""
+"""The declarations of a tuning method, and helpers that methods share."""
 
 import dataclasses
 import math
@@ -9,6 +9,7 @@ from typing import (
     ClassVar,
     Dict,
     List,
+    Mapping,
     Optional,
     Sequence,
     Tuple,
@@ -17,53 +18,67 @@ from typing import (
 import numpy as np
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import Hooks, NoHooks
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Recipe
 
-# (regular expression over whole variable names, whether those are trained)
-Rules = Tuple[Tuple[str, bool], ...]
 # Name of a variable -> its values.
 Values = Dict[str, np.ndarray]
+# Of a method's variables as the encoder reads them: tensors or variables.
+Tensors = Mapping[str, Any]
 
-# The variables of a trained adapter that is part of another method are called
-# `parts.<adapter>/<variable>`; how it changes one of BERT's own is called
+# A trained adapter that is part of another method has its variables at
+# `parts.<adapter>/<variable>`, its changes of BERT's own at
 # `parts.<adapter>/changes/<variable>`.
 PARTS, CHANGES = "parts.", "changes/"
 
 
 def changed_by(name: str) -> str:
-    """The variable of BERT that a variable of a part changes, or ""."""
+    """The variable of BERT that a part's variable changes, or ""."""
     _, separator, variable = name.rpartition(f"/{CHANGES}")
     return variable if separator else ""
 
 
-FROZEN_BERT = (r"bert/.*", False)
-LAYER_NORMS = (r"bert/.*/LayerNorm/.*", True)
+LAYER_NORMS = r"bert/.*/LayerNorm/.*"
 
-# What `layers` says of all of them.
+# The value of `layers` for all layers.
 ALL_LAYERS = "all"
 # A layer, or the first and the last of some; a BERT has at most 1000.
 LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
 
 
 def added_later(default: Any) -> Any:
-    """A field for an argument that was added after runs had been recorded.
+    """A field for an argument that older recorded runs lack.
 
-    Runs are compared by their methods' texts. Those of the older runs lack the
-    argument, so a method's text leaves it out where it has its default.
+    Runs are compared by their methods' texts. So a text leaves the argument out
+    where it has its default.
     """
     return dataclasses.field(default=default, metadata={"left_out_at": default})
 
 
 @dataclasses.dataclass(frozen=True)
+class Added:
+    """Declares a variable that a method adds to BERT.
+
+    Attributes:
+        shape: its shape.
+        initializer: makes its fresh values.
+        trained: whether training changes it; masks and parts stay.
+    """
+
+    shape: encoder.Shape
+    initializer: encoder.Initializer
+    trained: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
 class Part:
-    """One of the methods that a composition is made of.
+    """One of the methods in a composition.
 
     Attributes:
         name: of a trained adapter, which stays as it is; "" of a method that
             is trained.
-        method: what it is, or None while only the name is known.
+        method: None while only the name is known.
     """
 
     name: str
@@ -77,18 +92,18 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class TuningMethod:
-    """What a method adds and what it trains; the fields are its arguments.
+    """The variables that a method adds and trains; its fields are arguments.
 
     Attributes:
         name: what users call it.
-        learning_rate: peak that a training takes where none is given.
+        learning_rate: default peak of a training.
         recipe: how its variables are updated.
-        changes_few: whether training changes only few entries of BERT's own
-            variables, so that the artifact holds only those.
+        changes_few: whether training changes few entries of BERT's own
+            variables, so that the artifact holds those alone.
         width: the argument that may grow while zeros at the ends of all values
-            leave what is computed as it was; "" if there is none.
-        parts: the methods that it is made of, if it is a composition.
-        observes: the names of what its hooks show (`Hooks.observe`).
+            change no output; "" for none.
+        parts: the methods in a composition.
+        observes: the names of the values that `Hooks.observe` gives.
     """
 
     name: ClassVar[str] = ""
@@ -110,24 +125,33 @@ class TuningMethod:
         """How its variables are updated in this BERT; by default `recipe`."""
         return self.recipe
 
-    def rules(self, config: encoder.BertConfig) -> Rules:
-        """Ordered rules over the variables outside the head; first wins."""
-        raise TypeError(f"{type(self).__name__} declares no rules")
+    def trains(self, config: encoder.BertConfig) -> str:
+        """A regular expression of BERT's own variables that are trained.
 
-    def build(
-        self,
-        config: encoder.BertConfig,
-        create: encoder.CreateVariable,
-        pooler: bool,
-    ) -> Hooks:
-        """Creates what the method adds; by default nothing.
+        It matches whole names; "" is for none.
+        """
+        return ""
+
+    def variables(
+        self, config: encoder.BertConfig, pooler: bool = True
+    ) -> Dict[str, Added]:
+        """Declares by name what the method adds; by default nothing.
 
         Args:
             config: of the BERT.
-            create: makes a variable.
             pooler: whether this BERT has one.
         """
-        return Hooks()
+        return {}
+
+    def hooks(self, config: encoder.BertConfig, values: Tensors) -> Hooks:
+        """How the method acts on BERT.
+
+        Args:
+            config: of the BERT.
+            values: of the declared variables, by name. For a layer alone
+                those of other layers are missing.
+        """
+        return NoHooks()
 
     def changed_count(self, count: int) -> Optional[int]:
         """How many of BERT's `count` parameters change, if not the trained."""
@@ -135,7 +159,7 @@ class TuningMethod:
 
     @property
     def first_phase(self) -> Optional["TuningMethod"]:
-        """What is trained before this method, as long again; or None."""
+        """A method that is trained first, for as many steps; or None."""
         return None
 
     def second_start(
@@ -145,14 +169,14 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
-        """Where this method starts, once its first phase has been trained.
+        """First values of this method, after its first phase.
 
         Args:
             names: of BERT's own variables.
-            others: of what both phases train beside: the head's, and those
-                that other parts of a composition add.
+            others: of the other variables that both phases train: the head's,
+                and those of other parts of a composition.
             read: gives one of BERT's as it was pretrained.
-            first: gives a variable that the first phase has trained.
+            first: gives a variable as the first phase has trained it.
 
         Returns:
             The first values of every variable that does not start as usual.
@@ -162,7 +186,7 @@ class TuningMethod:
     def finish(
         self, config: encoder.BertConfig, values: Values
     ) -> Tuple["TuningMethod", Values]:
-        """What is kept of a training.
+        """The method and values that an adapter keeps of a training.
 
         Args:
             config: of the BERT.
@@ -179,7 +203,7 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         values: Values,
     ) -> Values:
-        """What BERT's own variables have to be to compute the same alone.
+        """Variables with which BERT alone computes the same.
 
         Args:
             config: of the BERT.
@@ -192,20 +216,14 @@ class TuningMethod:
         Raises:
             UserError: BERT alone cannot compute what the method does.
         """
-        if type(self).build is not TuningMethod.build:
-            raise UserError(
-                f"{self.name} adds computation to BERT, so it cannot be merged "
-                "into BERT's weights"
-            )
-        return {
-            name: value
-            for name, value in values.items()
-            if name.startswith("bert/")
-        }
+        raise UserError(
+            f"{self.name} adds computation to BERT, so it cannot be merged "
+            "into BERT's weights"
+        )
 
     @property
     def as_part(self) -> "TuningMethod":
-        """The method that a composition has of a trained adapter of this."""
+        """The method of a trained adapter as a part of a composition."""
         return self
 
     def for_tasks(self, names: Sequence[str]) -> "TuningMethod":
@@ -215,7 +233,7 @@ class TuningMethod:
     def of_task(
         self, config: encoder.BertConfig, task: str, values: Values
     ) -> Tuple["TuningMethod", Values]:
-        """What of a training of several tasks is one task's.
+        """The method and values of one task, of a training of several.
 
         Args:
             config: of the BERT.
@@ -235,15 +253,11 @@ class TuningMethod:
         return dataclasses.replace(self, **{self.width: wide})
 
     def fits(self, trained: "TuningMethod") -> bool:
-        """Whether what `trained` has trained can be used by this method."""
+        """Whether this method can use the values of a `trained` one."""
         return self == trained
 
     def __str__(self) -> str:
-        """The text that `registry.parse` turns into an equal method.
-
-        Runs are compared by it. So it leaves out an argument of `added_later`
-        where that has its default.
-        """
+        """The text that `registry.parse` turns into an equal method."""
         arguments = ", ".join(self._arguments())
         return f"{self.name}({arguments})" if arguments else self.name
 
@@ -373,9 +387,9 @@ def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
     return layers
 
 
-def layer_norms_of(text: str, config: encoder.BertConfig) -> Tuple[str, bool]:
-    """The rule by which the LayerNorms of these layers, or all, are trained."""
+def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
+    """A regular expression of the LayerNorms of these layers, or of all."""
     if text == ALL_LAYERS:
         return LAYER_NORMS
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
-    return (rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*", True)
+    return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"

@@ -1,84 +1,80 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Dict
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, LAYER_NORMS, TuningMethod
-from adapter_bert.methods.houlsby import SCOPES, SITES, AdapterHooks
+from adapter_bert.methods.base import LAYER_NORMS, Added, Tensors
+from adapter_bert.methods.houlsby import SITES, AdapterHooks, PlacedMethod
 
-# What A starts from, as in the published code.
+# A, and the deviation of its initial values, as in the published code.
+SHARED = "compacter/shared"
 SHARED_SCALE = 1e-4
 
 
-class KroneckerMatrix(tf.Module):
-    """`W = sum_i A_i (x) (s_i t_i)` and a bias; inputs + 2 outputs numbers.
+@dataclasses.dataclass(frozen=True)
+class KroneckerAdapter:
+    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`, without the sum.
 
-    Source: Karimi Mahabadi et al. 2021, section 3.2; s and t start as Glorot
-    and Bengio's values of matrices [inputs / n, 1] and [1, outputs / n].
+    Each matrix has inputs + 2 outputs numbers. s and t start as Glorot and
+    Bengio's values of matrices [inputs / n, 1] and [1, outputs / n].
+
+    Attributes:
+        hidden: D, a multiple of n.
+        size: M, a multiple of n.
+        n: number of products; all matrices share A, float32 [n, n, n].
+
+    Source: Karimi Mahabadi et al. 2021, section 3.2.
     """
 
-    def __init__(self, scope, inputs, outputs, count, shared, create):
-        """Creates `<scope>/{left,right,bias}`.
+    hidden: int
+    size: int
+    n: int
 
-        Args:
-            scope: of the variables.
-            inputs: a multiple of `count`.
-            outputs: a multiple of `count`.
-            count: n, the number of products.
-            shared: A, float32 [n, n, n].
-            create: makes a variable.
-        """
-        self.shared = shared
-        self.left, self.right, self.bias = (
-            create(f"{scope}/{name}", shape, initializer)
-            for name, shape, initializer in (
-                ("left", (count, inputs // count, 1), base.glorot_uniform),
-                ("right", (count, 1, outputs // count), base.glorot_uniform),
-                ("bias", (outputs,), encoder.zeros),
+    def variables(self, scope: str) -> Dict[str, Added]:
+        """Declares `<scope>/{down,up}/{left,right,bias}`."""
+        found = {}
+        for name, inputs, outputs in (
+            ("down", self.hidden, self.size),
+            ("up", self.size, self.hidden),
+        ):
+            left, right = (
+                (self.n, inputs // self.n, 1),
+                (self.n, 1, outputs // self.n),
             )
-        )
+            found[f"{scope}/{name}/left"] = Added(left, base.glorot_uniform)
+            found[f"{scope}/{name}/right"] = Added(right, base.glorot_uniform)
+            found[f"{scope}/{name}/bias"] = Added((outputs,), encoder.zeros)
+        return found
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """float32 [R, inputs] -> float32 [R, outputs]."""
-        kernel = tf.einsum(
-            "iab,ip,iq->apbq",
-            self.shared,
-            self.left[..., 0],
-            self.right[:, 0],
-        )
-        kernel = tf.reshape(kernel, [x.shape[-1], self.bias.shape[0]])
-        return tf.nn.bias_add(
-            tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(self.bias, x.dtype)
-        )
-
-
-class KroneckerAdapter(tf.Module):
-    """The inner part of an adapter, `up(gelu(down(h)))`, without the sum."""
-
-    def __init__(self, scope, hidden, size, count, shared, create):
-        """Creates `<scope>/compacter/{down,up}/...`."""
-        self.down, self.up = (
-            KroneckerMatrix(
-                f"{scope}/compacter/{name}", *sizes, count, shared, create
-            )
-            for name, sizes in (
-                ("down", (hidden, size)),
-                ("up", (size, hidden)),
-            )
-        )
-
-    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """float32 [B, T, D] -> float32 [B, T, D]."""
+    def __call__(
+        self, values: Tensors, scope: str, hidden: tf.Tensor
+    ) -> tf.Tensor:
+        """float32 [B, T, D] -> float32 [B, T, D], by the values of a scope."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        outputs = self.up(functional.gelu(self.down(flat)))
+        inner = functional.gelu(project(values, f"{scope}/down", flat))
+        outputs = project(values, f"{scope}/up", inner)
         outputs = tf.reshape(outputs, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs
+
+
+def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
+    """float32 [R, inputs] -> float32 [R, outputs], by the matrix of a scope."""
+    left, right, bias = (
+        values[f"{scope}/{name}"] for name in ("left", "right", "bias")
+    )
+    kernel = tf.einsum(
+        "iab,ip,iq->apbq", values[SHARED], left[..., 0], right[:, 0]
+    )
+    kernel = tf.reshape(kernel, [x.shape[-1], bias.shape[0]])
+    return tf.nn.bias_add(
+        tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype)
+    )
 
 
 class KroneckerHooks(AdapterHooks):
@@ -88,7 +84,7 @@ class KroneckerHooks(AdapterHooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class Compacter(TuningMethod):
+class Compacter(PlacedMethod):
     """Houlsby's adapters with matrices of few parameters.
 
     BERT-base: for each adapter 2 (768 + M) of s and t, 768 + M biases; n^3 of
@@ -111,6 +107,8 @@ class Compacter(TuningMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-3
+    hooks_class: ClassVar[type] = KroneckerHooks
+    scope = "compacter"
     size: int = 24
     n: int = 4
     sites: str = "both"
@@ -132,30 +130,15 @@ class Compacter(TuningMethod):
                 f"hidden size {config.hidden_size}"
             )
 
-    def rules(self, config):
-        """The adapters, what they share, every LayerNorm."""
-        return (
-            (r"(bert/.*/)?compacter/.*", True),
-            LAYER_NORMS,
-            FROZEN_BERT,
-        )
+    def trains(self, config):
+        """Every LayerNorm."""
+        return LAYER_NORMS
 
-    def build(self, config, create, pooler):
-        """Creates `compacter/shared` and the adapters."""
-        shared = create(
-            "compacter/shared", (self.n,) * 3, base.normal(SHARED_SCALE)
-        )
-        return KroneckerHooks(
-            {
-                (layer, site): KroneckerAdapter(
-                    f"bert/encoder/layer_{layer}/{SCOPES[site]}",
-                    config.hidden_size,
-                    self.size,
-                    self.n,
-                    shared,
-                    create,
-                )
-                for layer in range(config.num_hidden_layers)
-                for site in SITES[self.sites]
-            }
-        )
+    def adapter(self, config):
+        """A `KroneckerAdapter`."""
+        return KroneckerAdapter(config.hidden_size, self.size, self.n)
+
+    def variables(self, config, pooler=True):
+        """`compacter/shared` and the adapters."""
+        shared = Added((self.n,) * 3, base.normal(SHARED_SCALE))
+        return {SHARED: shared, **super().variables(config, pooler)}

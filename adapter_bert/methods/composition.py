@@ -1,9 +1,9 @@
-"""Methods that are made of methods: `stack`, `average`, what all share.
+"""Methods that are made of methods: `stack`, `average`, and their base class.
 
 A part is a trained adapter, which stays as it is, or a method that is trained.
-The variables of a trained adapter have its name before theirs; what a
-composition trains is called as usual. So what `stack(language, pfeiffer)` has
-trained is an adapter for any other language too.
+Variables of a trained adapter have its name before theirs; trained variables
+have their usual names. So the trained part of `stack(language, pfeiffer)` fits
+any other language too.
 """
 
 import collections
@@ -19,7 +19,6 @@ from typing import (
     Dict,
     List,
     Mapping,
-    MutableMapping,
     Optional,
     Sequence,
     Tuple,
@@ -28,51 +27,27 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
+from adapter_bert.bert.hooks import Context, Hooks, Kernel
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
+    Added,
     Part,
-    Rules,
+    Tensors,
     TuningMethod,
     added_later,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.optimization import Recipe
 
-# A method's text is short, but what it takes to check grows with its square.
+# A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
-# Places of hooks at which a composition does what its parts do, and no more.
+# Places at which a composition acts only if a part does.
 HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
 
 
-class _Scoped(MutableMapping):
-    """What a part hands on, beside what others hand on under these names."""
-
-    def __init__(self, whole: Dict[str, Any], mark: str):
-        """Takes what all hand on, and what comes before this part's names."""
-        self._whole, self._mark = whole, mark
-
-    def __getitem__(self, name):
-        return self._whole[self._mark + name]
-
-    def __setitem__(self, name, value):
-        self._whole[self._mark + name] = value
-
-    def __delitem__(self, name):
-        del self._whole[self._mark + name]
-
-    def __iter__(self):
-        for name in self._whole:
-            if name.startswith(self._mark):
-                yield name[len(self._mark) :]
-
-    def __len__(self):
-        return sum(1 for _ in self)
-
-
 def _as_the_part(place: str) -> Callable:
-    """A hook that does what the part's own does, with its own context."""
+    """A hook that calls the part's, with the part's own context."""
 
     def act(self, *arguments):
         *others, context = arguments
@@ -82,7 +57,7 @@ def _as_the_part(place: str) -> Callable:
 
 
 class PartHooks(Hooks):
-    """The hooks of a part, with its own handing on and its own dropout."""
+    """The hooks of a part, with values and dropout of its own."""
 
     def __init__(
         self,
@@ -96,26 +71,22 @@ class PartHooks(Hooks):
         Args:
             mark: tells it from the others.
             hooks: of its method.
-            changes: what it adds to BERT's own variables, by their names.
-            is_trained: whether it is; a trained adapter stays as it is.
+            changes: added to BERT's own variables, by their names.
+            is_trained: whether it is trained here; trained adapters stay.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
         self.takes_rows = hooks.takes_rows
-        self.by_token = act_by_token(hooks)
-        self.by_values = act_by_values(hooks)
-
-    def acts_at(self, place):
-        """As the method does, or by what it has changed."""
-        changes = place == "parameter" and bool(self.changes)
-        return changes or self.hooks.acts_at(place)
+        self.by_token = hooks.by_token
+        self.by_values = hooks.by_values
+        self.places = hooks.places | ({"parameter"} if changes else set())
 
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
-        """What it adds to one of BERT's variables, or None for nothing."""
+        """The part's change of one of BERT's variables, or None."""
         change = self.changes.get(name)
-        if not self.hooks.acts_at("parameter"):
+        if "parameter" not in self.hooks.places:
             return change
         own = tf.convert_to_tensor(variable)
         added = self.hooks.parameter(name, own, self.own(context)) - own
@@ -129,9 +100,9 @@ class PartHooks(Hooks):
             seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
         return dataclasses.replace(
             context,
-            # What is trained no more drops nothing.
+            # A trained adapter drops nothing.
             training=context.training and self.is_trained,
-            handed_on=_Scoped(context.handed_on, self.mark),
+            handed_on=below(self.mark, context.handed_on),
             seed=seed,
         )
 
@@ -160,12 +131,18 @@ class PartHooks(Hooks):
 
     def prepare(self, context):
         """As the method does."""
-        made = self.hooks.prepare(self.own(context))
+        return self._marked(self.hooks.prepare(self.own(context)))
+
+    def begin(self, context):
+        """As the method does."""
+        return self._marked(self.hooks.begin(self.own(context)))
+
+    def _marked(self, made: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         return {f"{self.mark}{name}": value for name, value in made.items()}
 
 
 class ComposedHooks(Hooks):
-    """What the hooks of all compositions do with their parts."""
+    """The hooks of several parts."""
 
     def __init__(self, parts: Sequence[PartHooks]):
         """Takes the hooks of the parts, in order."""
@@ -173,16 +150,11 @@ class ComposedHooks(Hooks):
         self.takes_rows = all(part.takes_rows for part in parts)
         self.by_token = all(part.by_token for part in parts)
         self.by_values = all(part.by_values for part in parts)
-
-    def acts_at(self, place):
-        """Some are handed on to the parts, which may do nothing."""
-        return super().acts_at(place) and (
-            place not in HANDED_ON or bool(self.acting_at(place))
-        )
+        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
-        """The parts that do anything at one of the hooks' places."""
-        return [part for part in self.parts if part.acts_at(place)]
+        """The parts that act at one of the hooks' places."""
+        return [part for part in self.parts if place in part.places]
 
     def layer_kind(self, layer, training):
         """All of the parts', unless one says nothing."""
@@ -202,16 +174,19 @@ class ComposedHooks(Hooks):
         return tf.add_n(found) if found else None
 
     def prepare(self, context):
-        """What all parts prepare."""
-        made: Dict[str, tf.Tensor] = {}
-        for part in self.parts:
-            made.update(part.prepare(context))
-        return made
+        """Of all parts."""
+        made = (part.prepare(context) for part in self.parts)
+        return {name: x for one in made for name, x in one.items()}
+
+    def begin(self, context):
+        """Of all parts."""
+        made = (part.begin(context) for part in self.parts)
+        return {name: x for one in made for name, x in one.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Composition(TuningMethod):
-    """What all compositions share.
+    """A method that is made of methods.
 
     Attributes:
         parts: names of trained adapters, and methods.
@@ -263,26 +238,19 @@ class Composition(TuningMethod):
                     "--library"
                 )
             part.method.check(config)
-        created: List[str] = []
-        self.build(config, lambda name, *_: created.append(name), True)
-        for name, count in collections.Counter(created).items():
+        added = collections.Counter(
+            name for m in self.trained for name in m.variables(config)
+        )
+        for name, count in added.items():
             if count > 1:
                 raise UserError(
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"
                 )
-        self._check_few(config)
-
-    def _check_few(self, config: encoder.BertConfig) -> None:
-        """A method that chooses among BERT's variables has them for itself.
-
-        Raises:
-            UserError: another part trains some of them.
-        """
-        own = encoder.list_variables(config)
+        # A method that chooses among BERT's variables has them for itself.
         for few in (m for m in self.trained if m.changes_few):
             for other in (m for m in self.trained if m is not few):
-                if any(name in own for name in _trained_by(other, config)):
+                if other.trains(config):
                     raise UserError(
                         f"{self.name}: {few.name} chooses what it trains among "
                         f"all of BERT's own variables, but {other.name} trains "
@@ -309,7 +277,9 @@ class Composition(TuningMethod):
         scales: Dict[str, float] = {}
         for method in self.trained:
             recipe = method.recipe_of(config)
-            for name in _trained_by(method, config):
+            added = method.variables(config)
+            trained = [name for name in added if added[name].trained]
+            for name in trained + list(trained_of_bert(method, config)):
                 if recipe.decay_of(name) == 0.0:
                     undecayed.append(re.escape(name))
                 if recipe.rate_scale_of(name) != 1.0:
@@ -326,67 +296,49 @@ class Composition(TuningMethod):
         found = [method.changed_count(count) for method in self.trained]
         return next((number for number in found if number is not None), None)
 
-    def rules(self, config):
-        """The parts' own; of trained adapters nothing is trained."""
-        names, own = _names(self, config), self.own_rules(config)
-        trained = {name for name in names if _is_trained(name, own)}
-        for method in self.trained:
-            trained.update(_trained_by(method, config))
-        found = [name for name in names if name in trained]
-        rest = [name for name in names if name not in trained]
-        return tuple(
-            ("|".join(map(re.escape, some)), is_trained)
-            for some, is_trained in ((found, True), (rest, False))
-            if some
-        )
+    def trains(self, config):
+        """As the parts that are trained."""
+        return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
-    def own_rules(self, config: encoder.BertConfig) -> Rules:
-        """What is trained beside the parts."""
-        return ()
+    def variables(self, config, pooler=True):
+        """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
+        found: Dict[str, Added] = {}
+        for part in self.parts:
+            added = part.method.variables(config, pooler)
+            if part.name:
+                changed = trained_of_bert(part.method, config, pooler)
+                for name, shape in changed.items():
+                    added[CHANGES + name] = Added(shape, encoder.zeros)
+                added = {
+                    part.scope + name: dataclasses.replace(one, trained=False)
+                    for name, one in added.items()
+                }
+            found.update(added)
+        return found
 
-    def build(self, config, create, pooler):
-        """Creates `parts.<adapter>/...`, and what parts to be trained add."""
-        return self.compose(
-            config,
-            create,
-            [
-                self._build_part(number, part, config, create, pooler)
-                for number, part in enumerate(self.parts)
-            ],
-        )
+    def hooks(self, config, values):
+        """Those of the parts, composed."""
+        parts = []
+        for number, part in enumerate(self.parts):
+            mark, own, changes = f"part_{number}/", values, {}
+            if part.name:
+                mark, own = part.scope, below(part.scope, values)
+                changes = below(CHANGES, own)
+            hooks = part.method.hooks(config, own)
+            parts.append(PartHooks(mark, hooks, changes, not part.name))
+        return self.compose(config, values, parts)
 
     def compose(
         self,
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
         parts: Sequence[PartHooks],
     ) -> Hooks:
-        """The hooks, made of those of the parts.
+        """The hooks, made of those of the parts in their order.
 
-        Args:
-            config: of the BERT.
-            create: makes a variable.
-            parts: their hooks, in order.
+        `config` and `values` are as of `TuningMethod.hooks`.
         """
         raise TypeError(f"{type(self).__name__} does not say what it computes")
-
-    def _build_part(self, number, part, config, create, pooler) -> PartHooks:
-        if not part.name:
-            hooks = part.method.build(config, create, pooler)
-            return PartHooks(f"part_{number}/", hooks, {}, True)
-
-        def create_scoped(name, shape, initializer):
-            return create(f"{part.scope}{name}", shape, initializer)
-
-        hooks = part.method.build(config, create_scoped, pooler)
-        rules = part.method.rules(config)
-        changes = {
-            name: create_scoped(f"{CHANGES}{name}", shape, encoder.zeros)
-            for name, shape in encoder.list_variables(config, pooler).items()
-            if _is_trained(name, rules)
-        }
-        changes = {k: v for k, v in changes.items() if v is not None}
-        return PartHooks(part.scope, hooks, changes, False)
 
     @property
     def as_part(self):
@@ -455,22 +407,22 @@ class Composition(TuningMethod):
         return found + super()._arguments()
 
 
-def _names(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
-    """The names of BERT's variables, and of those that a method adds."""
-    names: List[str] = [*encoder.list_variables(config)]
-    method.build(config, lambda name, *_: names.append(name), True)
-    return names
+def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+    """The values whose names begin with `scope`, by the rest of the names."""
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
 
 
-def _trained_by(method: TuningMethod, config: encoder.BertConfig) -> List[str]:
-    """The names of what a part trains, of BERT's and of what it adds."""
-    rules = method.rules(config)
-    return [n for n in _names(method, config) if _is_trained(n, rules)]
-
-
-def _is_trained(name: str, rules: Rules) -> bool:
-    """Whether the first of the rules that is about a variable trains it."""
-    return next((t for p, t in rules if re.fullmatch(p, name)), False)
+def trained_of_bert(
+    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
+) -> Dict[str, encoder.Shape]:
+    """Name and shape of BERT's own variables that a method trains."""
+    pattern = method.trains(config)
+    shapes = encoder.list_variables(config, pooler)
+    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}
 
 
 class StackHooks(ComposedHooks):
@@ -485,7 +437,9 @@ class StackHooks(ComposedHooks):
     def project(self, name, inputs, dense, context):
         """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
-            dense = _bind(part, name, dense, context)
+            dense = dataclasses.replace(
+                dense, apply=_bind(part, name, dense, context)
+            )
         return dense(inputs)
 
     def key_value(self, layer, key, value, attention_bias, context):
@@ -528,17 +482,17 @@ class StackHooks(ComposedHooks):
         return hidden
 
 
-def _bind(part: PartHooks, name: str, dense: Any, context: Context) -> Any:
-    """What a part makes of a kernel, as a kernel."""
+def _bind(part: PartHooks, name: str, dense: Kernel, context: Context) -> Any:
+    """A kernel with the changes of a part, as a function of inputs."""
     return lambda x: part.project(name, x, dense, context)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Composition):
-    """Adapters one upon the other: each acts on what those before it give.
+    """Adapters in a row: each acts on the outputs of those before it.
 
-    Trained adapters stay as they are, and what they have changed of BERT is
-    added up. So `stack(language, pfeiffer)` trains a task's adapter upon a
+    Trained adapters stay as they are, and their changes of BERT are added up.
+    So `stack(language, pfeiffer)` trains a task's adapter on top of a
     language's, and `stack(full, pals)` both at once.
 
     BERT-base: the sum of the parts that are trained.
@@ -554,13 +508,13 @@ class Stack(Composition):
 
     name: ClassVar[str] = "stack"
 
-    def compose(self, config, create, parts):
+    def compose(self, config, values, parts):
         """The hooks of the parts, one after the other."""
         return StackHooks(parts)
 
 
 class AverageHooks(ComposedHooks):
-    """The weighted mean of what each part makes of the same."""
+    """The weighted mean of the parts' outputs for the same inputs."""
 
     def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
         """Takes the parts, and the weight of each."""
@@ -585,7 +539,9 @@ class AverageHooks(ComposedHooks):
             part.project(
                 name,
                 inputs,
-                lambda x: own if x is inputs else dense(x),
+                dataclasses.replace(
+                    dense, apply=lambda x: own if x is inputs else dense(x)
+                ),
                 context,
             )
             for part in self.parts
@@ -608,9 +564,9 @@ class AverageHooks(ComposedHooks):
 
 @dataclasses.dataclass(frozen=True)
 class Average(Composition):
-    """The weighted mean of what trained adapters make of the same.
+    """The weighted mean of trained adapters' outputs for the same inputs.
 
-    What they have changed of BERT is averaged too. The head is trained alone.
+    Their changes of BERT are averaged too. The head is trained alone.
 
     BERT-base: 0.
 
@@ -667,16 +623,15 @@ class Average(Composition):
                 on embeddings, of which there is no mean.
         """
         super().check(config)
-        hooks = self.build(config, lambda *_: None, True)
-        for part, composed in zip(self.parts, hooks.parts):
-            for place in ("key_value", "embeddings", "vocabulary"):
-                if composed.acts_at(place):
-                    raise UserError(
-                        f"average: {part.name} is an adapter of "
-                        f"{part.method.name}, which acts on what has no mean; "
-                        "expected adapters that act on a layer's outputs"
-                    )
+        for part in self.parts:
+            places = part.method.hooks(config, {}).places
+            if places & {"key_value", "embeddings", "vocabulary"}:
+                raise UserError(
+                    f"average: {part.name} is an adapter of "
+                    f"{part.method.name}, which acts on what has no mean; "
+                    "expected adapters that act on a layer's outputs"
+                )
 
-    def compose(self, config, create, parts):
+    def compose(self, config, values, parts):
         """The mean of the parts' hooks."""
         return AverageHooks(parts, self.shares())

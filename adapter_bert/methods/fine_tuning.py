@@ -1,28 +1,37 @@
-"""Methods that add nothing: some of BERT's own variables are trained."""
+"""Methods that add nothing and train some of BERT's own variables."""
 
 import dataclasses
 from typing import ClassVar
 
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, LAYER_NORMS, TuningMethod
+from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
 
 
 @dataclasses.dataclass(frozen=True)
-class Full(TuningMethod):
+class FineTuning(TuningMethod):
+    """A method that adds nothing to BERT."""
+
+    def merge(self, config, read, values):
+        """BERT's own variables, as they were trained."""
+        return {n: v for n, v in values.items() if n.startswith("bert/")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Full(FineTuning):
     """Every parameter is trained, as Devlin et al. 2019 do."""
 
     name: ClassVar[str] = "full"
     # google-research/bert's default.
     learning_rate: ClassVar[float] = 5e-5
 
-    def rules(self, config):
+    def trains(self, config):
         """Everything."""
-        return ((r"bert/.*", True),)
+        return "bert/.*"
 
 
 @dataclasses.dataclass(frozen=True)
-class TopLayers(TuningMethod):
+class TopLayers(FineTuning):
     """The `k` uppermost layers and the pooler are trained.
 
     BERT-base: 7,087,872 k + 590,592.
@@ -52,33 +61,24 @@ class TopLayers(TuningMethod):
                 f"{config.num_hidden_layers} layers"
             )
 
-    def rules(self, config):
+    def trains(self, config):
         """The layers from L - k on, and the pooler."""
         top = range(config.num_hidden_layers - self.k, config.num_hidden_layers)
         layers = "|".join(str(layer) for layer in top)
-        pooler = ((r"bert/pooler/.*", True),) if config.has_pooler else ()
-        return (
-            (rf"bert/encoder/layer_({layers})/.*", True),
-            *pooler,
-            FROZEN_BERT,
-        )
+        return rf"bert/(encoder/layer_({layers})|pooler)/.*"
 
 
 @dataclasses.dataclass(frozen=True)
-class HeadOnly(TuningMethod):
+class HeadOnly(FineTuning):
     """Only the head is trained: BERT as a fixed feature extractor."""
 
     name: ClassVar[str] = "head"
     # docs/methods.md: the better of two on most tasks.
     learning_rate: ClassVar[float] = 1e-3
 
-    def rules(self, config):
-        """Nothing outside the head."""
-        return (FROZEN_BERT,)
-
 
 @dataclasses.dataclass(frozen=True)
-class BitFit(TuningMethod):
+class BitFit(FineTuning):
     """Every bias is trained, those of LayerNorms (beta) and the pooler too.
 
     BERT-base: 12 (4 x 768 + 3,072 + 768 + 2 x 768) + 768 + 768 = 102,912.
@@ -90,13 +90,13 @@ class BitFit(TuningMethod):
     # Ben Zaken et al. 2022, the published code's default.
     learning_rate: ClassVar[float] = 1e-3
 
-    def rules(self, config):
+    def trains(self, config):
         """Biases."""
-        return ((r"bert/.*/(bias|beta)", True), FROZEN_BERT)
+        return r"bert/.*/(bias|beta)"
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerNormOnly(TuningMethod):
+class LayerNormOnly(FineTuning):
     """Every LayerNorm is trained: 38,400 parameters of BERT-base.
 
     Source: Houlsby et al. 2019, section 3.4.
@@ -106,6 +106,6 @@ class LayerNormOnly(TuningMethod):
     # As of bitfit, which trains as little.
     learning_rate: ClassVar[float] = 1e-3
 
-    def rules(self, config):
+    def trains(self, config):
         """LayerNorms."""
-        return (LAYER_NORMS, FROZEN_BERT)
+        return LAYER_NORMS

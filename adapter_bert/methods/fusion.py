@@ -1,27 +1,25 @@
-"""AdapterFusion: each token attends to what several trained adapters say."""
+"""AdapterFusion: each token attends to the outputs of trained adapters."""
 
 import dataclasses
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import PLACES, Context, dropout
+from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
-from adapter_bert.methods.base import added_later
+from adapter_bert.methods.base import Added, Tensors, added_later
 from adapter_bert.methods.composition import (
     ComposedHooks,
     Composition,
     PartHooks,
 )
-from adapter_bert.methods.houlsby import SCOPES, AdapterHooks
+from adapter_bert.methods.houlsby import SCOPES, AdapterHooks, Place
 
-# (layer, site)
-Place = Tuple[int, str]
-# The name of what there is to see of a batch.
+# The name of the values of a batch for people to see.
 ATTENTION = "fusion_attention"
 
 
@@ -30,56 +28,48 @@ def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
     return np.where(np.eye(*shape) == 1.0, 1.0, 1e-6).astype(np.float32)
 
 
-class Attention(tf.Module):
+@dataclasses.dataclass(frozen=True)
+class Attention:
     """One query for each token, a key and a value for each adapter.
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
     `v_n = V u_n` (Pfeiffer et al. 2021, section 3.2; not divided by the root
-    of D). Parameters: 3 D^2 + 2 D, or 2 D^2 + 2 D without V. Of a single
-    adapter, which needs no choice, there is V alone.
+    of D). Parameters: 3 D^2 + 2 D, or 2 D^2 + 2 D without V. A single adapter
+    needs no choice, and has V alone.
+
+    Attributes:
+        scope: of the variables `<scope>/{query,key,value}/...`.
+        rate: dropout of the scores.
+        values: of the variables.
     """
 
-    def __init__(
-        self,
-        scope: str,
-        config: encoder.BertConfig,
-        create: encoder.CreateVariable,
-        value: bool,
-        count: int,
-    ):
-        """Creates `<scope>/fusion/{query,key,value}/...`.
+    scope: str
+    rate: float
+    values: Tensors
 
-        Args:
-            scope: of the sublayer.
-            config: of the BERT.
-            create: makes a variable.
-            value: whether there is V.
-            count: of adapters.
-        """
-        self.scope = f"{scope}/fusion"
-        self.rate = config.attention_probs_dropout_prob
-        size = config.hidden_size
-
-        def matrix(name, initializer):
-            return create(
-                f"{self.scope}/{name}/kernel", (size, size), initializer
-            )
-
-        def bias(name):
-            return create(f"{self.scope}/{name}/bias", (size,), encoder.zeros)
-
+    @staticmethod
+    def variables(
+        scope: str, size: int, value: bool, count: int
+    ) -> Dict[str, Added]:
+        """Declares the variables, V if `value`, of `count` adapters."""
+        found = {}
         # The deviation of AdapterHub's.
         normal = base.normal(0.02)
-        self.query = self.key = None
-        if count > 1:
-            self.query = matrix("query", normal), bias("query")
-            self.key = matrix("key", normal), bias("key")
-        self.value = matrix("value", near_identity) if value else None
+        for name in ("query", "key") if count > 1 else ():
+            found[f"{scope}/{name}/kernel"] = Added((size, size), normal)
+            found[f"{scope}/{name}/bias"] = Added((size,), encoder.zeros)
+        if value:
+            kernel = Added((size, size), near_identity)
+            found[f"{scope}/value/kernel"] = kernel
+        return found
+
+    def _read(self, name: str, dtype: tf.DType) -> tf.Tensor:
+        return tf.cast(self.values[f"{self.scope}/{name}"], dtype)
 
     def __call__(
         self, query: tf.Tensor, values: Sequence[tf.Tensor], context: Context
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Mixes what adapters say.
+        """Mixes the outputs of adapters.
 
         Args:
             query: float32 [B, T, D].
@@ -94,14 +84,14 @@ class Attention(tf.Module):
         flat = [tf.reshape(x, [-1, size]) for x in values]
         weights = tf.ones_like(flat[0][:, :1], tf.float32)
         mixed = flat[0]
-        if self.query is not None:
+        if f"{self.scope}/query/kernel" in self.values:
             weights = self._weights(query, flat, context)
             shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
             mixed = tf.add_n(
                 [w[:, tf.newaxis] * x for w, x in zip(shares, flat)]
             )
-        if self.value is not None:
-            mixed = tf.matmul(mixed, tf.cast(self.value, query.dtype))
+        if f"{self.scope}/value/kernel" in self.values:
+            mixed = tf.matmul(mixed, self._read("value/kernel", query.dtype))
         mixed = tf.reshape(mixed, shape)
         mixed.set_shape(query.shape)
         shape = tf.concat([shape[:2], [len(values)]], axis=0)
@@ -115,12 +105,18 @@ class Attention(tf.Module):
             values: of each adapter float32 [B T, D].
             context: of this forward pass.
         """
-        kernel, bias = (tf.cast(x, query.dtype) for x in self.query)
+        kernel, bias = (
+            self._read(f"query/{name}", query.dtype)
+            for name in ("kernel", "bias")
+        )
         flat = tf.reshape(query, [-1, kernel.shape[0]])
         flat = functional.add_bias(tf.matmul(flat, kernel), bias)
         # q (u K + b) = (q K') u + q b: one product for all adapters' keys, as
         # for all their values.
-        kernel, bias = (tf.cast(x, query.dtype) for x in self.key)
+        kernel, bias = (
+            self._read(f"key/{name}", query.dtype)
+            for name in ("kernel", "bias")
+        )
         to_key = tf.matmul(flat, kernel, transpose_b=True)
         offset = tf.linalg.matvec(flat, bias)
         scores = tf.stack(
@@ -139,24 +135,25 @@ class FusionHooks(ComposedHooks):
     def __init__(
         self,
         parts: Sequence[PartHooks],
-        attentions: Dict[Place, Attention],
         present: Dict[Place, List[int]],
         method: "Fusion",
-        layers: int,
+        config: encoder.BertConfig,
+        values: Tensors,
     ):
-        """Takes the parts and what is trained.
+        """Takes the parts and the trained values.
 
         Args:
             parts: hooks of adapters, none with changes of BERT's own.
-            attentions: by place.
             present: the numbers of the parts with an adapter, by place.
             method: the arguments.
-            layers: L.
+            config: of the BERT.
+            values: of the attentions' variables.
         """
         super().__init__(parts)
         self.takes_rows = False
-        self.adapters, self.present = attentions, present
-        self.method, self.layers = method, layers
+        self.present, self.method, self.values = present, method, values
+        self.layers = config.num_hidden_layers
+        self.rate = config.attention_probs_dropout_prob
 
     def layer_kind(self, layer, training):
         """What is in the layer, and the parts' kinds."""
@@ -164,18 +161,16 @@ class FusionHooks(ComposedHooks):
         sites = tuple(
             (site, tuple(self.present[layer, site]))
             for site in SCOPES
-            if (layer, site) in self.adapters
+            if (layer, site) in self.present
         )
         is_kept = training or layer >= self.method.first
         return None if kind is None else (kind, sites, is_kept)
 
-    @property
-    def places(self) -> List[Place]:
-        """Where tokens attend in prediction."""
-        return [at for at in self.adapters if at[0] >= self.method.first]
+    def _attention(self, place: Place) -> Attention:
+        return Attention(_scope(place), self.rate, self.values)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """What the tokens take of all adapters; shapes as in `Hooks`."""
+        """A mix of all adapters' outputs; shapes as in `Hooks`."""
 
         def attend():
             parts = [self.parts[n] for n in self.present[layer, site]]
@@ -186,32 +181,31 @@ class FusionHooks(ComposedHooks):
                 for part in parts
             ]
             query = parts[0].hooks.reads(inputs, outputs, layer_norm)
-            return self.adapters[layer, site](query, values, context)
+            return self._attention((layer, site))(query, values, context)
 
-        if (layer, site) not in self.adapters:
+        if (layer, site) not in self.present:
             return None
         if context.training and self.method.robust:
             return drop_at_random(
                 layer, self.layers, lambda: attend()[0], outputs, context
             )
-        if (layer, site) not in self.places:
+        if layer < self.method.first:
             return None
         mixed, weights = attend()
-        if context.observes:
-            context.handed_on[f"{ATTENTION}/{site}/layer_{layer}"] = weights
+        if context.show:
+            context.show(_scope((layer, site)), weights)
         return mixed
 
-    def observe(self, context):
+    def observe(self, shown, context):
         """`fusion_attention`: float32 [B, places, parts], means over tokens."""
         mask = tf.cast(context.input_mask, tf.float32)
         share = mask / tf.reduce_sum(mask, axis=1, keepdims=True)
         rows = []
-        for layer, site in self.places:
-            weights = context.handed_on[f"{ATTENTION}/{site}/layer_{layer}"]
-            mean = tf.einsum("bt,btn->bn", share, weights)
+        for place in self.method.kept(self.present):
+            mean = tf.einsum("bt,btn->bn", share, shown[_scope(place)])
             columns = tf.unstack(mean, axis=1)
             none = tf.zeros_like(columns[0])
-            of_part = dict(zip(self.present[layer, site], columns))
+            of_part = dict(zip(self.present[place], columns))
             rows.append(
                 tf.stack(
                     [of_part.get(n, none) for n in range(len(self.parts))],
@@ -221,21 +215,29 @@ class FusionHooks(ComposedHooks):
         return {ATTENTION: tf.stack(rows, axis=1)}
 
     def penalty(self, context):
-        """How far all values' matrices are from the identity."""
-        found = [
-            tf.reduce_sum(tf.square(x.value - tf.eye(x.value.shape[0])))
-            for x in self.adapters.values()
-            if x.value is not None
-        ]
-        return self.method.penalty * tf.add_n(found) if found else None
+        """The distances of all V from the identity."""
+        if not self.method.value:
+            return None
+        found = []
+        for place in self.present:
+            value = self.values[f"{_scope(place)}/value/kernel"]
+            identity = tf.eye(value.shape[0])
+            found.append(tf.reduce_sum(tf.square(value - identity)))
+        return self.method.penalty * tf.add_n(found)
+
+
+def _scope(place: Place) -> str:
+    """Of an `Attention`."""
+    layer, site = place
+    return f"bert/encoder/layer_{layer}/{SCOPES[site]}/fusion"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fusion(Composition):
     """AdapterFusion: tokens attend to several trained adapters, which stay.
 
-    In each layer a query is made of what an adapter reads, a key and a value
-    of what each adapter adds. Queries, keys, values and the head are trained.
+    In each layer the inputs of an adapter make a query, the outputs of each
+    adapter a key and a value. Queries, keys, values and the head are trained.
 
     BERT-base, whatever the number of adapters: for each place where they are
     3 x 768^2 + 2 x 768, 21,252,096 for `pfeiffer`, twice as much for `houlsby`.
@@ -253,8 +255,8 @@ class Fusion(Composition):
         UserError: fewer than two parts, a name twice, a part that is no
             trained adapter, a negative penalty or layer.
 
-    Source: Pfeiffer et al. 2021, section 3.2; initial values and what is read
-    as of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
+    Source: Pfeiffer et al. 2021, section 3.2; initial values and inputs as of
+    AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
 
     name: ClassVar[str] = "fusion"
@@ -288,20 +290,21 @@ class Fusion(Composition):
                 no two adapters anywhere; no such layer.
         """
         super().check(config)
+        self._present(config)
         if self.first >= config.num_hidden_layers:
             raise UserError(
                 f"fusion: first is {self.first}, but the model has only the "
                 f"layers 0 to {config.num_hidden_layers - 1}"
             )
-        hooks = self.build(config, lambda name, *_: name, True)
-        for part, own in zip(self.parts, hooks.parts):
-            if own.changes:
+        for part in self.parts:
+            if part.method.trains(config):
                 raise UserError(
                     f"fusion: {part.name} was trained with {part.method}, "
                     "which changes BERT itself too; expected adapters of "
                     "pfeiffer, or of houlsby(layer_norms=false)"
                 )
-        if not any(len(hooks.present[place]) > 1 for place in hooks.places):
+        present = self._present(config)
+        if not any(len(present[place]) > 1 for place in self.kept(present)):
             raise UserError(
                 f"fusion: from layer {self.first} on no two parts have an "
                 "adapter at the same place"
@@ -318,25 +321,18 @@ class Fusion(Composition):
         """As of trained adapters; nothing is dropped at random."""
         return dataclasses.replace(super().as_part, robust=False)
 
-    def own_rules(self, config):
-        """Queries, keys and values."""
-        return ((r"bert/.*/fusion/.*", True),)
-
-    def compose(self, config, create, parts):
-        """Creates `<place>/fusion/{query,key,value}/...`.
+    def _present(self, config: encoder.BertConfig) -> Dict[Place, List[int]]:
+        """The numbers of the parts with an adapter, by place.
 
         Raises:
             UserError: a part is no bottleneck adapter, or another one than
                 the first.
         """
-        kind = type(parts[0].hooks)
-        for part, own in zip(self.parts, parts):
-            same = type(own.hooks) is kind and not any(
-                own.hooks.acts_at(place)
-                for place in PLACES
-                if place != "before_norm"
-            )
-            if not (same and issubclass(kind, AdapterHooks)):
+        hooks = [part.method.hooks(config, {}) for part in self.parts]
+        kind = type(hooks[0])
+        for part, own in zip(self.parts, hooks):
+            alike = type(own) is kind and own.places == {"before_norm"}
+            if not (alike and issubclass(kind, AdapterHooks)):
                 raise UserError(
                     f"fusion: {part.name} is an adapter of "
                     f"{part.method.name}, {self.parts[0].name} of "
@@ -349,29 +345,32 @@ class Fusion(Composition):
             for site in SCOPES:
                 found = [
                     number
-                    for number, part in enumerate(parts)
-                    if (layer, site) in part.hooks.adapters
+                    for number, own in enumerate(hooks)
+                    if (layer, site) in own.scopes
                 ]
                 if found:
                     present[layer, site] = found
-        return FusionHooks(
-            parts,
-            {
-                (layer, site): Attention(
-                    f"bert/encoder/layer_{layer}/{SCOPES[site]}",
-                    config,
-                    create,
-                    self.value,
-                    len(present[layer, site]),
+        return present
+
+    def variables(self, config, pooler=True):
+        """The parts', and `<place>/fusion/{query,key,value}/...`."""
+        found = super().variables(config, pooler)
+        for place, numbers in self._present(config).items():
+            found.update(
+                Attention.variables(
+                    _scope(place), config.hidden_size, self.value, len(numbers)
                 )
-                for layer, site in present
-            },
-            present,
-            self,
-            config.num_hidden_layers,
-        )
+            )
+        return found
+
+    def compose(self, config, values, parts):
+        """Attention to the parts."""
+        return FusionHooks(parts, self._present(config), self, config, values)
+
+    def kept(self, places: Iterable[Place]) -> List[Place]:
+        """The places where tokens attend in prediction."""
+        return [(layer, site) for layer, site in places if layer >= self.first]
 
     def places(self, config: encoder.BertConfig) -> List[Place]:
         """Where tokens attend in prediction, in the order of `observe`."""
-        hooks = self.build(config, lambda name, *_: name, True)
-        return hooks.places
+        return self.kept(self._present(config))

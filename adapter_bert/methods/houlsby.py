@@ -6,7 +6,7 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import ClassVar, Dict, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
 import tensorflow as tf
 
@@ -15,7 +15,8 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods import base
 from adapter_bert.methods.base import (
     ALL_LAYERS,
-    FROZEN_BERT,
+    Added,
+    Tensors,
     TuningMethod,
     added_later,
 )
@@ -23,80 +24,80 @@ from adapter_bert.methods.base import (
 # Where adapters may be -> sites, and the scope of each.
 SCOPES = {"attention": "attention/output", "ffn": "output"}
 SITES = {"both": tuple(SCOPES), "attention": ("attention",), "ffn": ("ffn",)}
-ADAPTERS = (r".*/adapters/.*", True)
+# (layer, site)
+Place = Tuple[int, str]
 
 
-class Bottleneck(tf.Module):
+@dataclasses.dataclass(frozen=True)
+class Bottleneck:
     """The inner part of an adapter, `up(act(down(h)))`, without the sum.
 
+    Parameters: 2 M D + D + M; M^2 + M for each layer of `depth` beyond the
+    first, 2 D with `layer_norm`.
+
+    Attributes:
+        hidden: D, of inputs and outputs.
+        size: M, of the bottleneck.
+        down: initializer of every matrix but the last.
+        up: initializer of the last matrix.
+        nonlinearity: a name of `functional.ACTIVATIONS`.
+        depth: number of layers with that nonlinearity.
+        layer_norm: whether an own LayerNorm comes first.
+
     Source: Houlsby et al. 2019, section 2.1; variable names and shapes of
-    google-research/adapter-bert. Parameters: 2 M D + D + M; M^2 + M for each
-    layer of `depth` beyond the first, 2 D with `layer_norm`.
+    google-research/adapter-bert.
     """
 
-    def __init__(
-        self,
-        scope: str,
-        hidden: int,
-        size: int,
-        create: encoder.CreateVariable,
-        *,
-        down: encoder.Initializer,
-        up: encoder.Initializer,
-        nonlinearity: str,
-        depth: int = 1,
-        layer_norm: bool = False,
-    ):
-        """Creates the variables.
+    hidden: int
+    size: int
+    down: encoder.Initializer
+    up: encoder.Initializer
+    nonlinearity: str
+    depth: int = 1
+    layer_norm: bool = False
 
-        Args:
-            scope: of the variables `<scope>/weights1`, ...
-            hidden: D, of inputs and outputs.
-            size: M, of the bottleneck.
-            create: makes a variable.
-            down: initializer of every matrix but the last.
-            up: initializer of the last matrix.
-            nonlinearity: a name of `functional.ACTIVATIONS`.
-            depth: number of layers with that nonlinearity.
-            layer_norm: whether an own LayerNorm comes first.
-        """
-        self.norm = None
-        if layer_norm:
-            self.norm = tuple(
-                create(f"{scope}/LayerNorm/{name}", (hidden,), initializer)
-                for name, initializer in (
-                    ("gamma", encoder.ones),
-                    ("beta", encoder.zeros),
-                )
-            )
-        self.activation = functional.activation(nonlinearity)
-        sizes = [hidden] + [size] * depth + [hidden]
-        numbers = ["1", *(f"1_{i}" for i in range(1, depth)), "2"]
-        self.matrices = [
-            (
-                create(f"{scope}/weights{number}", shape, initializer),
-                create(f"{scope}/biases{number}", (1, shape[1]), encoder.zeros),
-            )
-            for number, shape, initializer in zip(
-                numbers, zip(sizes, sizes[1:]), [down] * depth + [up]
-            )
-        ]
+    @property
+    def numbers(self) -> List[str]:
+        """Of the matrices, as their names have them."""
+        return ["1", *(f"1_{i}" for i in range(1, self.depth)), "2"]
 
-    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """float32 [B, T, D] -> float32 [B, T, D]."""
+    def variables(self, scope: str) -> Dict[str, Added]:
+        """Declares `<scope>/weights1`, ..."""
+        found = {}
+        if self.layer_norm:
+            norm = f"{scope}/LayerNorm"
+            found[f"{norm}/gamma"] = Added((self.hidden,), encoder.ones)
+            found[f"{norm}/beta"] = Added((self.hidden,), encoder.zeros)
+        sizes = [self.hidden] + [self.size] * self.depth + [self.hidden]
+        initializers = [self.down] * self.depth + [self.up]
+        for number, *shape, initializer in zip(
+            self.numbers, sizes, sizes[1:], initializers
+        ):
+            found[f"{scope}/weights{number}"] = Added(tuple(shape), initializer)
+            bias = Added((1, shape[1]), encoder.zeros)
+            found[f"{scope}/biases{number}"] = bias
+        return found
+
+    def __call__(
+        self, values: Tensors, scope: str, hidden: tf.Tensor
+    ) -> tf.Tensor:
+        """float32 [B, T, D] -> float32 [B, T, D], by the values of a scope."""
         inner = hidden
         # Unless each row has its own matrices, all tokens share a product.
-        if len(self.matrices[0][0].shape) == 2:
+        if len(values[f"{scope}/weights1"].shape) == 2:
             inner = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        if self.norm:
-            inner = functional.layer_norm(
-                inner, *map(tf.convert_to_tensor, self.norm)
+        if self.layer_norm:
+            gamma, beta = (
+                tf.convert_to_tensor(values[f"{scope}/LayerNorm/{name}"])
+                for name in ("gamma", "beta")
             )
-        for number, (kernel, bias) in enumerate(self.matrices):
-            if number:
-                inner = self.activation(inner)
-            inner = tf.matmul(inner, tf.cast(kernel, hidden.dtype))
-            bias = tf.cast(bias, hidden.dtype)
+            inner = functional.layer_norm(inner, gamma, beta)
+        for number in self.numbers:
+            if number != "1":
+                inner = functional.activation(self.nonlinearity)(inner)
+            kernel = tf.cast(values[f"{scope}/weights{number}"], hidden.dtype)
+            inner = tf.matmul(inner, kernel)
+            bias = tf.cast(values[f"{scope}/biases{number}"], hidden.dtype)
             if len(kernel.shape) == 2:
                 inner = tf.nn.bias_add(inner, bias[0])
             else:
@@ -106,53 +107,83 @@ class Bottleneck(tf.Module):
         return outputs
 
 
-class AdapterHooks(Hooks):
-    """Acts on the sublayers that have an adapter."""
+class PlacedHooks(Hooks):
+    """Adapters at some of the sublayers."""
 
     alike = True
     takes_rows = True
     by_token = True
     by_values = True
 
-    def __init__(self, adapters: Dict[Tuple[int, str], tf.Module]):
-        """Takes the adapters by layer and site."""
-        self.adapters = adapters
+    def __init__(
+        self, adapter: Any, scopes: Mapping[Place, str], values: Tensors
+    ):
+        """Takes an adapter as `Bottleneck`, and the scope of each place."""
+        self.adapter, self.scopes, self.values = adapter, scopes, values
+
+    def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
+        """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
+        return self.adapter(self.values, self.scopes[place], hidden)
+
+
+class AdapterHooks(PlacedHooks):
+    """Adds before the LayerNorm of a sublayer."""
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """What the adapter makes of what it reads; shapes as in `Hooks`."""
-        adapter = self.adapters.get((layer, site))
-        if adapter is None:
+        """The output of the adapter; shapes as in `Hooks`."""
+        if (layer, site) not in self.scopes:
             return None
-        return adapter(self.reads(inputs, outputs, layer_norm))
+        reads = self.reads(inputs, outputs, layer_norm)
+        return self.adapt((layer, site), reads)
 
     def reads(self, inputs, outputs, layer_norm):
-        """What an adapter reads: the outputs, as Houlsby et al.
+        """The tensor that an adapter reads: the outputs, as Houlsby et al.
 
         Shapes as in `Hooks.before_norm`.
         """
         return outputs
 
 
-def make_adapters(
-    config, create, size, layers=ALL_LAYERS, sites="ffn", **arguments
-) -> Dict[Tuple[int, str], Bottleneck]:
-    """One `Bottleneck` for each of the sites of each of the layers."""
-    return {
-        (layer, site): Bottleneck(
-            f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters",
-            config.hidden_size,
-            size,
-            create,
-            **arguments,
+@dataclasses.dataclass(frozen=True)
+class PlacedMethod(TuningMethod):
+    """A method of adapters at some of the sublayers."""
+
+    hooks_class: ClassVar[type] = AdapterHooks
+    # Of methods without such arguments. Fields would come before all others.
+    layers = ALL_LAYERS
+    sites = "ffn"
+    scope = "adapters"
+
+    def adapter(self, config: encoder.BertConfig) -> Any:
+        """The adapter of all places: a `Bottleneck`, or alike."""
+        raise NotImplementedError
+
+    def scopes(self, config: encoder.BertConfig) -> Dict[Place, str]:
+        """The scope of the adapter at each place."""
+        return {
+            (layer, site): f"bert/encoder/layer_{layer}/{SCOPES[site]}"
+            f"/{self.scope}"
+            for layer in base.choose_layers(self.layers, config)
+            for site in SITES[self.sites]
+        }
+
+    def variables(self, config, pooler=True):
+        """Those of an adapter at each place."""
+        adapter, found = self.adapter(config), {}
+        for scope in self.scopes(config).values():
+            found.update(adapter.variables(scope))
+        return found
+
+    def hooks(self, config, values):
+        """The adapters at their places."""
+        return self.hooks_class(
+            self.adapter(config), self.scopes(config), values
         )
-        for layer in base.choose_layers(layers, config)
-        for site in SITES[sites]
-    }
 
 
 @dataclasses.dataclass(frozen=True)
-class BottleneckMethod(TuningMethod):
-    """What the methods of `Bottleneck`s in layers share.
+class BottleneckMethod(PlacedMethod):
+    """A method of `Bottleneck`s.
 
     Raises:
         UserError: an argument that is not positive, an unknown nonlinearity,
@@ -161,9 +192,9 @@ class BottleneckMethod(TuningMethod):
 
     width: ClassVar[str] = "size"
     positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale")
-    # Of methods without such arguments. Fields would come before all others.
     nonlinearity = "relu"
-    layers = ALL_LAYERS
+    depth = 1
+    layer_norm = False
 
     def __post_init__(self):
         base.check_positive(self, *self.positive)
@@ -175,22 +206,19 @@ class BottleneckMethod(TuningMethod):
         """Compares `layers` with the number of layers."""
         base.choose_layers(self.layers, config)
 
-    def rules(self, config):
-        """Adapters alone."""
-        return (ADAPTERS, FROZEN_BERT)
+    def initializers(self) -> Tuple[encoder.Initializer, encoder.Initializer]:
+        """Of the matrices but the last, and of the last."""
+        return (encoder.truncated_normal(self.init_scale),) * 2
 
-    def adapters(self, config, create, **arguments):
-        """`make_adapters` with the method's own arguments, and these."""
-        if "up" not in arguments:
-            initializer = encoder.truncated_normal(self.init_scale)
-            arguments.update(down=initializer, up=initializer)
-        return make_adapters(
-            config,
-            create,
+    def adapter(self, config):
+        """A `Bottleneck` with the method's arguments."""
+        return Bottleneck(
+            config.hidden_size,
             self.size,
-            self.layers,
-            nonlinearity=self.nonlinearity,
-            **arguments,
+            *self.initializers(),
+            self.nonlinearity,
+            self.depth,
+            self.layer_norm,
         )
 
 
@@ -249,21 +277,8 @@ class Houlsby(BottleneckMethod):
         super().__post_init__()
         base.check_choice(self, "sites", tuple(SITES))
 
-    def rules(self, config):
-        """Adapters, and all LayerNorms or those of the layers named."""
+    def trains(self, config):
+        """All LayerNorms, or those of the layers named."""
         if not self.layer_norms:
-            return super().rules(config)
-        norms = base.layer_norms_of(self.layers, config)
-        return (ADAPTERS, norms, FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates the adapters of each of the layers."""
-        return AdapterHooks(
-            self.adapters(
-                config,
-                create,
-                sites=self.sites,
-                depth=self.depth,
-                layer_norm=self.layer_norm,
-            )
-        )
+            return ""
+        return base.layer_norms_of(self.layers, config)

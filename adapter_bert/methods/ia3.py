@@ -1,13 +1,13 @@
 """(IA)^3: learned rescaling of keys, values and inner activations."""
 
 import dataclasses
-from typing import ClassVar, Dict, List
+from typing import ClassVar, List
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, Tensors, TuningMethod
 from adapter_bert.optimization import Recipe
 
 OUTPUT = "output/dense"
@@ -15,22 +15,22 @@ KEY_VALUE = ("attention/self/key", "attention/self/value")
 
 
 class Ia3Hooks(Hooks):
-    """Multiplies keys, values and what the last kernel reads."""
+    """Multiplies keys, values and the inputs of the last kernel."""
 
     alike = True
     takes_rows = True
     by_token = True
     by_values = True
 
-    def __init__(self, scales: Dict[str, tf.Variable]):
-        """Takes the scales by the kernel's scope."""
-        self.scales = scales
+    def __init__(self, values: Tensors):
+        """Takes the scales `<kernel's scope>/ia3_scale`."""
+        self.values = values
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
-        if name not in self.scales:
+        if f"{name}/ia3_scale" not in self.values:
             return dense(inputs)
-        scale = tf.cast(self.scales[name], context.dtype)
+        scale = tf.cast(self.values[f"{name}/ia3_scale"], context.dtype)
         if len(scale.shape) == 2:
             scale = scale[:, tf.newaxis]
         if name.endswith(KEY_VALUE):
@@ -54,18 +54,18 @@ class Ia3(TuningMethod):
     learning_rate: ClassVar[float] = 3e-3
     recipe: ClassVar[Recipe] = Recipe(undecayed="ia3_scale")
 
-    def rules(self, config):
-        """The scales."""
-        return ((r"bert/.*/ia3_scale", True), FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates `<scope>/ia3_scale` for three kernels of every layer."""
-        scales = {}
+    def variables(self, config, pooler=True):
+        """`<scope>/ia3_scale` for three kernels of every layer."""
+        found = {}
         for scope in _scopes(config):
             is_output = scope.endswith(OUTPUT)
             size = config.intermediate_size if is_output else config.hidden_size
-            scales[scope] = create(f"{scope}/ia3_scale", (size,), encoder.ones)
-        return Ia3Hooks(scales)
+            found[f"{scope}/ia3_scale"] = Added((size,), encoder.ones)
+        return found
+
+    def hooks(self, config, values):
+        """Rescaling."""
+        return Ia3Hooks(values)
 
     def merge(self, config, read, values):
         """Scales columns of keys and values, rows of the last kernel."""

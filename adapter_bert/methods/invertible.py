@@ -1,6 +1,7 @@
 """Invertible adapters at the embeddings, and the language adapters of MAD-X."""
 
 import dataclasses
+import functools
 from typing import ClassVar, Tuple
 
 import tensorflow as tf
@@ -8,17 +9,13 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
 from adapter_bert.methods.adapter_variants import PfeifferHooks
-from adapter_bert.methods.base import ALL_LAYERS, FROZEN_BERT
-from adapter_bert.methods.houlsby import (
-    ADAPTERS,
-    Bottleneck,
-    BottleneckMethod,
-)
+from adapter_bert.methods.base import ALL_LAYERS, Tensors
+from adapter_bert.methods.houlsby import Bottleneck, BottleneckMethod
 
 SCOPE = "bert/embeddings/invertible"
 
 
-class InvertibleAdapter(tf.Module):
+class InvertibleAdapter:
     """Two couplings of the halves of the hidden size, and their inverse.
 
     `y1 = x1 + F(x2)`, `y2 = x2 + G(y1)`. Each half is moved by a function of
@@ -29,34 +26,10 @@ class InvertibleAdapter(tf.Module):
     (NICE), additive coupling layers.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        size: int,
-        create: encoder.CreateVariable,
-        *,
-        initializer: encoder.Initializer,
-        nonlinearity: str,
-    ):
-        """Creates `bert/embeddings/invertible/{F,G}/...`.
-
-        Args:
-            hidden: D, an even number.
-            size: M, of the bottleneck of F and that of G.
-            create: makes a variable.
-            initializer: of every matrix.
-            nonlinearity: a name of `functional.ACTIVATIONS`.
-        """
+    def __init__(self, bottleneck: Bottleneck, values: Tensors):
+        """Takes F and G, of half the hidden size, and their values."""
         self.f, self.g = (
-            Bottleneck(
-                f"{SCOPE}/{name}",
-                hidden // 2,
-                size,
-                create,
-                down=initializer,
-                up=initializer,
-                nonlinearity=nonlinearity,
-            )
+            functools.partial(bottleneck, values, f"{SCOPE}/{name}")
             for name in ("F", "G")
         )
 
@@ -78,10 +51,7 @@ class InvertibleAdapter(tf.Module):
 class MadXHooks(PfeifferHooks):
     """Adapters in the layers, and an invertible one around all of them."""
 
-    def __init__(self, adapters, invertible: InvertibleAdapter):
-        """Takes the adapters by layer and site, and the invertible one."""
-        super().__init__(adapters)
-        self.invertible = invertible
+    invertible: InvertibleAdapter
 
     def embeddings(self, hidden, context):
         """Through the invertible adapter; shapes as in `Hooks`."""
@@ -97,7 +67,7 @@ class MadX(BottleneckMethod):
     """A language adapter: `pfeiffer`, and an invertible one at the embeddings.
 
     The invertible adapter acts on the embeddings that the first layer reads.
-    Its inverse acts on what the masked-LM head multiplies by the word
+    Its inverse acts before the masked-LM head multiplies by the word
     embeddings; other tasks have no use for it. BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M) and 2 (768 M' + 384 + M'), 7,091,712 +
@@ -123,6 +93,7 @@ class MadX(BottleneckMethod):
     name: ClassVar[str] = "mad_x"
     # Pfeiffer et al. 2020, for language adapters.
     learning_rate: ClassVar[float] = 1e-4
+    hooks_class: ClassVar[type] = MadXHooks
     positive: ClassVar[Tuple[str, ...]] = ("size", "inverse_size", "init_scale")
     size: int = 384
     inverse_size: int = 192
@@ -140,19 +111,23 @@ class MadX(BottleneckMethod):
                 "invertible adapter acts on halves"
             )
 
-    def rules(self, config):
-        """Adapters alone, of both kinds."""
-        return (ADAPTERS, (f"{SCOPE}/.*", True), FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates an adapter in each of the layers, and the invertible one."""
-        return MadXHooks(
-            self.adapters(config, create),
-            InvertibleAdapter(
-                config.hidden_size,
-                self.inverse_size,
-                create,
-                initializer=encoder.truncated_normal(self.init_scale),
-                nonlinearity=self.nonlinearity,
-            ),
+    def invertible(self, config: encoder.BertConfig) -> Bottleneck:
+        """F and G of the invertible adapter."""
+        return dataclasses.replace(
+            self.adapter(config),
+            hidden=config.hidden_size // 2,
+            size=self.inverse_size,
         )
+
+    def variables(self, config, pooler=True):
+        """Those of the layers' adapters, and of the invertible one."""
+        found = super().variables(config, pooler)
+        for name in ("F", "G"):
+            found.update(self.invertible(config).variables(f"{SCOPE}/{name}"))
+        return found
+
+    def hooks(self, config, values):
+        """The adapters of the layers, and the invertible one."""
+        hooks = super().hooks(config, values)
+        hooks.invertible = InvertibleAdapter(self.invertible(config), values)
+        return hooks

@@ -1,7 +1,7 @@
 """LoRA: low-rank updates of BERT's own matrices."""
 
 import dataclasses
-from typing import ClassVar, Dict, List, Tuple
+from typing import ClassVar, List
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, Tensors, TuningMethod
 
 # What `targets` may name -> scope within a layer.
 TARGETS = {
@@ -23,28 +23,26 @@ TARGETS = {
 
 
 class LoraHooks(Hooks):
-    """Adds `scale dropout(x) A B` to what some kernels make of x."""
+    """Adds `scale dropout(x) A B` to the products of some kernels."""
 
     alike = True
     takes_rows = True
     by_token = True
     by_values = True
 
-    def __init__(
-        self,
-        factors: Dict[str, Tuple[tf.Variable, tf.Variable]],
-        scale: float,
-        rate: float,
-    ):
-        """Takes A [inputs, rank], B [rank, outputs] by the kernel's scope."""
-        self.factors, self.scale, self.rate = factors, scale, rate
+    def __init__(self, values: Tensors, scale: float, rate: float):
+        """Takes A and B, `<kernel's scope>/lora_a` and `lora_b`."""
+        self.values, self.scale, self.rate = values, scale, rate
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
         outputs = dense(inputs)
-        if name not in self.factors:
+        if f"{name}/lora_a" not in self.values:
             return outputs
-        down, up = (tf.cast(f, context.dtype) for f in self.factors[name])
+        down, up = (
+            tf.cast(self.values[f"{name}/lora_{factor}"], context.dtype)
+            for factor in "ab"
+        )
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.rate, f"{name}/lora", context)
         if len(down.shape) == 2:
@@ -101,10 +99,6 @@ class Lora(TuningMethod):
     def _targets(self) -> List[str]:
         return self.targets.split(",")
 
-    def rules(self, config):
-        """A and B."""
-        return ((r"bert/.*/lora_[ab]", True), FROZEN_BERT)
-
     def _scopes(self, config: encoder.BertConfig) -> List[str]:
         return [
             f"bert/encoder/layer_{layer}/{TARGETS[target]}"
@@ -112,21 +106,19 @@ class Lora(TuningMethod):
             for target in self._targets()
         ]
 
-    def build(self, config, create, pooler):
-        """Creates `<scope>/lora_a` and `lora_b` for each target."""
-        shapes = encoder.list_variables(config)
-        factors = {}
+    def variables(self, config, pooler=True):
+        """`<scope>/lora_a` and `lora_b` for each target."""
+        shapes, found = encoder.list_variables(config), {}
         for scope in self._scopes(config):
             inputs, outputs = shapes[f"{scope}/kernel"]
-            factors[scope] = (
-                create(
-                    f"{scope}/lora_a",
-                    (inputs, self.rank),
-                    base.uniform_by_inputs,
-                ),
-                create(f"{scope}/lora_b", (self.rank, outputs), encoder.zeros),
-            )
-        return LoraHooks(factors, self.alpha / self.rank, self.dropout)
+            down, up = (inputs, self.rank), (self.rank, outputs)
+            found[f"{scope}/lora_a"] = Added(down, base.uniform_by_inputs)
+            found[f"{scope}/lora_b"] = Added(up, encoder.zeros)
+        return found
+
+    def hooks(self, config, values):
+        """The updates."""
+        return LoraHooks(values, self.alpha / self.rank, self.dropout)
 
     def widened(self):
         """The scale stays what it is."""

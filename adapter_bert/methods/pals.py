@@ -1,26 +1,17 @@
 """PALs: projected attention layers beside BERT's own."""
 
 import dataclasses
-from typing import ClassVar, Dict, List, Tuple
+from typing import ClassVar
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder as encoder_module
-from adapter_bert.bert import functional
+from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, Tensors, TuningMethod
 
 PARTS = ("query", "key", "value")
-# Kernel and bias.
-Projection = Tuple[tf.Variable, tf.Variable]
-
-
-def _project(x: tf.Tensor, projection: Projection) -> tf.Tensor:
-    """[R, inputs] -> [R, outputs]."""
-    kernel, bias = (tf.cast(variable, x.dtype) for variable in projection)
-    return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
 
 class PalHooks(Hooks):
@@ -29,59 +20,51 @@ class PalHooks(Hooks):
     alike = True
     by_values = True
 
-    def __init__(
-        self,
-        config: encoder_module.BertConfig,
-        heads: int,
-        encoder: Projection,
-        decoder: Projection,
-        layers: List[Dict[str, Projection]],
-    ):
-        """Takes what all layers share, and each layer's projections."""
-        self.rate = config.attention_probs_dropout_prob
-        self.heads = heads
-        self.encoder, self.decoder, self.layers = encoder, decoder, layers
+    def __init__(self, pals: "Pals", rate: float, values: Tensors):
+        """Takes the method, the dropout of attention, and the values."""
+        self.pals, self.rate, self.values = pals, rate, values
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""
         if site == "attention":
-            # What the layer reads; its feed-forward sublayer is not given it.
-            context.handed_on["pals"] = inputs
             return None
-        return self._attend(layer, context.handed_on["pals"], context)
+        return self._attend(layer, context.layer_input, context)
+
+    def _project(self, name: str, x: tf.Tensor) -> tf.Tensor:
+        """[R, inputs] -> [R, outputs]."""
+        kernel, bias = (
+            tf.cast(self.values[f"pals/{name}/{part}"], x.dtype)
+            for part in ("kernel", "bias")
+        )
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
     def _attend(self, layer, hidden, context):
         """float32 [B, T, D] -> float32 [B, T, D]."""
-        shape = tf.shape(hidden)
-        encoded = _project(
-            tf.reshape(hidden, [-1, hidden.shape[-1]]), self.encoder
-        )
-        heads = [shape[0], shape[1], self.heads, -1]
-        query, key, value = (
+        shape, count = tf.shape(hidden), self.pals.heads
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        encoded = self._project("encoder", flat)
+
+        def by_heads(part):
             # [B T, size] -> [B, N, T, H]
-            tf.transpose(
-                tf.reshape(_project(encoded, self.layers[layer][part]), heads),
-                [0, 2, 1, 3],
-            )
-            for part in PARTS
-        )
-        size = self.encoder[0].shape[1] // self.heads
-        for tensor in (query, key, value):
-            tensor.set_shape([None, self.heads, None, size])
+            projected = self._project(f"layer_{layer}/{part}", encoded)
+            projected = tf.reshape(projected, [shape[0], shape[1], count, -1])
+            projected = tf.transpose(projected, [0, 2, 1, 3])
+            projected.set_shape([None, count, None, self.pals.size // count])
+            return projected
+
+        query, key, value = map(by_heads, PARTS)
         mask = tf.cast(context.input_mask, hidden.dtype)
-        bias = ((1.0 - mask) * encoder_module.MASKED_SCORE)[
-            :, tf.newaxis, tf.newaxis
-        ]
+        bias = ((1.0 - mask) * encoder.MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
         keep = keep_mask(
-            tf.stack([shape[0], self.heads, shape[1], shape[1]]),
+            tf.stack([shape[0], count, shape[1], shape[1]]),
             self.rate,
             f"pals/layer_{layer}",
             context,
         )
         attended = functional.attend(query, key, value, bias, keep, self.rate)
         attended = tf.transpose(attended, [0, 2, 1, 3])
-        attended = tf.reshape(attended, [-1, self.encoder[0].shape[1]])
-        decoded = functional.gelu(_project(attended, self.decoder))
+        attended = tf.reshape(attended, [-1, self.pals.size])
+        decoded = functional.gelu(self._project("decoder", attended))
         decoded = tf.reshape(decoded, shape)
         decoded.set_shape(hidden.shape)
         return decoded
@@ -121,31 +104,20 @@ class Pals(TuningMethod):
                 f"which is {self.heads}"
             )
 
-    def rules(self, config):
-        """What is added."""
-        return ((r"pals/.*", True), FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates `pals/encoder`, `pals/decoder` and `pals/layer_<i>/...`."""
-        initializer = encoder_module.truncated_normal(config.initializer_range)
-
-        def dense(name, inputs, outputs):
-            return (
-                create(f"pals/{name}/kernel", (inputs, outputs), initializer),
-                create(f"pals/{name}/bias", (outputs,), encoder_module.zeros),
-            )
-
+    def variables(self, config, pooler=True):
+        """`pals/encoder`, `pals/decoder` and `pals/layer_<i>/...`."""
+        normal = encoder.truncated_normal(config.initializer_range)
         hidden, size = config.hidden_size, self.size
-        return PalHooks(
-            config,
-            self.heads,
-            dense("encoder", hidden, size),
-            dense("decoder", size, hidden),
-            [
-                {
-                    part: dense(f"layer_{layer}/{part}", size, size)
-                    for part in PARTS
-                }
-                for layer in range(config.num_hidden_layers)
-            ],
-        )
+        sizes = {"encoder": (hidden, size), "decoder": (size, hidden)}
+        for layer in range(config.num_hidden_layers):
+            for part in PARTS:
+                sizes[f"layer_{layer}/{part}"] = (size, size)
+        found = {}
+        for name, shape in sizes.items():
+            found[f"pals/{name}/kernel"] = Added(shape, normal)
+            found[f"pals/{name}/bias"] = Added(shape[1:], encoder.zeros)
+        return found
+
+    def hooks(self, config, values):
+        """Attention beside the feed-forward sublayers."""
+        return PalHooks(self, config.attention_probs_dropout_prob, values)

@@ -1,27 +1,45 @@
 """Several tasks at once: BERT is trained for all, an addition for each."""
 
 import dataclasses
-from typing import Any, ClassVar, Dict, Optional
+from typing import Callable, ClassVar, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    act_by_token,
-    act_by_values,
-    layer_of,
-)
+from adapter_bert.bert.hooks import Context, Hooks, NoHooks, layer_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Part, TuningMethod, added_later
-from adapter_bert.methods.composition import Composition, Stack
-from adapter_bert.methods.fine_tuning import Full
+from adapter_bert.methods.base import (
+    Added,
+    Part,
+    Tensors,
+    TuningMethod,
+    added_later,
+)
+from adapter_bert.methods.composition import Composition, Stack, below
+from adapter_bert.methods.fine_tuning import FineTuning, Full
 from adapter_bert.optimization import Recipe
 
 # Before the names of variables of which each task has its own values.
 SCOPE = "per_task/"
+
+
+def _of_the_task(place: str) -> Callable:
+    """A hook that calls the method's, with the values of the batch's task."""
+
+    def act(self, *arguments):
+        hooks: Hooks = NoHooks()
+        if place in self.example.places:
+            # A layer comes first, or the name of a kernel, or neither.
+            layer = arguments[0]
+            if isinstance(layer, str):
+                layer = layer_of(layer)
+            elif not isinstance(layer, int):
+                layer = None
+            hooks = self.of_task(arguments[-1], layer)
+        return getattr(hooks, place)(*arguments)
+
+    return act
 
 
 class PerTaskHooks(Hooks):
@@ -31,8 +49,7 @@ class PerTaskHooks(Hooks):
         self,
         method: TuningMethod,
         config: encoder.BertConfig,
-        values: Dict[str, Any],
-        example: Hooks,
+        values: Tensors,
         count: int,
     ):
         """Takes the method and its values.
@@ -41,16 +58,15 @@ class PerTaskHooks(Hooks):
             method: of each task.
             config: of the BERT.
             values: of all tasks, float32 [tasks, ...], by name.
-            example: hooks of the method.
             count: of tasks.
         """
         self.method, self.config = method, config
-        self.values, self.example = values, example
-        self.count = count
-        self.by_token = act_by_token(example)
-        self.by_values = act_by_values(example)
+        self.values, self.count = values, count
+        self.example = method.hooks(config, values)
+        self.by_token = self.example.by_token
+        self.by_values = self.example.by_values
 
-    def _own(self, context: Context, layer: Optional[int]) -> Hooks:
+    def of_task(self, context: Context, layer: Optional[int]) -> Hooks:
         """The hooks of the batch's task, for one layer or for none."""
         task = context.task
         if task is None:
@@ -62,40 +78,18 @@ class PerTaskHooks(Hooks):
             for name, value in self.values.items()
             if layer_of(name) in (layer, None)
         }
-        return self.method.build(
-            self.config, lambda name, *_: values.get(name), True
-        )
+        return self.method.hooks(self.config, values)
 
     def layer_kind(self, layer, training):
         """As the method says."""
         return self.example.layer_kind(layer, training)
 
-    def _act(self, place: str, layer: Optional[int], *arguments: Any) -> Any:
-        """What the method does at a place, with the values of the task."""
-        hooks = Hooks()
-        if self.example.acts_at(place):
-            hooks = self._own(arguments[-1], layer)
-        return getattr(hooks, place)(*arguments)
-
-    def embeddings(self, *arguments):
-        """As the method does."""
-        return self._act("embeddings", None, *arguments)
-
-    def project(self, name, *arguments):
-        """As the method does."""
-        return self._act("project", layer_of(name), name, *arguments)
-
-    def key_value(self, layer, *arguments):
-        """As the method does."""
-        return self._act("key_value", layer, layer, *arguments)
-
-    def before_norm(self, layer, *arguments):
-        """As the method does."""
-        return self._act("before_norm", layer, layer, *arguments)
-
-    def after_norm(self, layer, *arguments):
-        """As the method does."""
-        return self._act("after_norm", layer, layer, *arguments)
+    begin = _of_the_task("begin")
+    embeddings = _of_the_task("embeddings")
+    project = _of_the_task("project")
+    key_value = _of_the_task("key_value")
+    before_norm = _of_the_task("before_norm")
+    after_norm = _of_the_task("after_norm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +121,7 @@ class PerTask(Composition):
         if (
             len(self.parts) != 1
             or self.parts[0].name
-            or type(method).build is TuningMethod.build
+            or isinstance(method, FineTuning)
             or method.first_phase
         ):
             raise UserError(
@@ -157,9 +151,9 @@ class PerTask(Composition):
                 "their names, as --task_name=mrpc,rte"
             )
         self.method.check(config)
-        hooks = self.method.build(config, lambda *_: None, True)
+        places = self.method.hooks(config, {}).places
         for place in ("parameter", "penalty", "prepare"):
-            if hooks.acts_at(place):
+            if place in places:
                 raise UserError(
                     f"per_task: {self.method} overrides the hook `{place}`, "
                     "which no task can have for itself; expected a method "
@@ -170,25 +164,34 @@ class PerTask(Composition):
         """This method of these tasks."""
         return dataclasses.replace(self, tasks=",".join(names))
 
-    def rules(self, config):
+    def trains(self, config):
         """All."""
-        return (rf"{SCOPE}.*", True), (r"bert/.*", True)
+        return "bert/.*"
 
-    def build(self, config, create, pooler):
-        """Creates `per_task/<variable>` [tasks, ...] for each of the method."""
-        values: Dict[str, Any] = {}
+    def variables(self, config, pooler=True):
+        """`per_task/<variable>` [tasks, ...] for each of the method."""
         count = len(self.tasks.split(","))
 
-        def create_all(name, shape, initializer):
+        def of_all(added: Added) -> Added:
             def initialize(rng, shape):
-                return np.stack([initializer(rng, shape[1:])] * count)
+                return np.stack([added.initializer(rng, shape[1:])] * count)
 
-            value = create(f"{SCOPE}{name}", (count, *shape), initialize)
-            if value is not None:
-                values[name] = value
+            def compute(read):
+                return np.stack([added.initializer.compute(read)] * count)
 
-        example = self.method.build(config, create_all, pooler)
-        return PerTaskHooks(self.method, config, values, example, count)
+            follows = isinstance(added.initializer, encoder.OfPretrained)
+            return Added(
+                (count, *added.shape),
+                encoder.OfPretrained(compute) if follows else initialize,
+            )
+
+        added = self.method.variables(config, pooler)
+        return {f"{SCOPE}{name}": of_all(one) for name, one in added.items()}
+
+    def hooks(self, config, values):
+        """The method's, of the values of the batch's task."""
+        count = len(self.tasks.split(","))
+        return PerTaskHooks(self.method, config, below(SCOPE, values), count)
 
     def finish(self, config, values):
         """All; what is kept of a task says `of_task`."""
@@ -197,12 +200,8 @@ class PerTask(Composition):
     def of_task(self, config, task, values):
         """BERT and the addition of one task, as methods that are stacked."""
         number = self.tasks.split(",").index(task)
-        own, shared = {}, {}
-        for name, value in values.items():
-            if name.startswith(SCOPE):
-                own[name[len(SCOPE) :]] = value[number]
-            else:
-                shared[name] = value
+        own = {k: v[number] for k, v in below(SCOPE, values).items()}
+        shared = {k: v for k, v in values.items() if not k.startswith(SCOPE)}
         method, own = self.method.finish(config, own)
         parts = (Part("", Full()), Part("", method))
         return Stack(parts), {**shared, **own}

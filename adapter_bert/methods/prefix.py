@@ -1,34 +1,45 @@
 """Prefix tuning: trained keys and values before those of the tokens."""
 
-import abc
 import dataclasses
-from typing import ClassVar, Dict, Sequence, Tuple
+from typing import ClassVar, List, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, Tensors, TuningMethod
 
 PARTS = ("key", "value")
+NETWORK = (
+    "prefix/embedding",
+    "prefix/inner/kernel",
+    "prefix/inner/bias",
+    "prefix/outer/kernel",
+    "prefix/outer/bias",
+)
 
 
-class PrefixHooks(Hooks, abc.ABC):
+class PrefixHooks(Hooks):
     """Puts P keys and values before those of the tokens, never masked."""
 
     alike = True
     by_token = True
     by_values = True
 
-    def __init__(self, config: encoder.BertConfig):
-        """Takes the sizes of the heads."""
+    def __init__(self, config: encoder.BertConfig, values: Tensors):
+        """Takes the sizes of the heads, and the prefixes [P, D]."""
         self.heads = [-1, config.num_attention_heads, config.head_size]
+        self.layers = config.num_hidden_layers
+        self.values = values
 
-    @abc.abstractmethod
-    def prefix(self, layer: int, context) -> Sequence[tf.Tensor]:
+    def prefix(self, layer: int, context: Context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
+        return [
+            tf.convert_to_tensor(self.values[_scope(layer, part)])
+            for part in PARTS
+        ]
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""
@@ -50,48 +61,22 @@ class PrefixHooks(Hooks, abc.ABC):
         )
 
 
-class DirectPrefixHooks(PrefixHooks):
-    """A prefix that is stored as it is."""
-
-    def __init__(self, config, prefixes: Dict[Tuple[int, str], tf.Variable]):
-        """Takes [P, D] by layer and part."""
-        super().__init__(config)
-        self.prefixes = prefixes
-
-    def prefix(self, layer, context):
-        """As stored."""
-        return [
-            tf.convert_to_tensor(self.prefixes[layer, part]) for part in PARTS
-        ]
-
-
 class PerceptronPrefixHooks(PrefixHooks):
     """A prefix that a small network makes of an embedding."""
 
-    def __init__(self, config, variables: Sequence[tf.Variable]):
-        """Takes an embedding, then two layers' kernels and biases."""
-        super().__init__(config)
-        self.variables = variables
-        self.layers = config.num_hidden_layers
-
-    def embeddings(self, hidden, context):
-        """Lets the network make the prefixes of all layers."""
-        embedding, kernel_1, bias_1, kernel_2, bias_2 = map(
-            tf.convert_to_tensor, self.variables
+    def begin(self, context):
+        """The prefixes of all layers."""
+        embedding, kernel_1, bias_1, kernel_2, bias_2 = (
+            tf.convert_to_tensor(self.values[name]) for name in NETWORK
         )
         inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
         outputs = tf.matmul(inner, kernel_2) + bias_2
-        scopes = [
-            _scope(layer, part)
-            for layer in range(self.layers)
-            for part in PARTS
-        ]
+        scopes = _scopes(self.layers)
         prefixes = tf.split(outputs, len(scopes), axis=1)
-        context.handed_on.update(zip(scopes, prefixes))
-        return hidden
+        return dict(zip(scopes, prefixes))
 
     def prefix(self, layer, context):
-        """Slices of what the network has made."""
+        """Slices of the network's outputs."""
         return [context.handed_on[_scope(layer, part)] for part in PARTS]
 
 
@@ -125,68 +110,51 @@ class Prefix(TuningMethod):
     def __post_init__(self):
         base.check_positive(self, "length", "inner_size")
 
-    def rules(self, config):
-        """The prefix, or the network."""
-        return ((r"(bert/.*/)?prefix/.*", True), FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates `prefix/...`, or `<layer's attention>/prefix/key, value`."""
-        size = config.hidden_size
+    def variables(self, config, pooler=True):
+        """`prefix/...`, or `<layer's attention>/prefix/key, value`."""
+        size, inner = config.hidden_size, self.inner_size
+        scopes = _scopes(config.num_hidden_layers)
         if not self.reparameterize:
-            return DirectPrefixHooks(
-                config,
-                {
-                    (layer, part): create(
-                        _scope(layer, part),
-                        (self.length, size),
-                        encoder.truncated_normal(config.initializer_range),
-                    )
-                    for layer in range(config.num_hidden_layers)
-                    for part in PARTS
-                },
-            )
-        outputs = config.num_hidden_layers * len(PARTS) * size
-        return PerceptronPrefixHooks(
-            config,
-            [
-                create(f"prefix/{name}", shape, initializer)
-                for name, shape, initializer in (
-                    ("embedding", (self.length, size), base.normal(1.0)),
-                    (
-                        "inner/kernel",
-                        (size, self.inner_size),
-                        base.uniform_by_inputs,
-                    ),
-                    ("inner/bias", (self.inner_size,), encoder.zeros),
-                    (
-                        "outer/kernel",
-                        (self.inner_size, outputs),
-                        base.uniform_by_inputs,
-                    ),
-                    ("outer/bias", (outputs,), encoder.zeros),
-                )
-            ],
+            normal = encoder.truncated_normal(config.initializer_range)
+            return {
+                scope: Added((self.length, size), normal) for scope in scopes
+            }
+        outputs = len(scopes) * size
+        declared = (
+            Added((self.length, size), base.normal(1.0)),
+            Added((size, inner), base.uniform_by_inputs),
+            Added((inner,), encoder.zeros),
+            Added((inner, outputs), base.uniform_by_inputs),
+            Added((outputs,), encoder.zeros),
         )
+        return dict(zip(NETWORK, declared))
+
+    def hooks(self, config, values):
+        """The prefix as stored, or as the network makes it."""
+        if self.reparameterize:
+            return PerceptronPrefixHooks(config, values)
+        return PrefixHooks(config, values)
 
     def finish(self, config, values):
         """Keeps what the network makes, and not the network."""
         if not self.reparameterize:
             return self, values
-        kept = {k: v for k, v in values.items() if not k.startswith("prefix/")}
-        inner = np.tanh(
-            values["prefix/embedding"] @ values["prefix/inner/kernel"]
-            + values["prefix/inner/bias"]
+        kept = {k: v for k, v in values.items() if k not in NETWORK}
+        embedding, kernel_1, bias_1, kernel_2, bias_2 = (
+            values[name] for name in NETWORK
         )
-        outputs = inner @ values["prefix/outer/kernel"]
-        outputs += values["prefix/outer/bias"]
-        slices = np.split(
-            outputs, config.num_hidden_layers * len(PARTS), axis=1
-        )
-        for number, prefix in enumerate(slices):
-            layer, part = divmod(number, len(PARTS))
-            kept[_scope(layer, PARTS[part])] = prefix
+        inner = np.tanh(embedding @ kernel_1 + bias_1)
+        outputs = inner @ kernel_2
+        outputs += bias_2
+        scopes = _scopes(config.num_hidden_layers)
+        kept.update(zip(scopes, np.split(outputs, len(scopes), axis=1)))
         return dataclasses.replace(self, reparameterize=False), kept
 
 
 def _scope(layer: int, part: str) -> str:
     return f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
+
+
+def _scopes(layers: int) -> List[str]:
+    """Of each layer's keys and values, as the network's outputs lie."""
+    return [_scope(layer, part) for layer in range(layers) for part in PARTS]

@@ -15,7 +15,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import FROZEN_BERT, TuningMethod
+from adapter_bert.methods.base import Added, Tensors, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
 from adapter_bert.optimization import Recipe
 
@@ -24,9 +24,11 @@ from adapter_bert.optimization import Recipe
 LEFT, RIGHT = -1.5, 1.5
 # Where log alpha starts: nearly all gates are open.
 OPEN = 5.0
-# What the gates' hooks hand on beside changes, which have variables' names.
+# Handed on beside changes, which have variables' names.
 PENALTY = "penalty"
-# What did not change must stay as it was.
+# Before the names of changes and their gates.
+SCOPE = "diff_pruning/"
+# Parameters that did not change must stay as they were.
 NO_DECAY = Recipe(undecayed=r".")
 
 
@@ -36,16 +38,16 @@ class MaskHooks(Hooks):
     alike = True
     by_token = True
 
-    def __init__(self, masks: Dict[str, tf.Variable]):
-        """Takes float32 masks of zeros and ones by variable name."""
-        self.masks = masks
+    def __init__(self, values: Tensors):
+        """Takes float32 masks of zeros and ones, `mask/<variable>`."""
+        self.values = values
 
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
         value = tf.convert_to_tensor(variable)
         if not context.training:
             return value
-        mask = tf.convert_to_tensor(self.masks[name])
+        mask = tf.convert_to_tensor(self.values[f"mask/{name}"])
 
         @tf.custom_gradient
         def masked(value):
@@ -59,7 +61,7 @@ class MaskHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class SparseMethod(TuningMethod):
-    """What the second phases have in common.
+    """A second phase.
 
     Entries that are masked get no gradient, and nothing decays, so they stay
     as they were to the last bit.
@@ -92,19 +94,20 @@ class SparseMethod(TuningMethod):
         """The share that was asked for."""
         return round(self.sparsity * count)
 
-    def rules(self, config):
+    def trains(self, config):
         """All of BERT, through masks."""
-        return ((r"mask/bert/.*", False), (r"bert/.*", True))
+        return "bert/.*"
 
-    def build(self, config, create, pooler):
-        """Creates `mask/<variable>` for every variable of BERT."""
-        shapes = encoder.list_variables(config, pooler)
-        return MaskHooks(
-            {
-                name: create(f"mask/{name}", shape, encoder.ones)
-                for name, shape in shapes.items()
-            }
-        )
+    def variables(self, config, pooler=True):
+        """`mask/<variable>` for every variable of BERT."""
+        return {
+            f"mask/{name}": Added(shape, encoder.ones, trained=False)
+            for name, shape in encoder.list_variables(config, pooler).items()
+        }
+
+    def hooks(self, config, values):
+        """The masks."""
+        return MaskHooks(values)
 
     def finish(self, config, values):
         """Plain BERT's variables, of which few have changed."""
@@ -185,18 +188,19 @@ class GateHooks(Hooks):
     alike = True
     by_token = True
 
-    def __init__(
-        self,
-        variables: Dict[str, Dict[str, tf.Variable]],
-        penalty_weight: float,
-    ):
-        """Takes `diff`, `gate` and, if structured, `group`, by variable."""
-        self.variables = variables
-        self.penalty_weight = penalty_weight
+    def __init__(self, values: Tensors, penalty_weight: float):
+        """Takes `diff_pruning/<variable>/{diff,gate,group}`."""
+        self.values, self.penalty_weight = values, penalty_weight
+        # Of BERT's variables.
+        self.names = [
+            name[len(SCOPE) : -len("/diff")]
+            for name in values
+            if name.startswith(SCOPE) and name.endswith("/diff")
+        ]
 
     def prepare(self, context):
         """All gated changes, by variable, and the penalty."""
-        made = {name: self._change(name, context) for name in self.variables}
+        made = {name: self._change(name, context) for name in self.names}
         made[PENALTY] = self._penalty()
         return made
 
@@ -213,12 +217,11 @@ class GateHooks(Hooks):
         return self._penalty() if made is None else made
 
     def _change(self, name: str, context: Context) -> tf.Tensor:
-        """What is added to a variable, float32 like it."""
-        added = self.variables[name]
-        change = tf.convert_to_tensor(added["diff"])
-        for part in ("gate", "group"):
-            if part in added:
-                change *= self._open(added[part], f"{name}/{part}", context)
+        """The gated change of a variable, float32 like it."""
+        change = tf.convert_to_tensor(self.values[f"{SCOPE}{name}/diff"])
+        for site in (f"{name}/gate", f"{name}/group"):
+            if SCOPE + site in self.values:
+                change *= self._open(self.values[SCOPE + site], site, context)
         return change
 
     def _open(self, gate: Any, site: str, context: Context) -> tf.Tensor:
@@ -239,10 +242,12 @@ class GateHooks(Hooks):
     def _penalty(self) -> tf.Tensor:
         shift = math.log(-LEFT / RIGHT)
         expected = []
-        for added in self.variables.values():
-            share = tf.reduce_sum(tf.sigmoid(added["gate"] - shift))
-            if "group" in added:
-                share *= tf.sigmoid(added["group"] - shift)
+        for name in self.names:
+            gate = self.values[f"{SCOPE}{name}/gate"]
+            share = tf.reduce_sum(tf.sigmoid(gate - shift))
+            group = self.values.get(f"{SCOPE}{name}/group")
+            if group is not None:
+                share *= tf.sigmoid(group - shift)
             expected.append(share)
         return self.penalty_weight * tf.add_n(expected)
 
@@ -272,26 +277,23 @@ class Gates(TuningMethod):
             rate_scales=((r"^diff_pruning/.*/(gate|group)$", self.gate_rate),),
         )
 
-    def rules(self, config):
-        """What is added; BERT is frozen under it."""
-        return ((r"diff_pruning/.*", True), FROZEN_BERT)
-
-    def build(self, config, create, pooler):
-        """Creates `diff_pruning/<variable>/{diff,gate,group}`."""
+    def variables(self, config, pooler=True):
+        """`diff_pruning/<variable>/{diff,gate,group}`."""
 
         def opened(rng, shape):
             return np.full(shape, OPEN, np.float32)
 
-        variables = {}
+        found = {}
         for name, shape in encoder.list_variables(config, pooler).items():
-            parts = {"diff": (shape, encoder.zeros), "gate": (shape, opened)}
+            found[f"{SCOPE}{name}/diff"] = Added(shape, encoder.zeros)
+            found[f"{SCOPE}{name}/gate"] = Added(shape, opened)
             if self.structured:
-                parts["group"] = ((), opened)
-            variables[name] = {
-                part: create(f"diff_pruning/{name}/{part}", *arguments)
-                for part, arguments in parts.items()
-            }
-        return GateHooks(variables, self.penalty)
+                found[f"{SCOPE}{name}/group"] = Added((), opened)
+        return found
+
+    def hooks(self, config, values):
+        """The changes with their gates."""
+        return GateHooks(values, self.penalty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,7 +341,7 @@ class DiffPruning(SparseMethod):
         """From the changes that are kept, masks of those, and the others."""
         changes = {}
         for name in names:
-            scope = f"diff_pruning/{name}"
+            scope = f"{SCOPE}{name}"
             change = first(f"{scope}/diff")
             for part in ("gate", "group")[: 1 + self.structured]:
                 opened = 1.0 / (1.0 + np.exp(-first(f"{scope}/{part}")))

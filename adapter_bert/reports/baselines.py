@@ -1,4 +1,4 @@
-"""Scores without BERT, for the tables: what `adapter-bert baseline` wrote."""
+"""Scores without BERT, as `adapter-bert baseline` wrote them, for tables."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from adapter_bert.reports.collect_runs import (
 
 RECORD_FILE = "baseline.json"
 BASELINE = "TF-IDF of words and pairs of words, a linear model"
-# What it holds, as `files.read_object` reads it.
+# Members of the file, as `files.read_object` takes them.
 RECORD = {
     "baseline": str,
     "task": dict,
@@ -30,14 +30,14 @@ RECORD = {
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """What a task comes to without BERT.
+    """A task's scores without BERT.
 
     Attributes:
-        folder: its output folder.
+        folder: the output folder.
         task: as `Run.task`.
         scores: as `Run.scores`.
-        described: the task with its labels, as `Run.data` has it.
-        examples: rows that it was fitted to.
+        described: the task with its labels, as in `Run.data`.
+        examples: rows of the training set.
     """
 
     folder: pathlib.Path
@@ -45,6 +45,19 @@ class Baseline:
     scores: Dict[str, float]
     described: str
     examples: int
+
+    def check(self, run: Run) -> None:
+        """Refuses a run that cannot be compared; raises `UserError`."""
+        for what, own, other in (
+            ("labels or held-out rows", self.described, run.data["task"]),
+            ("number of training rows", self.examples, run.examples),
+        ):
+            if other not in (None, own):
+                raise UserError(
+                    f"the baseline {self.folder} and the run {run.folder} of "
+                    f"{run.task} differ in their {what}, so they cannot be "
+                    "compared; name folders that hold only one of the two"
+                )
 
 
 def read_baseline(folder: pathlib.Path) -> Baseline:
@@ -80,8 +93,8 @@ def find_baselines(
     """The baselines below some folders, by task, of tasks that have runs.
 
     Raises:
-        UserError: a file is damaged, or a baseline is of other labels or of
-            more or fewer training rows than the runs of its task.
+        UserError: a file is damaged, or a baseline has other labels or another
+            number of training rows than the runs of its task.
     """
     firsts: Dict[str, Run] = {}
     for run in runs:
@@ -90,11 +103,10 @@ def find_baselines(
     for folder in folders:
         for path in find_files(pathlib.Path(folder), RECORD_FILE):
             baseline = read_baseline(path.parent)
-            run = firsts.get(baseline.task)
-            if run is None:
+            if baseline.task not in firsts:
                 notice(f"{path.parent} is left out: {baseline.task} has no run")
                 continue
-            _check_same(baseline, run)
+            baseline.check(firsts[baseline.task])
             first = found.setdefault(baseline.task, baseline)
             if first.scores != baseline.scores:
                 notice(
@@ -102,17 +114,3 @@ def find_baselines(
                     "task, with other scores"
                 )
     return found
-
-
-def _check_same(baseline: Baseline, run: Run) -> None:
-    """Refuses what cannot be set beside a task's runs."""
-    for what, own, other in (
-        ("labels or held-out rows", baseline.described, run.data["task"]),
-        ("number of training rows", baseline.examples, run.examples),
-    ):
-        if other not in (None, own):
-            raise UserError(
-                f"the baseline {baseline.folder} and the run {run.folder} of "
-                f"{run.task} differ in their {what}, so they cannot be "
-                "compared; name folders that hold only one of the two"
-            )

@@ -1,9 +1,4 @@
-"""Scores of the runs in some folders, for tables, figures and reports.
-
-A program writes its results into a folder anew each time. It replaces and
-deletes what it has written there before, nothing else: a list of its files
-lies beside them.
-"""
+"""Scores of the runs in some folders, for tables, figures and reports."""
 
 import argparse
 import dataclasses
@@ -25,16 +20,15 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import TASKS, metrics
 from adapter_bert.tasks.restored import TAGGING
 
-# Scores of these are fractions; those of question answering are in percent.
+# These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
 FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
 FRACTIONS |= set(metrics.LABEL_SET_METRICS)
 SQUAD = ("squad", "squad 2.0")
 
-# Title, task, score of GLUE's columns. MNLI's two are of one setting, chosen on
-# the first; so a task's first score is that by which its settings are chosen.
-# The paper calls STS-B's column Spearman's, but its numbers are the
-# leaderboard's Pearson.
+# Title, task and score of GLUE's columns. Settings of a task are chosen by its
+# first score. The paper calls STS-B's column Spearman's, but its numbers are
+# the leaderboard's Pearson.
 GLUE_COLUMNS = (
     ("CoLA (Matthews)", "cola", "matthews_correlation"),
     ("SST-2 (acc.)", "sst-2", "accuracy"),
@@ -48,21 +42,21 @@ GLUE_COLUMNS = (
     ("WNLI (acc.)", "wnli", "accuracy"),
 )
 GLUE = {task for _, task, _ in GLUE_COLUMNS}
-# Left out of means, as by the paper: its dev set contradicts its training set.
+# Left out of means, as in the paper: its dev set contradicts its training set.
 OMITTED = "wnli"
 
-# What a kind of tuning is called in tables and figures; others by their names.
+# Names of kinds of tuning in tables and figures; others have their own.
 TITLES = {
     "full": "full fine-tuning",
     "houlsby": "adapters",
     "top_layers": "top layers",
     "layernorm": "LayerNorms",
 }
-# Beside a method's first number, arguments that are chosen among, like
-# learning rates; another value of any other argument is another kind.
+# Arguments to be tuned, with a method's first number; another value of any
+# other argument is another kind of tuning.
 SIZES = ("size", "init_scale")
 
-# What the files of an evaluated run hold, as `files.read_object` reads them.
+# Members of the files of a run, as `files.read_object` takes them.
 RUN = {
     **run_record.DESCRIPTION,
     "training": dict,
@@ -88,23 +82,20 @@ class Run:
     """A finished training with its scores.
 
     Attributes:
-        folder: its output folder.
-        task: name of the task; of the user's own, and of tagging, that of its
-            data's folder.
-        method: how it was tuned.
+        folder: the output folder.
+        task: name of the task; of custom tasks and tagging, of the data.
+        method: the tuning method.
         rate: peak learning rate.
         epochs: passes over the training set.
-        seed: of everything random.
-        scores: by name without `eval_`, in points of 100 but for losses.
-        kept: parameters of the task, which its artifact holds.
+        seed: seed of the training.
+        scores: by name without `eval_`; in points of 100, except losses.
+        kept: parameters in the adapter's file.
         bert: parameters of the BERT.
-        data: the BERT, the task and the data, as text by name: runs of one
-            task can be compared if these are equal.
-        conditions: the schedule and whatever else its training depends on
-            but the seed, as text.
-        examples: rows of the training set; None of those that do not say.
-        cost: what `cost.json` says; None if there is none, or the training
-            was resumed, so that it does not tell all.
+        data: BERT, task and data, as text by name, which are equal for
+            comparable runs of a task.
+        conditions: everything the training depends on but the seed, as JSON.
+        examples: rows of the training set; None if not recorded.
+        cost: `cost.json`; None if missing, or if the training was resumed.
     """
 
     folder: pathlib.Path
@@ -130,7 +121,7 @@ class SeedGroup:
 
     @property
     def method(self) -> TuningMethod:
-        """How they were tuned."""
+        """The tuning method."""
         return self.runs[0].method
 
     def mean(self, score: str) -> float:
@@ -146,7 +137,7 @@ class SeedGroup:
 
 
 def runs_parser(description: str, results: str) -> command_line.Parser:
-    """Reads `RUNS... --output_dir=OUT`; OUT is for the results."""
+    """A parser of `RUNS... --output_dir=OUT`."""
     parser = command_line.Parser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -159,7 +150,7 @@ def runs_parser(description: str, results: str) -> command_line.Parser:
 
 @functools.cache
 def notice(text: str) -> None:
-    """Says something on stderr, once."""
+    """Prints a text to stderr, once."""
     print(text, file=sys.stderr)
 
 
@@ -167,8 +158,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
 
     Returns:
-        The run, or None if it is not trained to its end, or not evaluated, or
-        of tasks that were trained together, which is another kind of training.
+        The run; None if it is unfinished, not evaluated, or of several tasks.
 
     Raises:
         UserError: a file cannot be read.
@@ -190,6 +180,11 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     if kept is None or results["global_step"] != last:
         return None
     shapes = encoder.list_variables(run_record.bert_config(run, str(path)))
+    cost_path, cost = folder / "cost.json", None
+    if cost_path.exists():
+        cost = files.read_object(str(cost_path), "a run's costs", COST)
+        # The costs of the last process alone would mislead.
+        cost = None if cost["resumed"] else cost
     return Run(
         folder=folder,
         task=task_name_of(run, results),
@@ -211,12 +206,12 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
             sort_keys=True,
         ),
         examples=training.get("examples"),
-        cost=_read_cost(folder),
+        cost=cost,
     )
 
 
 def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
-    """The name under which a run is compared, of its description and scores."""
+    """The name of a run's task in tables, by `run.json` and its scores."""
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
@@ -238,20 +233,11 @@ def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     return scores
 
 
-def _read_cost(folder: pathlib.Path) -> Optional[Dict[str, float]]:
-    """What a run's training took, if `cost.json` tells all of it."""
-    path = folder / "cost.json"
-    if not path.exists():
-        return None
-    cost = files.read_object(str(path), "a run's costs", COST)
-    return None if cost["resumed"] else cost
-
-
 def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
-    """All files of a name below a folder, in order.
+    """All files of a name below a folder, sorted.
 
-    A folder that a run deletes meanwhile, as that of a checkpoint which is
-    being written, is passed over. Until Python 3.12 `rglob` fails of one.
+    Folders that a run deletes meanwhile are skipped, where `rglob` of Python
+    before 3.12 fails.
 
     Raises:
         UserError: a folder cannot be read.
@@ -306,8 +292,8 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
 def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     """The seed groups of each task, in the order of their first runs.
 
-    Of a seed that was run twice the first counts; that the second came to
-    something else is said.
+    If a seed was run twice, the first run counts, and other scores of the
+    second are noticed.
 
     Raises:
         UserError: runs of one task differ in BERT or data.
@@ -316,9 +302,7 @@ def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     firsts: Dict[str, Run] = {}
     for run in runs:
         first = firsts.setdefault(run.task, run)
-        other = [
-            name for name in run.data if run.data[name] != first.data[name]
-        ]
+        other = [k for k, v in run.data.items() if v != first.data[k]]
         if other:
             raise UserError(
                 f"the runs {first.folder} and {run.folder} of {run.task} "
@@ -326,8 +310,8 @@ def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
                 "it is cut: --max_seq_length, --doc_stride), so they cannot "
                 "be compared; name folders that hold only one of the two"
             )
-        seed_groups = by_task.setdefault(run.task, {})
-        seeds = seed_groups.setdefault((str(run.method), run.conditions), {})
+        key = str(run.method), run.conditions
+        seeds = by_task.setdefault(run.task, {}).setdefault(key, {})
         first = seeds.setdefault(run.seed, run)
         if first.scores != run.scores:
             notice(
@@ -335,10 +319,8 @@ def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
                 f"{first.folder}, with other scores"
             )
     return {
-        task: [
-            SeedGroup(tuple(seeds.values())) for seeds in seed_groups.values()
-        ]
-        for task, seed_groups in by_task.items()
+        task: [SeedGroup(tuple(seeds.values())) for seeds in groups.values()]
+        for task, groups in by_task.items()
     }
 
 
@@ -358,49 +340,41 @@ def check_one_bert(by_task: Dict[str, List[SeedGroup]]) -> None:
             )
 
 
-def _arguments(method: TuningMethod, with_sizes: bool) -> str:
-    """A method's name, with its sizes if wanted, and what is not default."""
+def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
+    """A method with its sizes, and with arguments that are not default."""
     shown: List[str] = []
     for number, field in enumerate(dataclasses.fields(method)):
         value = getattr(method, field.name)
         if field.name == "parts":
             shown += [
-                part.name or _arguments(part.method, with_sizes)
-                for part in value
+                part.name or text_of(part.method, with_sizes) for part in value
             ]
             continue
         is_size = field.name in SIZES or (
             number == 0 and type(value) in (int, float)
         )
-        is_default = value == field.default
         if is_size and field.name != "init_scale":
             is_shown = with_sizes
         else:
-            is_shown = not is_default and (with_sizes or not is_size)
+            is_shown = value != field.default and (with_sizes or not is_size)
         if is_shown:
             shown.append(f"{field.name}={value!r}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
 
 
 def kind_of(method: TuningMethod) -> str:
-    """A method's name, with the arguments that make it a variant.
+    """A method without sizes and initial scales.
 
-    Sizes and initial scales do not: `houlsby` of any size is one kind,
-    `houlsby(sites='ffn')` another.
+    `houlsby` of any size is one kind, `houlsby(sites='ffn')` another.
     """
-    return _arguments(method, with_sizes=False)
-
-
-def text_of(method: TuningMethod) -> str:
-    """A method with its sizes, and those arguments that are not default."""
-    return _arguments(method, with_sizes=True)
+    return text_of(method, with_sizes=False)
 
 
 def by_method(
     seed_groups: Iterable[SeedGroup],
     name_of: Callable[[TuningMethod], str] = text_of,
 ) -> Dict[str, List[SeedGroup]]:
-    """Settings by the name of their method, as `text_of` writes it."""
+    """Seed groups by the name of their method."""
     found: Dict[str, List[SeedGroup]] = {}
     for seed_group in seed_groups:
         found.setdefault(name_of(seed_group.method), []).append(seed_group)
@@ -410,8 +384,8 @@ def by_method(
 def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
     """The seed group with the best mean score; the first of equal ones.
 
-    Only of those with the most seeds, since the best of single runs is better
-    by chance. None if none has the score.
+    Groups with fewer seeds are left out, since the best of single runs is
+    better by chance. None if no group has the score.
     """
     scored = [s for s in seed_groups if score in s.runs[0].scores]
     most = max((len(s.runs) for s in scored), default=0)
@@ -426,26 +400,21 @@ def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
 
 
 def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
-    """Settings by the kind of tuning, of which each kind's best is chosen.
+    """Seed groups by the kind of tuning, to choose the best of each kind.
 
-    Other initial scales than most of a kind have are no part of the choice.
+    Only groups with the most frequent initial scale of their kind: other
+    scales are an experiment of their own.
     """
     found = by_method(seed_groups, kind_of)
-    return {kind: of_one_start(same) for kind, same in found.items()}
+    return {kind: _of_one_scale(same) for kind, same in found.items()}
 
 
-def of_one_start(seed_groups: Iterable[SeedGroup]) -> List[SeedGroup]:
-    """Those of the initial scale that most have, of equal ones the default.
-
-    Other scales are an experiment of their own; that they are left out is
-    said.
-    """
-    seed_groups = list(seed_groups)
+def _of_one_scale(seed_groups: List[SeedGroup]) -> List[SeedGroup]:
+    """The groups with the most frequent initial scale, or the default."""
     scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
     usual = max(
         dict.fromkeys(scales),
         key=lambda scale: (scales.count(scale), scale == 1e-2),
-        default=None,
     )
     left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
     if len(left) < len(seed_groups):
@@ -463,11 +432,9 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score
-    # Of question answering and tagging, of the user's own labels, one or more
-    # of a row, or of their numbers.
-    names = ("f1", "accuracy", "micro_f1", "pearson")
-    usual = [s for s in names if s in run.scores]
-    return usual[0] if usual else next(iter(run.scores))
+    # Others than GLUE: tagging and questions, labels, label sets, numbers.
+    usual = ("f1", "accuracy", "micro_f1", "pearson")
+    return next(s for s in (*usual, *run.scores) if s in run.scores)
 
 
 def replace_results(
@@ -475,9 +442,11 @@ def replace_results(
 ) -> None:
     """Writes all results of a script, and deletes its earlier ones.
 
+    A list of the script's files lies beside them. Other files stay.
+
     Args:
-        folder: a local folder, made if need be.
-        script: its name, which the list of its files is called by.
+        folder: a local folder, made if missing.
+        script: the script's name.
         contents: by path below the folder.
 
     Raises:
@@ -486,7 +455,20 @@ def replace_results(
     """
     root = pathlib.Path(folder)
     list_path = root / f"files_of_{script}.json"
-    old = _read_list(list_path) if list_path.exists() else set()
+    old: Set[str] = set()
+    if list_path.exists():
+        names = files.read_json(str(list_path), "the list of files")
+        if not isinstance(names, list) or not all(
+            isinstance(name, str)
+            and not pathlib.PurePath(name).is_absolute()
+            and ".." not in pathlib.PurePath(name).parts
+            for name in names
+        ):
+            raise UserError(
+                f"{list_path} is no list of files of this program; choose "
+                "another --output_dir"
+            )
+        old = set(names)
     for name in contents:
         if (root / name).exists() and name not in old:
             raise UserError(
@@ -495,8 +477,7 @@ def replace_results(
                 "delete the file"
             )
     files.prepare_folder(folder)
-    # First of all, so that after a kill too every file of the script's is
-    # known.
+    # First, so that all files of the script are known after a kill too.
     files.write_json(str(list_path), sorted(old | set(contents)))
     for name, content in contents.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -508,23 +489,3 @@ def replace_results(
             parent.rmdir()
             parent = parent.parent
     files.write_json(str(list_path), sorted(contents))
-
-
-def _read_list(path: pathlib.Path) -> Set[str]:
-    """The files of a script.
-
-    Raises:
-        UserError: it is no list of files within the folder.
-    """
-    names = files.read_json(str(path), "the list of files")
-    if not isinstance(names, list) or not all(
-        isinstance(name, str)
-        and not pathlib.PurePath(name).is_absolute()
-        and ".." not in pathlib.PurePath(name).parts
-        for name in names
-    ):
-        raise UserError(
-            f"{path} is no list of files of this program; choose another "
-            "--output_dir"
-        )
-    return set(names)

@@ -1,16 +1,17 @@
-"""The command line that does a recorded run again."""
+"""The command line that repeats a recorded run."""
 
 import dataclasses
 import json
 import os
 import pathlib
 import shlex
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Union
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks.restored import (
     MASKED_LM,
     QUESTIONS,
@@ -20,6 +21,7 @@ from adapter_bert.tasks.restored import (
 )
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import Experiment
 
 CLASSIFIER = "run_classifier.py"
 PROGRAMS = {
@@ -28,23 +30,16 @@ PROGRAMS = {
     MASKED_LM: "run_mlm.py",
 }
 CUSTOM = "custom"
-# Flags by what `run.json` calls them within `training` and `versions`.
+# Flags by their names in `training` and `versions` of `run.json`.
 TRAINING = {
-    "batch_size": "train_batch_size",
-    "learning_rate": "learning_rate",
-    "epochs": "num_train_epochs",
-    "warmup_proportion": "warmup_proportion",
-    "adam_bias_correction": "adam_bias_correction",
-    "length_pool_batches": "length_pool_batches",
+    **{
+        field.name: flag
+        for flag, about, field in declared([Experiment])
+        if about.recorded
+    },
     "max_seq_length": "max_seq_length",
-    "seed": "seed",
-    "eval_steps": "eval_steps",
-    "keep_best": "keep_best",
-    "early_stopping": "early_stopping",
     "task_sampling": "task_sampling",
     "class_weights": "class_weights",
-    "compute_dtype": "compute_dtype",
-    "cache_frozen_layers": "cache_frozen_layers",
 }
 VERSIONS = {
     "devices": "num_devices",
@@ -52,9 +47,9 @@ VERSIONS = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "use_xla": "use_xla",
 }
-# Of masked language modelling, of which `task` has them.
+# Flags of masked language modelling, which `task` holds.
 MASKING = ("mlm_probability", "whole_word_masking")
-# What no run records, by program.
+# Flags that no run records, by program.
 CUTS = ("max_train_examples", "max_eval_examples")
 UNRECORDED = {
     CLASSIFIER: (*CUTS, "id_column"),
@@ -64,8 +59,7 @@ UNRECORDED = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """A value that the run does not record, as a variable of the shell."""
 
     name: str
@@ -80,32 +74,19 @@ class Command:
     flags: Mapping[str, Union[str, Unknown]]
 
     @property
-    def unknown(self) -> List[Unknown]:
-        """Values that are not known."""
-        return [v for v in self.flags.values() if isinstance(v, Unknown)]
-
-    @property
-    def unrecorded(self) -> Tuple[str, ...]:
-        """Flags of which nobody knows whether they were passed."""
-        return UNRECORDED[self.program]
-
-    @property
     def text(self) -> str:
-        """It as a shell takes it, a flag on each line."""
+        """The command for a shell, a flag on each line."""
         words = [f".venv/bin/python {self.program}"]
         for name, value in self.flags.items():
             if isinstance(value, Unknown):
-                words.append(f'--{name}="${value.name}"')
+                value = f'"${value.name}"'
+            elif "'" in value and not set(value) & set('"$`\\!'):
+                # Easier to read than the escapes of shlex.
+                value = f'"{value}"'
             else:
-                words.append(f"--{name}={_quoted(value)}")
+                value = shlex.quote(value)
+            words.append(f"--{name}={value}")
         return " \\\n  ".join(words)
-
-
-def _quoted(value: str) -> str:
-    """A word for a shell, within the marks that are easier to read."""
-    if "'" in value and not set(value) & set('"$`\\!'):
-        return f'"{value}"'
-    return shlex.quote(value)
 
 
 def is_one_of_several(run: Mapping[str, Any]) -> bool:
@@ -117,13 +98,14 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     """The command line of a run.
 
     Args:
-        folder: its output folder.
-        run: its `run.json`, not of one task of several.
+        folder: the run's output folder.
+        run: `run.json`, not of one task of several.
 
     Raises:
-        UserError: a description beside it cannot be read.
+        UserError: a description in the folder cannot be read.
     """
     task, training = run["task"], run["training"]
+    versions = run.get("versions") or {}
     program = PROGRAMS.get(kind_of(task), CLASSIFIER)
     found: Dict[str, Any] = {}
     config = _adapter_config(folder, task)
@@ -147,30 +129,21 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found["tuning_method"] = run["method"]
     found["do_train"], found["do_eval"] = trains, evaluates
     found["do_predict"] = predicts
-    found.update(_named(training, TRAINING))
+    found.update({flag: training.get(k) for k, flag in TRAINING.items()})
     if task["name"] == MASKED_LM:
         found.update({name: task.get(name) for name in MASKING})
     found.update(_settings(task, config))
-    versions = run.get("versions") or {}
     classes = {path.rpartition(".")[2]: name for name, path in ENGINES.items()}
     found["engine"] = classes.get(versions.get("engine"))
-    found.update(_named(versions, VERSIONS))
+    found.update({flag: versions.get(k) for k, flag in VERSIONS.items()})
     found["output_dir"] = Unknown("OUTPUT_DIR", "a new folder")
-    return Command(
-        program,
-        {
-            name: value if isinstance(value, Unknown) else _text(value)
-            for name, value in found.items()
-            if value is not None and value != ""
-        },
-    )
+    flags = {k: _text(v) for k, v in found.items() if v not in (None, "")}
+    return Command(program, flags)
 
 
-def _named(values: Mapping[str, Any], names: Mapping[str, str]) -> Dict:
-    return {flag: values.get(name) for name, flag in names.items()}
-
-
-def _text(value: Any) -> str:
+def _text(value: Any) -> Union[str, Unknown]:
+    if isinstance(value, Unknown):
+        return value
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
@@ -179,7 +152,7 @@ def _text(value: Any) -> str:
 
 
 def _task_name(task: Mapping[str, Any]) -> str:
-    """`--task_name`, which of several tasks names all of them."""
+    """`--task_name`, which may name several tasks."""
     if "tasks" not in task:
         return task["name"]
     return ",".join(
@@ -191,7 +164,7 @@ def _task_name(task: Mapping[str, Any]) -> str:
 def _adapter_config(
     folder: pathlib.Path, task: Mapping[str, Any]
 ) -> Optional[Dict[str, Any]]:
-    """The adapter's description; of several tasks that of an own table."""
+    """The adapter's description; of several tasks, that of a custom one."""
     folders = [folder]
     for name, one in task.get("tasks", {}).items():
         if one.get("name") == CUSTOM:
@@ -206,13 +179,13 @@ def _adapter_config(
 def _data(
     program: str, run: Mapping[str, Any], evaluates: bool, predicts: bool
 ) -> Dict[str, Any]:
-    """The flags that name the data, which a run records by its name only."""
+    """The flags of the data, whose place no run records."""
     name = run_record.data_name(run)
     called = f", which was called {name}" if name else ""
     ending = ending_of(name)
     endings = {CLASSIFIER: READERS, "run_tagger.py": FORMATS}.get(program)
     task = run["task"]
-    # Several tasks share the flags; those of a fixed dev set hold nothing out.
+    # Several tasks share the flags; tasks with a dev set hold nothing out.
     together = (task, *task.get("tasks", {}).values())
     held_out = next(filter(None, (t.get("held_out") for t in together)), {})
     found: Dict[str, Any] = {
@@ -239,7 +212,7 @@ def _data(
 
 
 def _base(folder: pathlib.Path, run: Mapping[str, Any]) -> Any:
-    """Where the pretrained model lies."""
+    """The path of the pretrained model."""
     try:
         return run_record.place_of_base(str(folder))
     except UserError:
@@ -254,7 +227,7 @@ def _parts(
     run: Mapping[str, Any],
     config: Optional[Mapping[str, Any]],
 ) -> Dict[str, Any]:
-    """Where the adapters lie that the method is made of."""
+    """The flags of a composition's trained adapters."""
     if not run.get("parts"):
         return {}
     places = run_record.places_of_parts(str(folder))
@@ -275,10 +248,10 @@ def _parts(
 def _settings(
     task: Mapping[str, Any], config: Optional[Mapping[str, Any]]
 ) -> Dict[str, Any]:
-    """How rows were read and answered, which the adapter's description has.
+    """How rows were read and answered, by the adapter's description.
 
     Raises:
-        UserError: it is malformed.
+        UserError: the description is malformed.
     """
     found: Dict[str, Any] = {}
     if task.get("map_tags"):
@@ -286,8 +259,7 @@ def _settings(
     settings = (config or {}).get("task_settings") or {}
     if task["name"] == "squad":
         found.update(settings)
-    own = config and config["task"]["name"] == CUSTOM
-    if own:
+    if config and config["task"]["name"] == CUSTOM:
         arguments = custom_arguments(
             config["task"], settings, "the adapter's description"
         )

@@ -1,32 +1,26 @@
-"""From rows and tasks to answers, in common batches where that is possible.
+"""Computes answers of several tasks, in common batches where possible.
 
-Tasks that read texts alike share the texts' tokens. Tasks that can be mixed
-share batches; each of the others is computed alone.
+Tasks that read texts alike share the tokens. Tasks that can be mixed share
+batches; each other task is computed alone.
 """
 
 import collections
 import dataclasses
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
+from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.loaded_task import LoadedTask, Row
 from adapter_bert.serving.mixed_bert import MixedBert, Place
 from adapter_bert.training.prediction import Outputs, check_finite
 
-# A JSON object, as docs/prediction.md has it.
-Answer = Dict[str, Any]
-
 
 @dataclasses.dataclass
 class Group:
-    """Rows with equally many texts, and tasks that make equal features of them.
-
-    Attributes:
-        features: of the rows, as any of the tasks makes them.
-    """
+    """Rows with equally many texts, and tasks with equal `features` of them."""
 
     tasks: Sequence[LoadedTask]
     rows: Sequence[Row]
@@ -40,17 +34,13 @@ class Group:
         )
 
     def answers(self, loaded: LoadedTask, outputs: Outputs) -> List[Answer]:
-        """One task's answers to all rows.
+        """One task's answers to all rows, from its head's outputs.
 
-        Args:
-            loaded: one of the tasks.
-            outputs: of its head, [rows of the unlabelled features, ...].
-
-        Raises:
-            UserError: an output is no finite number.
+        Outputs are [rows of the unlabelled features, ...]. Raises UserError if
+        one is not finite.
         """
         task = loaded.task
-        # There are no rows of features where no context has a token.
+        # Contexts without tokens have no features.
         if len(self.features):
             check_finite(outputs, task.name)
         made = task.make_rows(self.rows)
@@ -60,13 +50,9 @@ class Group:
 def compute(
     tables: MixedBert, groups: Sequence[Group], batch_size: int
 ) -> List[Outputs]:
-    """Computes every group's rows by each of its tasks.
+    """Outputs [rows, ...] by name, for each task of each group in order.
 
     Values of tasks that can be mixed move into the tables.
-
-    Returns:
-        Outputs [rows, ...] by name: of the first group's tasks in order, then
-        of the next group's.
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
     if len(mixed) < 2:
@@ -117,8 +103,8 @@ def _compute_mixed(
     batch_size: int,
 ) -> Iterator[Outputs]:
     """Each part's tasks' outputs [rows, ...] by name, from common batches."""
-    # A text is asked at most a batch of tasks at a time. In one batch all
-    # texts are asked equally many.
+    # One batch has at most `batch_size` tasks for a text, and equally many
+    # for each text.
     blocks: List[_Block] = []
     count = 0
     for features, tasks in parts:
@@ -139,7 +125,7 @@ def _compute_mixed(
         name: input_pipeline.join_outputs(values)
         for name, values in found.items()
     }
-    # Where in its kind's outputs the answer to each question is.
+    # The place of each question's answer in its kind's outputs.
     rows = {}
     for name, numbers in outputs.items():
         if name.endswith("/question"):
@@ -158,7 +144,7 @@ def _compute_mixed(
 
 
 class _Block(NamedTuple):
-    """Rows that are asked some tasks, with numbers int64 [rows, tasks]."""
+    """Rows for some tasks, and numbers of the questions, [rows, tasks]."""
 
     features: Features
     places: Sequence[Place]
@@ -168,7 +154,7 @@ class _Block(NamedTuple):
 def _batches(
     blocks: Sequence[_Block], batch_size: int
 ) -> Iterator[input_pipeline.Batch]:
-    """Batches of rows, of blocks with equally many tasks."""
+    """Batches of blocks that have equally many tasks."""
     parts = [block.features for block in blocks]
     lengths = np.concatenate([part.lengths for part in parts])
     tasks = [

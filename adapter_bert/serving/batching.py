@@ -1,4 +1,4 @@
-"""Rows of many requests, computed in common batches.
+"""Computes rows of many requests in common batches.
 
 While one batch is computed the next one gathers, so no row waits for others,
 and a busier server has fuller batches. Requests take turns, a row each, so that
@@ -14,16 +14,16 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Sequence
 
 
 class Overloaded(Exception):
-    """More is waiting than may."""
+    """Too many rows are waiting."""
 
 
 class Bounds(NamedTuple):
     """Limits of a batch and of the queue.
 
     Attributes:
-        batch_rows: that are computed at once.
-        batch_bytes: of these rows; a single row may have more.
-        waiting_rows: of all requests, that are not yet computed.
+        batch_rows: rows computed at once.
+        batch_bytes: bytes of these rows; a single row may have more.
+        waiting_rows: rows of all requests that are not yet computed.
     """
 
     batch_rows: int
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """Rows, the first rows' answers, and the number of rows given to a batch.
+    """A request's rows, of which `taken` are in batches and `found` answered.
 
     The client waits for `answers`.
     """
@@ -59,10 +59,8 @@ class Batcher:
     ):
         """Starts to wait for rows, in the running event loop.
 
-        Args:
-            compute: gives rows' answers, in order; runs in a thread.
-            size_of: gives a row's bytes, a measure of its cost.
-            bounds: of batches and of the queue.
+        `compute` returns rows' answers in order, and runs in a thread;
+        `size_of` returns a row's bytes, a measure of its cost.
         """
         self._compute, self._size_of, self._bounds = compute, size_of, bounds
         self._queue: Deque[_Request] = collections.deque()
@@ -77,11 +75,11 @@ class Batcher:
         return self._waiting
 
     async def ask(self, rows: Sequence[Any]) -> List[Any]:
-        """The answers to rows; after a cancel, waiting rows are dropped.
+        """The answers to rows; a cancel drops rows that wait.
 
         Raises:
             Overloaded: too many rows are waiting.
-            Exception: what `compute` raises of these rows.
+            Exception: as `compute` for these rows.
         """
         if self._waiting + len(rows) > self._bounds.waiting_rows:
             raise Overloaded(
@@ -97,7 +95,7 @@ class Batcher:
         return await answers
 
     async def close(self) -> None:
-        """Ends when all that waits is computed."""
+        """Ends when all waiting rows are computed."""
         while self._queue or self._waiting:
             await asyncio.sleep(0.01)
         self._task.cancel()
@@ -114,7 +112,7 @@ class Batcher:
                     self._waiting -= sum(batch.values())
 
     def _take(self) -> _Batch:
-        """The next rows, without rows of cancelled requests."""
+        """The next rows; drops cancelled requests."""
         batch: _Batch = collections.Counter()
         size = 0
         while self._queue and sum(batch.values()) < self._bounds.batch_rows:
@@ -130,12 +128,12 @@ class Batcher:
             request.taken += 1
             batch[request] += 1
             if request.taken < len(request.rows):
-                # Behind all others, until its next turn.
+                # Behind all other requests.
                 self._queue.append(request)
         return batch
 
     async def _answer(self, batch: _Batch) -> None:
-        """Computes rows of requests at once; if that fails, of each alone."""
+        """Computes a batch, and if that fails each request's rows alone."""
         rows = [
             row
             for request, count in batch.items()

@@ -1,7 +1,6 @@
 """Answers of an exported model as a pipeline of Apache Beam.
 
-Nothing else of this project imports Beam, which has an environment of its own
-(`make beam`).
+No other module imports Beam, which has an environment of its own (`make beam`).
 """
 
 import builtins
@@ -53,18 +52,20 @@ from adapter_bert.serving import bulk
 from adapter_bert.serving.bulk import Refusal, Source
 from adapter_bert.serving.exported import ExportedModel, Row, Tasks, refusal
 
-# Beam's own default first tries a program that it would download.
+# Beam's default runner would first download a program.
 RUNNER = "FnApiRunner"
 DEFAULTS = (f"--runner={RUNNER}", "--default_sdk_harness_log_level=WARNING")
 ENDING, REFUSED = ".jsonl", "-refused"
-# In the pattern of the names that Beam gives to a job's files.
+# Pattern of the numbers in Beam's file names.
 NUMBER = "[0-9]" * 5
 COUNTERS = "bulk"
-# The name of Beam's threads that each look after a worker's process.
+ANSWERED_COUNT = Metrics.counter(COUNTERS, "answered")
+REFUSED_COUNT = Metrics.counter(COUNTERS, "refused")
+# Name of Beam's threads that look after one worker's process each.
 WORKER_THREAD = "run_worker"
-# Under this key a prediction tells why there is none.
+# A prediction's key for the reason of a refusal.
 ERROR = "error"
-# The last line of what a worker tells of an exception: its class and text.
+# Class and text of a worker's exception, in the last line of its traceback.
 RAISED = re.compile(r"^(?:RuntimeError: )*(?:\w+\.)*(\w+): (\S.*)$", re.M)
 FILE_ERRORS = [
     name
@@ -72,7 +73,7 @@ FILE_ERRORS = [
     if isinstance(kind, type) and issubclass(kind, OSError)
 ]
 LOGGER_OF_RAISED = "apache_beam.runners.common"
-# What Beam adds to the text.
+# Beam's addition to the text.
 STEP = re.compile(r" \[while running '[^']*'\]")
 
 
@@ -84,7 +85,7 @@ class Job:
         input: pattern of the files of rows.
         output: beginning of the names of the files of answers.
         model: folder of an exported model.
-        names: of the tasks that answer every row; empty if each row tells.
+        names: tasks that answer every row; empty if each row names its task.
         batch_size: rows that the model computes at once.
     """
 
@@ -98,23 +99,20 @@ class Job:
 
 
 class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
-    """Lets Beam's `RunInference` ask an exported model.
+    """Makes an exported model usable in Beam's `RunInference`.
 
-    A prediction is what `ExportedModel.answers` gives, or `{"error": reason}`
-    for a row that the model refuses.
+    A prediction is a row of `ExportedModel.answers`, or `{"error": reason}` for
+    a row that the model refuses.
     """
 
     def __init__(self, folder: str, version: str = "", batch_size: int = 128):
-        """Takes a model's folder, which workers see too.
-
-        An empty `version` is the newest one.
-        """
-        # Equal, so that Beam does not vary it by the time that batches take.
+        """Takes a folder that workers see too, and a version or the newest."""
+        # Equal, so that Beam does not adapt them to the time of a batch.
         super().__init__(min_batch_size=batch_size, max_batch_size=batch_size)
         self._folder, self._version = folder, version
 
     def load_model(self) -> ExportedModel:
-        """Loads the model, once in each process of a worker."""
+        """Loads the model, once in each worker process."""
         return ExportedModel(self._folder, self._version)
 
     def run_inference(
@@ -132,7 +130,7 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
 
 
 def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
-    """Answers, or why there are none; each row alone if all are refused."""
+    """Answers or errors; each row alone if the model refuses all."""
     try:
         return model.answers(rows)
     except tf.errors.InvalidArgumentError as error:
@@ -142,31 +140,26 @@ def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
 
 
 class _Rows(textio._TextSourceWithFilename):
-    """Beam's (file, line), of compressed files only if they have their end.
+    """Beam's (file, line), which refuses compressed files that are cut short.
 
-    Beam itself takes the missing end of a compressed file for the end.
+    Beam itself reads such a file as far as it goes.
     """
 
     @contextlib.contextmanager
     def open_file(self, file_name: str) -> Iterator[IO[bytes]]:
-        """Opens a file to read what it holds, decompressed."""
+        """Opens a file, decompressed."""
         plain = CompressionTypes.UNCOMPRESSED
         decompress = bulk.COMPRESSED.get(bulk.compression(file_name))
-        with FileSystems.open(file_name, compression_type=plain) as file:
-            if decompress is None:
-                yield file
-            else:
-                with decompress(file) as decompressed:
-                    yield decompressed
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(
+                FileSystems.open(file_name, compression_type=plain)
+            )
+            yield opened.enter_context(decompress(file)) if decompress else file
 
     def read_records(
         self, file_name: str, range_tracker: Any
     ) -> Iterator[Tuple[str, bytes]]:
-        """Reads the lines of a part of a file.
-
-        Raises:
-            UserError: it cannot be read, is damaged, or is cut short.
-        """
+        """Reads lines of a part of a file; raises UserError for damages."""
         try:
             yield from super().read_records(file_name, range_tracker)
         except bulk.UNREADABLE as error:
@@ -189,10 +182,10 @@ class _Lines(filebasedsink.FileBasedSink):
         file_handle.write(encoded + b"\n")
 
     def pre_finalize(self, init_result: Any, writer_results: Any) -> None:
-        """Leaves alone what is there.
+        """Deletes nothing.
 
-        Beam would delete all that matches `answers-*-of-00001.jsonl`, and so
-        what another job has written to `answers-2`.
+        Beam would delete whatever matches `answers-*-of-00001.jsonl`, even the
+        files of another job's `answers-2`.
         """
 
 
@@ -201,74 +194,55 @@ def _write(output: str, **options) -> beam.PTransform:
     return beam.io.Write(_Lines(output, coder, ENDING, **options))
 
 
-class _Ask(beam.DoFn):
-    """From a line to (source, row) for each task, and refusals."""
-
-    def __init__(self, tasks: Tasks, names: Sequence[str]):
-        self._tasks, self._names = tasks, names
-
-    def process(self, element: Tuple[str, bytes]):
-        for asked in bulk.questions(*element, self._tasks, self._names):
-            if isinstance(asked, Refusal):
-                yield beam.pvalue.TaggedOutput(REFUSED, asked)
-            else:
-                yield asked.source, asked.row
-
-
-class _Tell(beam.DoFn):
-    """From a prediction to its line, or a refusal."""
-
-    def __init__(self, tasks: Tasks):
-        self._tasks = tasks
-        self._answered = Metrics.counter(COUNTERS, "answered")
-
-    def process(self, element: Tuple[Source, PredictionResult]):
-        source, prediction = element
-        name = prediction.example.task.decode()
-        found = prediction.inference
-        if ERROR in found:
-            refused = bulk.refusal(source, name, found[ERROR])
-            yield beam.pvalue.TaggedOutput(REFUSED, refused)
+def _ask(element: Tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
+    """Yields (source, row) of a line for each task, and refusals."""
+    for asked in bulk.questions(*element, tasks, names):
+        if isinstance(asked, Refusal):
+            yield beam.pvalue.TaggedOutput(REFUSED, asked)
         else:
-            self._answered.inc()
-            yield bulk.answer_line(source, self._tasks[name], found)
+            yield asked.source, asked.row
 
 
-class _TellRefusal(beam.DoFn):
-    """From a refusal to its line."""
+def _tell(element: Tuple[Source, PredictionResult], tasks: Tasks):
+    """Yields a prediction's line, or a refusal."""
+    source, prediction = element
+    name = prediction.example.task.decode()
+    found = prediction.inference
+    if ERROR in found:
+        refused = bulk.refusal(source, name, found[ERROR])
+        yield beam.pvalue.TaggedOutput(REFUSED, refused)
+    else:
+        ANSWERED_COUNT.inc()
+        yield bulk.answer_line(source, tasks[name], found)
 
-    def __init__(self):
-        self._refused = Metrics.counter(COUNTERS, "refused")
 
-    def process(self, element: Refusal):
-        self._refused.inc()
-        yield bulk.refusal_line(element)
+def _tell_refusal(refused: Refusal) -> str:
+    REFUSED_COUNT.inc()
+    return bulk.refusal_line(refused)
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:
     """Adds all of a job's steps to a pipeline."""
     handler = ExportedModelHandler(job.model, job.version, job.batch_size)
+    ask = beam.FlatMap(_ask, job.tasks, job.names)
+    tell = beam.FlatMap(_tell, job.tasks)
     asked = (
         pipeline
         | "Read" >> _ReadRows(job.input, coder=beam.coders.BytesCoder())
         # So that one file may keep many workers busy.
         | "Spread" >> beam.Reshuffle()
-        | "Ask"
-        >> beam.ParDo(_Ask(job.tasks, job.names)).with_outputs(
-            REFUSED, main="asked"
-        )
+        | "Ask" >> ask.with_outputs(REFUSED, main="asked")
     )
     told = (
         asked.asked
         | "Predict" >> RunInference(KeyedModelHandler(handler))
-        | "Tell"
-        >> beam.ParDo(_Tell(job.tasks)).with_outputs(REFUSED, main="told")
+        | "Tell" >> tell.with_outputs(REFUSED, main="told")
     )
     told.told | "Write" >> _write(job.output)
     (
         (asked[REFUSED], told[REFUSED])
         | beam.Flatten()
-        | "TellRefusals" >> beam.ParDo(_TellRefusal())
+        | "TellRefusals" >> beam.Map(_tell_refusal)
         | "WriteRefusals" >> _write(job.output + REFUSED, skip_if_empty=True)
     )
 
@@ -281,7 +255,7 @@ def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
             runner has ended the job.
     """
     threading.excepthook = _end_with_worker
-    # It logs, with a traceback, what is raised here as well.
+    # The logger would show, with tracebacks, errors that are raised here too.
     logging.getLogger(LOGGER_OF_RAISED).setLevel(logging.CRITICAL)
     pipeline = beam.Pipeline(options=options)
     try:
@@ -306,10 +280,7 @@ def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
 
 
 def _reason(error: Exception) -> Optional[str]:
-    """The reason of a failed job if files are to blame, else None.
-
-    Beam gives a worker's exception as printed text alone.
-    """
+    """The reason of a failed job, from Beam's text, if files are to blame."""
     text = "".join(traceback.format_exception_only(type(error), error))
     raised = RAISED.findall(text)
     if not raised:
@@ -324,10 +295,10 @@ def _reason(error: Exception) -> Optional[str]:
 
 
 def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
-    """Ends this process if one of its workers has ended before its work.
+    """Ends this process after a worker's early end.
 
-    Beam's local runner may wait for a dead process for ever; the thread that
-    looks after the process raises. Other workers end by themselves, those that
+    Beam's local runner may wait for a dead worker for ever; the thread that
+    looks after the worker raises. Other workers end by themselves, those that
     are just starting after two minutes.
     """
     if caught.thread is None or caught.thread.name != WORKER_THREAD:
@@ -337,26 +308,26 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
         f"a worker has ended before its work ({caught.exc_value}), as when "
         "there is too little memory; run the same command again"
     )
-    # At once, since nothing that waits for the worker would come to its end.
+    # Without cleaning up, which might wait for the worker.
     sys.stderr.write(f"error: {message}\n")
     sys.stderr.flush()
     os._exit(1)
 
 
 def options_of(flags: Sequence[str]) -> PipelineOptions:
-    """Beam's options of flags, as `--direct_num_workers=2`.
+    """Beam's options from flags, as `--direct_num_workers=2`.
 
     Raises:
-        UserError: Beam has no such option or runner, or its value is wrong.
+        UserError: Beam has no such option or runner, or a value is wrong.
     """
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            # Of two values the last one is taken.
+            # The last of two values counts.
             options = PipelineOptions([*DEFAULTS, *flags])
             named = options.get_all_options(retain_unknown_options=True)
     except SystemExit as error:
-        # Its last line, after how the program is used.
+        # The last line, behind the usage.
         raise UserError(said.getvalue().split("error: ")[-1]) from error
     name = options.view_as(StandardOptions).runner
     try:
@@ -365,7 +336,7 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
         raise UserError(
             f"--runner={name} cannot be used: {first_line(error)}"
         ) from error
-    # A runner that is another program may have options of its own.
+    # Another runner may have options of its own.
     if name == RUNNER:
         known = PipelineOptions([]).get_all_options()
         for flag in sorted(set(named) - set(known)):
@@ -374,16 +345,12 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
 
 
 def written(output: str) -> str:
-    """The pattern of the files that a job writes to an output."""
+    """The pattern of a job's files of answers."""
     return f"{output}-{NUMBER}-of-{NUMBER}{ENDING}"
 
 
 def matching(pattern: str) -> List[FileMetadata]:
-    """Paths and sizes of the files that match a pattern.
-
-    Raises:
-        UserError: they cannot be looked for.
-    """
+    """Paths and sizes of matching files; raises UserError if unreadable."""
     try:
         (found,) = FileSystems.match([pattern])
     except (OSError, ValueError) as error:

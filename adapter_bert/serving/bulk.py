@@ -1,7 +1,7 @@
-"""Rows of large inputs: what a line asks, and the lines that answer it.
+"""Lines of large inputs, and the lines that answer them.
 
-Each line is understood by itself, since other lines may be on other machines.
-A wrong line becomes a refusal and stops no other line.
+Each line stands alone, since other lines may be on other machines. A wrong
+line becomes a refusal and stops no other line.
 """
 
 import bz2
@@ -25,26 +25,27 @@ from typing import (
 )
 
 from adapter_bert import json_lines
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import Row, Tasks, problem
 
-# Ending of a compressed file -> what reads it, and raises one of UNREADABLE
-# where its end is missing.
+# Readers by the ending of a compressed file, which raise one of UNREADABLE if
+# the file's end is missing.
 COMPRESSED: Dict[str, Callable[[BinaryIO], IO[bytes]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
     ".lzma": lzma.open,
 }
-# Others that Beam reads, to where they are cut short, without a word.
+# Compressions whose missing end Beam does not notice.
 UNCHECKED = (".deflate", ".zst", ".zstd")
-# What reading a missing, damaged or shortened file raises.
+# Errors of missing, damaged or shortened files.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-# Tables, whose first line says what the others hold.
+# Tables, whose first line names the columns.
 TABLES = (".tsv", ".csv")
 
 
 class Source(NamedTuple):
-    """The file of a row, and the row as it was read, as JSON."""
+    """A row's file, and the row itself as JSON."""
 
     file: str
     row: str
@@ -58,7 +59,7 @@ class Question(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """The reason why a line, or a task if it is not "", has no answer."""
+    """Why a line has no answer, from one task or, if that is "", from any."""
 
     source: Source
     task: str
@@ -66,45 +67,42 @@ class Refusal(NamedTuple):
 
 
 def refusal(source: Source, task: str, reason: str) -> Refusal:
-    """A refusal; halves of characters in the reason are escaped."""
+    """A refusal, with escapes for halves of characters in the reason."""
     return Refusal(
         source, task, reason.encode("utf-8", "backslashreplace").decode()
     )
 
 
 def compression(file: str) -> str:
-    """The ending of a file's name that tells its compression, or ""."""
+    """The compression's ending of a file's name, or ""."""
     found = os.path.splitext(file.lower())[1]
     return found if found in (*COMPRESSED, *UNCHECKED) else ""
 
 
 def ending(file: str) -> str:
-    """The ending of a file's name, before that of its compression."""
+    """The ending of a file's name, without the compression's."""
     whole = file.lower()
     return os.path.splitext(whole[: len(whole) - len(compression(file))])[1]
 
 
 def is_json_lines(file: str) -> bool:
-    """Whether a file holds JSON Lines, by its name."""
+    """Whether a file's name means JSON Lines."""
     return ending(file) == ".jsonl"
 
 
 def questions(
     file: str, line: bytes, tasks: Tasks, names: Sequence[str]
 ) -> Iterator[Union[Question, Refusal]]:
-    """The questions and refusals of a line.
+    """Yields a question or a refusal of a line for each task.
+
+    An unreadable line has one refusal, an empty one that is no text nothing.
 
     Args:
-        file: its file's name; lines of `.jsonl` files are objects, lines of
-            other files are texts with tabs between them.
-        line: without its line break.
-        tasks: of the model.
-        names: of the tasks that answer every row; if empty, each row's key
-            `task` tells.
-
-    Yields:
-        A question or a refusal for each task; one refusal of a line that
-        cannot be read; nothing for an empty line that is no text.
+        file: name; lines of `.jsonl` files are objects, lines of other files
+            are texts with tabs between them.
+        line: without the line break.
+        tasks: descriptions of the model's tasks.
+        names: tasks that answer every row; if empty, the key `task` tells.
     """
     shown = line.decode("utf-8", "backslashreplace")
     as_text = Source(file, _json(shown))
@@ -148,7 +146,7 @@ def _question(
     read: Callable[[Mapping[str, Any], Any], Sequence[str]],
     values: Any,
 ) -> Union[Question, Refusal]:
-    """A question to a task, if its texts are such as it reads."""
+    """A question to a task, or the refusal."""
     row = Row(b"", b"", name.encode())
     reason = problem(tasks, row)
     if reason is None:
@@ -162,7 +160,7 @@ def _question(
 
 
 def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
-    """A line's texts; raises ValueError if the task reads fewer or more."""
+    """A line's texts; raises ValueError for a wrong number of texts."""
     if len(texts) not in task["texts"]:
         expected = " or ".join(map(str, task["texts"]))
         raise ValueError(
@@ -175,10 +173,10 @@ def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
 def _choose_texts(
     task: Mapping[str, Any], values: Mapping[str, Any]
 ) -> Tuple[str, str]:
-    """The texts of an object, under the task's own names or the model's."""
+    """An object's texts, under the task's own names or the model's."""
     own = (*task["columns"], *Row._fields[1:2])[:2]
     alternatives = (own, Row._fields[:2])
-    # Names that are all there, else those whose first name is there.
+    # Names that are all there come before names whose first is there.
     for names in sorted(alternatives, key=lambda x: not set(x) <= set(values)):
         if names[0] in values:
             break
@@ -195,47 +193,15 @@ def _choose_texts(
     return json_lines.text_at(values, first), ""
 
 
-# Kinds of tasks whose answers `_told` knows.
-KINDS = ("classification", "multi-label", "regression", "questions")
-
-
-def _told(task: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
-    """An answer of the model as `adapter-bert predict` tells it."""
-    kind = task["kind"]
-    if kind == "regression":
-        return {"value": found["value"]}
-    if kind == "questions":
-        names = ("answer", "start", "end", "score", "null_score")
-        answer = {name: found[name] for name in names}
-        if found["start"] < 0:
-            answer.update(start=None, end=None)
-        return answer
-    scores = dict(zip(task["labels"], found["scores"]))
-    label = found["label"]
-    if kind == "multi-label":
-        labels = label.split(task["label_separator"]) if label else []
-        return {"labels": labels, "scores": scores}
-    if kind == "classification":
-        probability = found["probability"]
-        return {"label": label, "probability": probability, "scores": scores}
-    raise KeyError(kind)
-
-
 def answer_line(
     source: Source, task: Mapping[str, Any], found: Mapping[str, Any]
 ) -> str:
-    """The line of an answer.
-
-    Args:
-        source: of the row.
-        task: what `tasks.json` says of the task.
-        found: one of `ExportedModel.answers`.
-    """
-    return _line({"task": task["name"]}, source, _told(task, found))
+    """The line of one of `ExportedModel.answers` to a described task."""
+    return _line({"task": task["name"]}, source, from_outputs(task, found))
 
 
 def refusal_line(refused: Refusal) -> str:
-    """The line of a refusal; without `task` if the line has none."""
+    """The line of a refusal; without `task` for an unreadable line."""
     first = {"reason": refused.reason, "file": refused.source.file}
     if refused.task:
         first["task"] = refused.task
@@ -245,7 +211,7 @@ def refusal_line(refused: Refusal) -> str:
 def _line(
     first: Mapping[str, Any], source: Source, last: Mapping[str, Any]
 ) -> str:
-    """An object with the row as it was read, to the letter."""
+    """An object with the row to the letter."""
     parts = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
     parts.append(f'"row": {source.row}')
     parts += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]

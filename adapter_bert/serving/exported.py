@@ -1,7 +1,7 @@
-"""A model that `adapter-bert export` has written, loaded to be asked.
+"""A model that `adapter-bert export` has written, loaded for answers.
 
-TensorFlow alone computes it, without BERT or this project's methods. The names
-and the layout of a model's files are defined here.
+TensorFlow alone computes it, without BERT or this project's methods. This
+module defines the names and the layout of a model's files.
 """
 
 import hashlib
@@ -14,24 +14,20 @@ from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert import files
-from adapter_bert.checkpoints.google import check_index
 from adapter_bert.errors import UserError, first_line
 
 SIGNATURE = "serving_default"
-# Where TensorFlow leaves room for what is not its own.
+# TensorFlow's folder for files of other programs.
 EXTRA, TASKS = "assets.extra", "tasks.json"
-# Its files, as TensorFlow calls them.
-GRAPH, VARIABLES = "saved_model.pb", os.path.join("variables", "variables")
-# What errors call all that is in a version's folder.
+GRAPH = "saved_model.pb"
+# A version's folder in messages.
 WHAT = "the exported model"
-DESCRIPTION = {"tasks": list, "files?": dict, "files?.*": str}
-# Of each task; programs need no more.
-TASK = {"name": str, "kind": str, "columns": list, "texts": list}
-# What an error tells at most: names of tasks, and characters of a name.
+DESCRIPTION = {"tasks": list, "files": dict, "files.*": str}
+# Limits of messages: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
-# What TensorFlow makes of what a model says of a row.
+# TensorFlow's message about a refused row.
 REFUSAL = re.compile(r"assertion failed: \[(?:row \d+: )?(.*)\]")
-# What `tasks.json` says of each task, by name.
+# Descriptions in `tasks.json`, by the task's name.
 Tasks = Mapping[str, Mapping[str, Any]]
 
 
@@ -44,12 +40,12 @@ class Row(NamedTuple):
 
 
 def is_version(name: str) -> bool:
-    """Whether a file's name is that of a model's version."""
+    """Whether a file's name is a model's version."""
     return bool(re.fullmatch("[1-9][0-9]*", name))
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The names of tasks, as an error tells them."""
+    """Names of tasks for messages."""
     shown = ", ".join(names[:SHOWN])
     if len(names) > SHOWN:
         shown += f" and {len(names) - SHOWN} more"
@@ -57,7 +53,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def problem(tasks: Tasks, row: Row) -> Optional[str]:
-    """The fault of a row, as the model of these tasks would tell it."""
+    """The fault of a row, in the words of the model of these tasks."""
     name = row.task.decode("utf-8", "replace")
     task = tasks.get(name)
     if task is None:
@@ -73,17 +69,13 @@ class ExportedModel:
 
     Attributes:
         version: its number.
-        tasks: of the model.
+        tasks: descriptions by name.
         signature: inputs and outputs, as JSON of TensorFlow's `SignatureDef`.
     """
 
     def __init__(self, folder: str, version: str = ""):
-        """Loads a version in a folder, by default the newest.
-
-        Raises:
-            UserError: there is none, or it is damaged.
-        """
-        # It may be deleted meanwhile, after a newer one was exported.
+        """Loads a version, by default the newest; raises UserError."""
+        # The newest may be deleted meanwhile, after another export.
         files.read_newest(
             lambda: version or _newest(folder),
             lambda found: self._load(folder, found),
@@ -94,14 +86,14 @@ class ExportedModel:
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, WHAT, DESCRIPTION)
-        for task in told["tasks"]:
-            for key, kind in TASK.items():
-                if not isinstance(task, dict) or not isinstance(
-                    task.get(key), kind
-                ):
-                    raise _damaged(path, f"a task has no {key}")
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
-        _check_files(place, told.get("files") or {})
+        # The seal covers all but the line break at the end.
+        if not files.read_text(path, WHAT).endswith("\n"):
+            raise _damaged(path, "it is cut off")
+        for name, expected in told["files"].items():
+            file = os.path.join(place, name)
+            if digest(file) != expected:
+                raise _damaged(file, "its SHA-256 is another one")
         graph = os.path.join(place, GRAPH)
         try:
             saved = saved_model_pb2.SavedModel()
@@ -112,26 +104,20 @@ class ExportedModel:
             )
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
-        except UserError:
-            raise
-        # TensorFlow raises errors of many classes for damages.
+        # TensorFlow raises errors of many classes.
         except Exception as error:
-            data = isinstance(error, tf.errors.DataLossError)
-            raise _damaged(
-                os.path.join(place, VARIABLES) if data else graph,
-                first_line(error),
-            ) from error
+            raise _damaged(graph, first_line(error)) from error
         self._place = place
 
     def problem(self, row: Row) -> Optional[str]:
-        """The fault of a row, as the model itself would tell it."""
+        """The fault of a row, in the words of the model."""
         return problem(self.tasks, row)
 
     def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
-        """Answers rows without a `problem`, each as a JSON object.
+        """The signature's outputs for rows without a `problem`, by name.
 
         Raises:
-            tf.errors.InvalidArgumentError: an answer is no number.
+            tf.errors.InvalidArgumentError: an output is no number.
         """
         columns = {
             name: tf.constant([getattr(row, name) for row in rows], tf.string)
@@ -145,7 +131,7 @@ class ExportedModel:
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
 
     def warm_up(self) -> None:
-        """Answers a row of each task; raises UserError if one is no number."""
+        """Answers a row of each task; raises UserError if one cannot answer."""
         rows = [
             Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
             for name, task in self.tasks.items()
@@ -166,33 +152,7 @@ def digest(path: str) -> str:
     return found.hexdigest()
 
 
-def _check_files(place: str, hashes: Mapping[str, str]) -> None:
-    """Compares the files of a version with their SHA-256 by name.
-
-    Exports of earlier programs have no hashes; their variables' files are
-    compared with one another.
-
-    Raises:
-        UserError: a file is missing or differs.
-    """
-    # The seal knows all of its content but for the line break at its end.
-    path = os.path.join(place, EXTRA, TASKS)
-    if hashes and not files.read_text(path, WHAT).endswith("\n"):
-        raise _damaged(path, "it is cut off")
-    for name, expected in hashes.items():
-        path = os.path.join(place, name)
-        if digest(path) != expected:
-            raise _damaged(path, "its SHA-256 is another one")
-    if not hashes:
-        prefix = os.path.join(place, VARIABLES)
-        try:
-            check_index(prefix)
-        except ValueError as error:
-            raise _damaged(f"{prefix}.index", str(error)) from error
-
-
 def _damaged(path: str, why: str) -> UserError:
-    """The error about a file that is not as it was exported."""
     return UserError(
         f"{path} is damaged, or is of no exported model ({why}); copy the "
         "model again, or export it again"
@@ -200,17 +160,14 @@ def _damaged(path: str, why: str) -> UserError:
 
 
 def refusal(error: tf.errors.InvalidArgumentError) -> str:
-    """The reason of a model's error, one line without the row's number.
-
-    Rows are numbered within a batch, which clients do not see.
-    """
+    """A model's reason in one line, without the row's number in the batch."""
     line = first_line(error)
     found = REFUSAL.fullmatch(line)
     return found.group(1) if found else line
 
 
 def _newest(folder: str) -> str:
-    """The greatest version; raises UserError if there is none."""
+    """The greatest version; raises UserError without any."""
     names = files.names(folder) if files.is_folder(folder) else []
     versions = list(filter(is_version, names))
     if not versions:
@@ -222,7 +179,7 @@ def _newest(folder: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The same with text for bytes."""
+    """A value with text for bytes."""
     if isinstance(value, list):
         return [_plain(x) for x in value]
     return value.decode() if isinstance(value, bytes) else value

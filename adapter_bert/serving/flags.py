@@ -1,16 +1,16 @@
-"""The flags of programs that answer with trained adapters."""
+"""Flags of the programs that answer with trained adapters."""
 
+import dataclasses
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
-
-from absl import flags
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Range, Topic, read
 from adapter_bert.methods import registry
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.loaded_task import task_name
-from adapter_bert.training.compute_dtype import DTYPES
+from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
 
 
 def named_folders(
@@ -80,22 +80,22 @@ def exchanged_in(
     """
     if not pairs:
         return {name: {} for name in folders}
-    methods = {
-        name: registry.parse(adapter_artifact.read_config(folder)["method"])
+    parts = {
+        name: [
+            part.name
+            for part in registry.parse(
+                adapter_artifact.read_config(folder)["method"]
+            ).parts
+            if part.name
+        ]
         for name, folder in folders.items()
     }
-    parts = {
-        name: [part.name for part in method.parts if part.name]
-        for name, method in methods.items()
-    }
+    known = sorted({part for names in parts.values() for part in names})
     for old in pairs:
-        if not any(old in names for names in parts.values()):
-            known = ", ".join(
-                sorted({x for names in parts.values() for x in names})
-            )
+        if old not in known:
             raise UserError(
                 f"--exchange_part names {old!r}, but the adapters are made of: "
-                f"{known or 'no others'}"
+                f"{', '.join(known) or 'no others'}"
             )
     return {
         name: {old: new for old, new in pairs.items() if old in names}
@@ -103,82 +103,70 @@ def exchanged_in(
     }
 
 
-FLAGS = flags.FLAGS
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """The BERT and the adapters that answer."""
 
-
-def define_adapter_flags() -> None:
-    """Defines the flags of what answers with trained adapters."""
-    string = flags.DEFINE_string
-    string(
-        "init_checkpoint",
-        None,
+    init_checkpoint: str = Topic.MODEL.setting(
+        "",
         "The pretrained BERT that the adapters were trained on, in any form "
         "that run_classifier.py takes.",
     )
-    string(
-        "bert_config_file",
-        None,
-        "JSON file of BERT's sizes; default: the one beside the model.",
+    bert_config_file: str = Topic.MODEL.setting(
+        "", "JSON file of BERT's sizes; default: the one beside the model."
     )
-    string(
-        "vocab_file",
-        None,
-        "File of the vocabulary; default: the one beside the model.",
+    vocab_file: str = Topic.MODEL.setting(
+        "", "File of the vocabulary; default: the one beside the model."
     )
-    flags.DEFINE_multi_string(
-        "adapter",
-        [],
-        "Folder of a trained adapter, or NAME=FOLDER",
+    adapter: List[str] = Topic.METHOD.setting(
+        [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
     )
-    string(
-        "library",
-        None,
+    library: str = Topic.METHOD.setting(
+        "",
         "Folder of an adapter library, where parts of compositions are looked "
         "for too.",
     )
-    flags.DEFINE_list(
-        "task", [], "Names of adapters in --library, as mrpc,rte, or all."
+    task: List[str] = Topic.METHOD.setting(
+        [], "Names of adapters in --library, as mrpc,rte, or all."
     )
-    flags.DEFINE_list(
-        "exchange_part",
+    exchange_part: List[str] = Topic.METHOD.setting(
         [],
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
     )
-    flags.DEFINE_integer(
-        "max_seq_length",
+    max_seq_length: Optional[int] = Topic.DATA.setting(
         None,
         "Longest input in tokens, the rest is cut off; default: what each "
         "adapter was trained with.",
+        Range(lambda value: value >= 3, "which is too small"),
     )
-    flags.DEFINE_integer("predict_batch_size", 32, "Rows computed at once.")
-    types = ["float32", "bfloat16"]
-    flags.DEFINE_enum(
-        "compute_dtype",
-        types[0],
-        DTYPES,
+    predict_batch_size: int = Topic.EVALUATION.setting(
+        32,
+        "Rows computed at once.",
+        Range(lambda value: value >= 1, "which is too small"),
+    )
+    compute_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
         "Type of products and activations; auto takes the faster one here.",
+        choices=DTYPES,
     )
-    flags.DEFINE_enum(
-        "adapter_dtype",
-        types[0],
-        types,
+    adapter_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
         "Type in which the adapters of several tasks are kept in memory.",
+        choices=(FLOAT32, BFLOAT16),
     )
 
 
-def check_adapter_flags() -> None:
-    """Checks the flags of what answers with trained adapters.
+def read_flags() -> Answering:
+    """The flags of what answers with trained adapters.
 
     Raises:
         UserError: one is missing, or its value is too small.
     """
-    for name in ("predict_batch_size", "max_seq_length"):
-        value = FLAGS[name].value
-        if value is not None and value < (3 if name == "max_seq_length" else 1):
-            raise UserError(f"--{name} is {value}, which is too small")
-    if not FLAGS.init_checkpoint:
+    asked = read(Answering)
+    if not asked.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "
             "adapters were trained upon"
         )
+    return asked

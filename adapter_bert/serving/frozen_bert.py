@@ -14,12 +14,10 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
-from adapter_bert.checkpoints.sources import (
-    InitCheckpoint,
-    open_init_checkpoint,
-)
+from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
+    Pretrained,
     Weights,
     check_shape,
     identify,
@@ -32,7 +30,7 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.compute_dtype import choose_dtype
-from adapter_bert.training.engines import Hardware, Prediction
+from adapter_bert.training.engines import Hardware
 
 Values = Mapping[str, tf.Tensor]
 Batch = Mapping[str, Any]
@@ -78,7 +76,7 @@ class FrozenBert:
 
     def __init__(
         self,
-        opened: InitCheckpoint,
+        opened: Pretrained,
         config: BertConfig,
         vocab_file: str = "",
         compute_dtype: str = "float32",
@@ -95,7 +93,9 @@ class FrozenBert:
         # Threads first: nothing may have run before.
         lanes = devices.use_lanes(hardware)
         compute_dtype = choose_dtype(compute_dtype)
-        self._prediction = Prediction(lanes, compute_dtype=compute_dtype)
+        self._prediction = training_step.Prediction(
+            lanes, compute_dtype=compute_dtype
+        )
         devices.choose_graph_optimizer(hardware, compute_dtype)
         self.variables = {
             name: self._read(name, self._kept_as(name))
@@ -186,13 +186,13 @@ class FrozenBert:
         value = tf.cast(self.weights.read(name), dtype)
         return tf.Variable(value, trainable=False)
 
-    def _variables_for(self, method: TuningMethod) -> Values:
+    def _variables_for(self, table: ParameterTable) -> Values:
         """BERT's variables as a method reads them.
 
         Methods that add to kernels need unrounded kernels, which are read when
         the first such method comes.
         """
-        if not task_model.changes_parameters(self.config, method):
+        if "parameter" not in table.hooks.places:
             return self.variables
         if not self._whole_kernels:
             self._whole_kernels = {
@@ -206,7 +206,7 @@ class FrozenBert:
         self, method: TuningMethod, task: Task, table: ParameterTable
     ) -> Any:
         """The function of a kind of tasks; the first call traces it."""
-        variables = self._variables_for(method)
+        variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
             "input_ids": numbers,

@@ -1,8 +1,8 @@
-"""From the heads' outputs to answers, within a graph.
+"""Chooses answers from the heads' outputs, within a graph.
 
-Every row has every field; a field that its task does not give holds "", 0 or,
-for a place, -1. Answers to questions are chosen as in `tasks/squad.py`, without
-the n-best list.
+Every row has every field; a field that the row's task lacks is "", 0 or, for a
+place, -1. Answers to questions are chosen as in `tasks/squad.py`, without the
+n-best list.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -24,10 +24,11 @@ from adapter_bert.tasks.restored import (
 )
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
 
-# Less than any sum of two logits.
+# Below any sum of two logits.
 IMPOSSIBLE = np.finfo(np.float64).min
 
 
@@ -35,13 +36,12 @@ class Spans(NamedTuple):
     """The best answer to each row.
 
     Attributes:
-        is_there: bool [N], whether there is one.
+        is_there: bool [N], whether there is a possible answer.
         first, last: int32 [N], its tokens, among all tokens.
         score: float64 [N], the sum of its start and end logit.
-        null_score: float64 [N], the score of "no answer", 0 where it does not
-            count.
-        is_given: bool [N], whether the task's threshold prefers the best
-            answer to "no answer".
+        null_score: float64 [N], the score of "no answer", 0 where that does
+            not count.
+        is_given: bool [N], whether the task prefers it to "no answer".
     """
 
     is_there: tf.Tensor
@@ -53,32 +53,28 @@ class Spans(NamedTuple):
 
 
 class SpanRules(tf.Module):
-    """Rules by which tasks choose their answers."""
+    """Rules by which each task of questions chooses its answers."""
 
-    def __init__(self, tasks: Sequence[Tuple[int, Squad]], count: int):
-        """Takes numbered tasks of questions, and the number of all tasks."""
-        longest, n_best = np.ones((2, count), np.int32)
-        negative = np.zeros(count, bool)
-        threshold = np.zeros(count, np.float64)
-        for number, task in tasks:
-            longest[number] = min(task.max_answer_length, LARGEST)
-            n_best[number] = task.n_best_size
-            negative[number] = task.version_2_with_negative
-            threshold[number] = task.null_score_diff_threshold
-        self._longest, self._n_best, self._negative, self._threshold = (
-            tf.Variable(values, trainable=False)
-            for values in (longest, n_best, negative, threshold)
-        )
+    def __init__(self, tasks: Sequence[Task]):
+        """Takes all tasks, by number."""
+        longest, n_best = np.ones((2, len(tasks)), np.int32)
+        negative = np.zeros(len(tasks), bool)
+        threshold = np.zeros(len(tasks), np.float64)
+        for number, task in enumerate(tasks):
+            if isinstance(task, Squad):
+                longest[number] = min(task.max_answer_length, LARGEST)
+                n_best[number] = task.n_best_size
+                negative[number] = task.version_2_with_negative
+                threshold[number] = task.null_score_diff_threshold
+        self._longest, self._n_best = keep(longest), keep(n_best)
+        self._negative, self._threshold = keep(negative), keep(threshold)
 
     def choose(
         self, rows: Rows, windows: Windows, outputs: Mapping[str, tf.Tensor]
     ) -> Spans:
-        """Chooses the best answer of each row; other tasks' have no meaning.
+        """The best answer of each row, meaningless for other tasks' rows.
 
-        Args:
-            rows: of texts.
-            windows: of the rows.
-            outputs: of `SpanHead.select`, [windows + 1, ...].
+        `outputs`, [windows + 1, ...], are those of `SpanHead.select`.
         """
         size = windows.size
         outputs = {name: values[:size] for name, values in outputs.items()}
@@ -117,7 +113,7 @@ class SpanRules(tf.Module):
         is_there = best > IMPOSSIBLE
 
         def of_row(values: tf.Tensor) -> tf.Tensor:
-            """The values of each row's best window; of no window, zeros."""
+            """The values of each row's best window, 0 without a window."""
             padded = tf.pad(values, [[0, 1]])
             return tf.gather(padded, tf.minimum(window, size))
 
@@ -131,7 +127,7 @@ class SpanRules(tf.Module):
         )
         negative = tf.gather(self._negative, rows.task)
         odds = null - chosen(start_logits, start) - chosen(end_logits, end)
-        # With a list of one, "no answer" leaves no place for another.
+        # In an n-best list of one, "no answer" leaves no place for another.
         is_lost = (best < null) & tf.equal(
             tf.gather(self._n_best, rows.task), 1
         )
@@ -149,7 +145,7 @@ class SpanRules(tf.Module):
 
 
 def _first(marks: tf.Tensor) -> tf.Tensor:
-    """The place of the first mark of each row, int32 [W], of bool [W, n]."""
+    """The first mark of each row, int32 [W], of bool [W, n]."""
     size = tf.shape(marks)[1]
     return tf.reduce_min(tf.where(marks, tf.range(size), size - 1), axis=1)
 
@@ -157,10 +153,9 @@ def _first(marks: tf.Tensor) -> tf.Tensor:
 def _has_most_context(
     rows: Rows, windows: Windows, places: tf.Tensor
 ) -> tf.Tensor:
-    """Whether no other window shows a token with more text around it.
+    """Whether no other window shows more text around a token, bool [W, n].
 
-    `places` int32 [W, n] are numbers of tokens in a window's part of the
-    context; the result is bool [W, n].
+    `places`, int32 [W, n], number tokens in a window's part of the context.
     """
 
     def of_row(values: tf.Tensor) -> tf.Tensor:
@@ -184,13 +179,13 @@ def _has_most_context(
             shows = (other >= 0) & (other < count)
             shows &= (place >= 0) & (place < length)
             found = score(place, length)
-            # The first of equal ones counts.
+            # The first of equal windows counts.
             is_less = (found < own) | tf.equal(found, own) & (other > number)
             most &= is_less | ~shows
             is_near |= tf.reduce_any(shows)
         return distance + 1, most, is_near
 
-    # Windows lie in order, so those that share a token are neighbours.
+    # Windows that share a token are neighbours.
     _, most, _ = tf.while_loop(
         lambda distance, most, is_near: is_near,
         compare,
@@ -202,15 +197,14 @@ def _has_most_context(
 def cut_out(
     rows: Rows, spans: Spans, contexts: tf.Tensor
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The answers' texts and places in contexts, string [N].
+    """Each answer's words with spaces between, or "", string [N]; its place.
 
-    Returns:
-        string [N], the answer's words with a space between them, or "". int32
-        [N] twice, its first character and one past its last, or -1.
+    The place is the first character and one past the last one in `contexts`,
+    string [N], or -1: int32 [N] each.
     """
 
     def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A token's value; 0 where no answer is given."""
+        """A token's value, 0 without an answer."""
         number = tf.where(spans.is_given, number, 0)
         found = tf.gather(tf.pad(values, [[0, 1]]), number)
         return tf.where(spans.is_given, found, 0)
@@ -227,7 +221,7 @@ def cut_out(
     )
 
 
-# What `Task` class gives what; the first that a task is of counts.
+# Kinds of answers by the class of the task; the first that fits counts.
 KINDS = {
     MultiLabel: MULTI_LABEL,
     TextClassification: CLASSIFICATION,
@@ -235,7 +229,7 @@ KINDS = {
     Squad: QUESTIONS,
 }
 Fields = Dict[str, tf.Tensor]
-# Of a window and of one more, each kind of head's, by name.
+# Tensors of all windows and one more, by kind of head and name.
 Outputs = Mapping[str, tf.Tensor]
 
 
@@ -243,8 +237,8 @@ class Question(NamedTuple):
     """Rows of texts and their windows.
 
     Attributes:
-        first_window: int32 [N], each row's first one.
-        head: int32 [N], the number of each row's kind of heads.
+        first_window: int32 [N], each row's first window.
+        head: int32 [N], each row's kind of heads.
         contexts: string [N], the second texts.
     """
 
@@ -268,13 +262,10 @@ def kind_of(loaded: LoadedTask) -> str:
 class GraphAnswers(tf.Module):
     """Makes the answers of all tasks."""
 
-    def __init__(self, tasks: Sequence[LoadedTask], heads: Sequence[int]):
-        """Takes tasks, by number, and the number of each one's kind of heads.
-
-        Raises:
-            UserError: as `kind_of`.
-        """
-        kinds = list(map(kind_of, tasks))
+    def __init__(
+        self, tasks: Sequence[Task], kinds: Sequence[str], heads: Sequence[int]
+    ):
+        """Takes tasks by number, and each one's kind and kind of heads."""
         self._kind = keep(np.array(kinds))
         self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
         self._heads = {
@@ -287,33 +278,27 @@ class GraphAnswers(tf.Module):
         unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
         threshold = np.ones(len(tasks))
         separators = [SEPARATOR] * len(tasks)
-        widest = 0
-        for number, loaded in enumerate(tasks):
-            task = loaded.task
+        counts = np.zeros(len(tasks), np.int32)
+        for number, task in enumerate(tasks):
             if isinstance(task, TextClassification):
                 first[number] = len(labels)
                 labels += task.labels
-                widest = max(widest, len(task.labels))
+                counts[number] = len(task.labels)
                 if isinstance(task, MultiLabel):
                     threshold[number] = task.least_probability
                     separators[number] = task.separator
             elif isinstance(task, TextRegression):
                 scale[number] = task.scale or scale[number]
                 unit[number] = (task.unit or AS_IS)[:2]
-        self._widest = widest
-        # Whatever is padding reads an empty one.
-        self._labels = keep(np.array(labels + [""] * (widest + 1)))
+        self._widest = int(counts.max())
+        # Padding reads an empty label.
+        self._labels = keep(np.array(labels + [""] * (self._widest + 1)))
         self._first_label = keep(first)
         self._scale, self._unit = keep(scale), keep(unit)
         self._threshold = keep(threshold)
         self._separator = keep(np.array(separators))
-        counts = [len(getattr(t.task, "labels", None) or ()) for t in tasks]
-        self._label_count = keep(np.array(counts, np.int32))
-        numbered = enumerate(loaded.task for loaded in tasks)
-        questions = [
-            (n, task) for n, task in numbered if isinstance(task, Squad)
-        ]
-        self._rules = SpanRules(questions, len(tasks))
+        self._label_count = keep(counts)
+        self._rules = SpanRules(tasks)
 
     def __call__(self, asked: Question, outputs: Outputs) -> Fields:
         """Answers all rows.
@@ -323,7 +308,7 @@ class GraphAnswers(tf.Module):
             outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
 
         Returns:
-            Of N rows and at most L labels: `kind`, string [N]; `label`,
+            For N rows and at most L labels: `kind`, string [N]; `label`,
             string [N], `probability`, float32 [N], `labels`, string [N, L],
             `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
             [N], `start` and `end`, int32 [N], `score` and `null_score`,
@@ -339,7 +324,7 @@ class GraphAnswers(tf.Module):
         }
 
     def _of_head(self, asked: Question, outputs: Outputs, head: int, name: str):
-        """An output of each row's first window, and which rows it is of."""
+        """An output of each row's first window, and whose rows have it."""
         values = tf.gather(outputs[f"head_{head}/{name}"], asked.first_window)
         return values, tf.equal(asked.head, head)
 
@@ -366,7 +351,7 @@ class GraphAnswers(tf.Module):
         task = asked.rows.task
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
-        # For labels that are given independently.
+        # Probabilities of independent labels.
         alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
         is_top = tf.equal(logits, top) & is_label
@@ -380,7 +365,7 @@ class GraphAnswers(tf.Module):
         labels = tf.gather(
             self._labels, tf.where(is_label, first + places, nothing)
         )
-        # The first of equal ones.
+        # The first of equal labels.
         best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
         has_sets = tf.gather(self._has_sets, task)
         label = tf.where(
@@ -405,8 +390,8 @@ class GraphAnswers(tf.Module):
     ) -> tf.Tensor:
         """Rows' labels, joined, string [N].
 
-        `labels` is string [N, L], "" at the end; `scores` float64 [N, L], each
-        label's own probability, 0 at the end.
+        `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
+        end with "" and 0.
         """
         task = asked.rows.task
         is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
@@ -414,7 +399,7 @@ class GraphAnswers(tf.Module):
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
         parts = tf.where(is_given, tf.strings.join([before, labels]), "")
         joined = tf.strings.reduce_join(parts, axis=1)
-        # But for what stands before the first label.
+        # Without the separator before the first label.
         start = tf.strings.length(separator)
         start = tf.minimum(start, tf.strings.length(joined))
         end = tf.fill(tf.shape(start), LARGEST)
@@ -457,17 +442,14 @@ class GraphAnswers(tf.Module):
                 is_given=spans.is_given & is_mine,
             )
             contexts = tf.where(is_mine, asked.contexts, "")
-            answer, start, end = cut_out(rows, spans, contexts)
             score = tf.where(spans.is_there, spans.score, 0.0)
-            found = {
-                "answer": answer,
-                "start": start,
-                "end": end,
-                "score": tf.cast(score, tf.float32),
-                "null_score": tf.cast(spans.null_score, tf.float32),
-            }
+            found = (
+                *cut_out(rows, spans, contexts),
+                tf.cast(score, tf.float32),
+                tf.cast(spans.null_score, tf.float32),
+            )
             fields = {
-                name: tf.where(is_mine, found[name], value)
-                for name, value in fields.items()
+                name: tf.where(is_mine, values, fields[name])
+                for name, values in zip(fields, found)
             }
         return fields

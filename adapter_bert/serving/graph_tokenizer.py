@@ -1,8 +1,8 @@
 """BERT's WordPiece within a graph, by TensorFlow's core operations alone.
 
-A saved model tokenizes texts without this project and without the `tokenizers`
-library. Tables hold the library's result for each single character, so both
-give the same ids. tensorflow-text folds cases in another way.
+So a saved model needs neither this project nor the library `tokenizers`.
+Tables hold that library's result for each character, hence ids are equal.
+tensorflow-text folds cases in another way.
 """
 
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
@@ -20,34 +20,34 @@ from adapter_bert.data.tokenization import (
 CODES = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 CHUNK = 2**14
-# A node and a character are one key: this many bits are the character's.
+# A node and, in the lower bits, a character are one key.
 CODE_BITS = 21
 
 
 def keep(value: np.ndarray) -> tf.Variable:
-    """A variable of numbers or, as UTF-8, of texts."""
+    """A variable of numbers or UTF-8 strings."""
     return tf.Variable(value, trainable=False)
 
 
 def places_of(marks: tf.Tensor) -> tf.Tensor:
-    """Places where bool [C] holds, int32 [places]."""
+    """Places of true values of bool [C], int32 [places]."""
     return tf.cast(tf.where(marks)[:, 0], tf.int32)
 
 
 def mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """The same marks, and these."""
+    """bool [C] with more marks at int32 [places]."""
     return tf.tensor_scatter_nd_update(
         marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
     )
 
 
 class Tree(tf.Module):
-    """Entries as trees of characters."""
+    """Tries of characters."""
 
     def __init__(
         self, entries: Iterable[Tuple[int, Sequence[int], int]], roots: int
     ):
-        """Takes entries (root from 0, characters, id) of so many roots."""
+        """Takes entries (root from 0, characters, id) and the roots' number."""
         super().__init__()
         edges: Dict[int, int] = {}
         ids = [-1] * roots
@@ -69,15 +69,15 @@ class Tree(tf.Module):
     def longest(
         self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """The longest entry from each character on.
+        """The longest entry that begins at each character.
 
         Args:
             code: int32 [C], characters.
-            end: int32 [C], one past the last character that may be used.
-            root: int32 [C], the tree whose entries are looked for.
+            end: int32 [C], one past the last usable character.
+            root: int32 [C], which trie.
 
         Returns:
-            Its length int32 [C], 0 if there is none, and its id int32 [C].
+            Lengths int32 [C], 0 without an entry, and ids int32 [C].
         """
         count = tf.size(code)
         codes = tf.cast(code, tf.int64)
@@ -126,14 +126,12 @@ class Tree(tf.Module):
 
 
 class AddedTokens(tf.Module):
-    """Tokens that become one character, whose code is behind Unicode's."""
+    """Added tokens, which become one character with a code past Unicode's."""
 
     def __init__(self, tokens: Sequence[Tuple[int, str, bool]], rest: int):
-        """Keeps the tokens.
+        """Takes (code, characters, whether a whole word is needed).
 
-        Args:
-            tokens: code, characters, and whether it must be a whole word.
-            rest: takes the place of all but a token's first character.
+        `rest` replaces all but a token's first character.
         """
         super().__init__()
         self._rest = rest
@@ -151,13 +149,13 @@ class AddedTokens(tf.Module):
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Makes one character of each token's characters.
 
-        Of overlapping tokens the first counts, of tokens with one beginning the
-        longest.
+        Of overlapping tokens the first counts, and the longest of those that
+        begin together.
 
         Args:
             codes: int32 [C], characters.
-            text: int32 [C], which text each is of.
-            stop: int32 [C], the end in its text of each one's source.
+            text: int32 [C], each character's text.
+            stop: int32 [C], the end of each one's source in its text.
 
         Returns:
             New `codes` and `stop`, int32 [C].
@@ -172,7 +170,7 @@ class AddedTokens(tf.Module):
             alone = tf.reduce_any(tf.equal(found, self._alone), axis=1)
             taken &= ~alone | self._is_alone(codes, text, places, past)
         places, past = (tf.boolean_mask(x, taken) for x in (places, past))
-        # One more from a token's second character on, one less behind it.
+        # Depth rises at a token's second character, and falls at its end.
         depth = tf.zeros([tf.size(codes) + 1], tf.int32)
         for where, change in ((places + 1, 1), (past, -1)):
             depth = tf.tensor_scatter_nd_add(
@@ -199,11 +197,10 @@ class AddedTokens(tf.Module):
         places: tf.Tensor,
         past: tf.Tensor,
     ) -> tf.Tensor:
-        """Whether no letter of the same text is right before or behind.
+        """Whether matches adjoin no letter of their text, bool [matches].
 
-        `codes` and `text` are int32 [C]; `places` and `past` int32 [matches],
-        first characters and one past the last ones. The result is bool
-        [matches].
+        `codes` and `text` are int32 [C]; `places` and `past`, int32 [matches],
+        the first characters and one past the last ones.
         """
         letters = tf.pad(
             tf.gather(self._letters, tf.minimum(codes, CODES - 1)), [[1, 1]]
@@ -219,16 +216,16 @@ class AddedTokens(tf.Module):
 
 
 def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
-    """Which matches do not overlap an earlier one that counts, bool [matches].
+    """Which matches do not overlap an earlier match that counts.
 
     All are int32 [matches]: rising beginnings, one past the ends, the texts.
     """
     count = tf.size(places)
-    # From each the next one that it leaves free; the last ones lead to none.
+    # Each match leads to the next one behind its end, or to none.
     jump = tf.concat([tf.searchsorted(places, past), [count]], axis=0)
     taken = tf.not_equal(text, tf.concat([[-1], text], axis=0)[:count])
     taken = tf.pad(taken, [[0, 1]])
-    # What is reached in 2^k steps, then in twice as many.
+    # What 2^k steps reach, then twice as many.
     _, taken = tf.while_loop(
         lambda jump, _: tf.reduce_any(jump < count),
         lambda jump, taken: (
@@ -242,13 +239,13 @@ def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
 
 
 def _letters() -> np.ndarray:
-    """Which characters are letters of a word to the library, bool [CODES]."""
+    """Which characters the library takes for letters, bool [CODES]."""
     found = np.zeros(CODES, bool)
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.add_tokens([AddedToken("=", single_word=True, normalized=False)])
     for first in range(0, CODES, CHUNK):
         codes = range(first, first + CHUNK)
-        # A token is found unless a letter is right behind.
+        # A token is found unless a letter follows.
         text = "".join(f"={' ' if c in SURROGATES else chr(c)} " for c in codes)
         encoded = tokenizer.encode(text, add_special_tokens=False)
         hits = np.zeros(len(text), bool)
@@ -259,24 +256,24 @@ def _letters() -> np.ndarray:
 
 SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
 SPACE = ord(" ")
-# What stands for bytes that are no UTF-8; it is dropped.
+# Stands for bytes that are no UTF-8, and is dropped.
 REPLACEMENT = 0xFFFD
-# A letter that nothing else becomes, and that stays as it is.
+# A letter that normalization neither changes nor makes.
 BETWEEN = ord("\u16b1")
-# Trees of the vocabulary: of a word's first piece, of later ones.
+# Tries of words' first pieces and later ones.
 FIRST, LATER = 0, 1
-# What is left of the characters of an added token but for the first one.
+# Stands for an added token's characters except the first.
 DROPPED = 0
 
 
 class GraphTokens(NamedTuple):
-    """The tokens of all texts, one after the other.
+    """The tokens of all texts, one text after the other, int32 [tokens].
 
     Attributes:
-        text: int32 [tokens], which text each is of.
-        ids: int32 [tokens], vocabulary indices.
-        first: int32 [tokens], its first character in the text.
-        end: int32 [tokens], one past its last character and its accents.
+        text: each token's text.
+        ids: vocabulary indices.
+        first: the first character in the text.
+        end: one past the last character and its accents.
     """
 
     text: tf.Tensor
@@ -289,9 +286,9 @@ class _Characters(NamedTuple):
     """Normalized characters of all texts, int32 [C] and (`begins`) bool [C].
 
     Attributes:
-        source: the place in its text of the character that it was made of.
+        source: place of the original character in its text.
         end: one past that place and the accents after it.
-        begins: whether it is the first of a word.
+        begins: whether a word begins.
     """
 
     code: tf.Tensor
@@ -302,31 +299,35 @@ class _Characters(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """Texts to tokens, as a `FullTokenizer` makes them.
+    """Cuts texts into tokens as a `FullTokenizer` does.
 
-    They differ only where marks that are no accents follow each other in an
-    order that Unicode normalizes. An added token becomes one character, whose
-    code is behind Unicode's.
+    Tokens differ only where marks that are no accents follow each other in an
+    order that Unicode normalizes.
 
     Attributes:
-        unknown_id: of words without an entry.
+        unknown_id: `[UNK]`.
     """
 
     def __init__(self, tokenizer: FullTokenizer):
-        """Makes tables of a tokenizer; takes some seconds."""
+        """Makes tables from a tokenizer, in some seconds."""
         self._lower = tokenizer.do_lower_case
         self.unknown_id = tokenizer.unknown_id
 
         values, starts = _normalized(tokenizer)
         self._joins = keep(_joins(starts))
         isolated = _isolated(tokenizer, values)
-        entries = [_entry(*item) for item in tokenizer.pieces.items()]
-        # Those that are looked for before a text is normalized, and after.
+        entries = [
+            (LATER, list(map(ord, piece[2:])), number)
+            if piece.startswith("##")
+            else (FIRST, list(map(ord, piece)), number)
+            for piece, number in tokenizer.pieces.items()
+        ]
+        # Tokens found before a text is normalized, and after.
         raw, normalized = [], []
-        for number, token, is_found in tokenizer.added:
-            if not is_found:
-                continue
-            code = CODES + len(raw) + len(normalized)
+        found = [
+            (n, token) for n, token, is_found in tokenizer.added if is_found
+        ]
+        for code, (number, token) in enumerate(found, CODES):
             entries.append((FIRST, [code], number))
             text, tokens = token.content, raw
             if token.normalized:
@@ -335,7 +336,7 @@ class GraphTokenizer(tf.Module):
         self._raw = AddedTokens(raw, DROPPED) if raw else None
         self._normal = AddedTokens(normalized, SPACE) if normalized else None
         self._entries = Tree(entries, 2)
-        codes = CODES + np.arange(len(raw) + len(normalized), dtype=np.int32)
+        codes = CODES + np.arange(len(found), dtype=np.int32)
         values = np.concatenate([values, codes])
         starts = np.concatenate([starts, starts[-1] + 1 + codes - CODES])
         isolated = np.concatenate([isolated, np.ones(len(codes), bool)])
@@ -382,7 +383,7 @@ class GraphTokenizer(tf.Module):
         row_starts = tf.cast(decoded.row_starts(), tf.int32)
         row_start = tf.gather(row_starts, text)
         source = tf.range(tf.size(codes)) - row_start
-        # A character's place ends where the next one begins that is no accent.
+        # A character ends where the next one begins that is no accent.
         stops = places_of(~tf.gather(self._joins, codes) | tf.equal(source, 0))
         stops = tf.concat([stops, [tf.size(codes)]], axis=0)
         following = tf.searchsorted(
@@ -427,7 +428,7 @@ class GraphTokenizer(tf.Module):
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Places of capital sigmas, and the small sigma for each.
 
-        A sigma is final after a cased character and before none, apart from
+        A sigma is final after a cased character and before none, not counting
         ignorable ones. Source: Unicode 15, table 3-17.
         """
         sigmas = places_of(tf.equal(codes, SIGMA))
@@ -454,18 +455,14 @@ def _chain(
     end: tf.Tensor,
     lengths: tf.Tensor,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Goes through all words, from piece to piece.
+    """Where pieces begin, bool [C], and which words are unknown, bool [words].
 
     Args:
         firsts: int32 [words], first characters.
         ends: int32 [words], one past the last ones.
         word: int32 [C], each character's word.
         end: int32 [C], the end of that word.
-        lengths: int32 [C], of the longest entry from each character on.
-
-    Returns:
-        Whether pieces begin at characters, bool [C]; whether words are
-        unknown, bool [words].
+        lengths: int32 [C], the longest entry that begins at each character.
     """
 
     def step(current, is_piece, is_unknown):
@@ -487,7 +484,7 @@ def _chain(
         lambda current, *_: tf.size(current) > 0,
         step,
         [
-            # One that is too long would take as many steps as it has pieces.
+            # A long word would take as many steps as it has pieces.
             tf.boolean_mask(firsts, ~is_too_long),
             tf.zeros_like(word, tf.bool),
             is_too_long,
@@ -501,12 +498,12 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
     """Each character's normalized characters.
 
     Returns:
-        int32, all of them, one after the other; int32 [CODES + 1], where each
-        character's begin. Characters that are words have spaces around them.
+        All of them, int32, with spaces around characters that are words; where
+        each character's begin, int32 [CODES + 1].
     """
     values: List[int] = []
     starts = np.zeros(CODES + 1, np.int32)
-    # Many at once, with a letter between them that nothing else becomes.
+    # Many at once, with a letter between them.
     for first in range(0, CODES, CHUNK):
         codes = range(first, first + CHUNK)
         letters = ["" if c in SURROGATES else chr(c) for c in codes]
@@ -524,10 +521,7 @@ def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def _joins(starts: np.ndarray) -> np.ndarray:
-    """Which characters vanish but extend the one before, bool [CODES].
-
-    `starts` is as of `_normalized`.
-    """
+    """Which characters vanish but extend the one before, bool [CODES]."""
     joins = np.diff(starts) == 0
     for code in np.flatnonzero(joins):
         joins[code] = not is_space_or_control(chr(code))
@@ -535,19 +529,19 @@ def _joins(starts: np.ndarray) -> np.ndarray:
 
 
 def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
-    """Which of the characters are words of their own, bool like `values`."""
+    """Which characters are words of their own, bool like `values`."""
     codes = np.unique(values)
     flags = np.zeros(CODES, bool)
     text = "a".join(map(chr, codes))
     for word, (first, end) in tokenizer.split(text):
-        # Every other character is one of those in question.
+        # Every second character is an `a`.
         if end - first == 1 and first % 2 == 0:
             flags[ord(word)] = True
     return flags[values]
 
 
 def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
-    """Characters that are cased, and that do not count: bool [CODES] each."""
+    """Which characters are cased, and which ignorable, bool [CODES] each."""
     cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)
     for code in range(CODES):
         letter, small = chr(code), chr(SMALL_SIGMA)
@@ -556,10 +550,3 @@ def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
         elif f"a\u03a3{letter}a".lower()[1] == small:
             ignorable[code] = True
     return cased, ignorable
-
-
-def _entry(piece: str, number: int) -> Tuple[int, List[int], int]:
-    """The tree, the characters and the id of an entry of a vocabulary."""
-    is_later = piece.startswith("##")
-    text = piece[2:] if is_later else piece
-    return (LATER if is_later else FIRST), list(map(ord, text)), number

@@ -1,9 +1,9 @@
-"""A library: trained adapters on one BERT, each a folder with a name.
+"""A library: trained adapters on one BERT, each in a named folder.
 
-`LIBRARY/<name>/` holds an adapter as a run writes it, and `library_entry.json`:
-when it was added, and how its run scored. A process that changes a library
-holds its lock, writes into a hidden folder and renames that. The next process
-deletes the hidden folders that killed processes left.
+`LIBRARY/<name>/` holds an adapter as a run writes it, and `library_entry.json`
+with its date and its run's scores. A process that changes a library holds the
+lock, writes into a hidden folder and renames that folder. The next process
+deletes what killed processes left.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ ENTRY = {
     "data?": dict,
     "data?.*": str,
 }
-# Of the evaluation of an adapter's run.
+# In `eval_results.json`.
 RESULTS = {
     "global_step": int,
     "eval_*": float,
@@ -54,15 +54,15 @@ RESULTS = {
     "dev_data?.*": str,
 }
 LOCK_FILE = ".lock"
-# Unfinished work of a process; its folder's name begins with it.
+# Beginning of the names of hidden folders with unfinished work.
 UNFINISHED = ".unfinished-"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# What stands for all adapters.
+# Stands for all adapters.
 ALL = "all"
-# Tasks whose names say nothing of the data, and ends of the names of its files.
+# Tasks whose names do not tell the data, and endings of data files.
 OWN_DATA = ("custom", TAGGING, MASKED_LM)
 DATA_ENDS = (*READERS, *FORMATS, ".txt")
-# Ends of the names of files that only Python's pickle reads.
+# Endings of pickles.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
@@ -72,14 +72,13 @@ class Entry:
 
     Attributes:
         kind: as of `adapter_bert.tasks.restored.kind_of`.
-        labels: of a classification, or the tags of tagging, in the order of
-            the logits.
-        parameters: numbers that the adapter holds.
-        bytes: of the weights' file.
-        scores: of its run's evaluation, by metric; the first is the main one.
-        data: SHA-256 of the data that was scored, by split.
-        added: when, UTC, ISO 8601.
-        base: name of the folder of its BERT.
+        labels: labels or tags, in the order of the logits.
+        parameters: number of values in the adapter.
+        bytes: size of the weights' file.
+        scores: the run's evaluation by metric, the main metric first.
+        data: SHA-256 of the scored data, by split.
+        added: date and time, UTC, ISO 8601.
+        base: name of its BERT's folder.
         base_fingerprint: SHA-256 of its BERT.
     """
 
@@ -98,14 +97,10 @@ class Entry:
 
 
 class AdapterLibrary:
-    """The adapters of a folder; several processes may change it at once."""
+    """The adapters of a folder, which several processes may change at once."""
 
     def __init__(self, path: str, create: bool = False):
-        """Opens the library of a local folder; `create` makes it if missing.
-
-        Raises:
-            UserError: it is not there, is no folder or not local.
-        """
+        """Opens a local folder, with `create` a new one; raises UserError."""
         if "://" in path:
             raise UserError(
                 f"the library {path} is not on a local disk, where alone "
@@ -121,7 +116,7 @@ class AdapterLibrary:
         self.path = path
 
     def names(self) -> List[str]:
-        """The adapters' names in order, with damaged ones, without links."""
+        """All adapters in order, damaged ones too, without links."""
         real = os.path.realpath(self.path)
         return [
             name
@@ -132,16 +127,11 @@ class AdapterLibrary:
         ]
 
     def folder(self, name: str) -> str:
-        """The folder of an adapter, to read its files.
-
-        Raises:
-            UserError: none has this name, it cannot be read, or a file in it
-                is a link.
-        """
+        """An adapter's folder; raises UserError without one or for a link."""
         folder = self._place(name)
         for file in files.names(folder):
             path = os.path.join(folder, file)
-            # None is written here, and it may lead to anything.
+            # A link may lead to anything; a library writes none.
             if os.path.islink(path):
                 raise UserError(
                     f"{path} is a link, expected a file; remove the adapter, "
@@ -150,7 +140,7 @@ class AdapterLibrary:
         return folder
 
     def _place(self, name: str) -> str:
-        """The folder of an adapter, unchecked."""
+        """The folder of an adapter, whose files are not looked at."""
         names = self.names()
         if name not in names:
             known = ", ".join(names)[:200] or "none"
@@ -161,7 +151,7 @@ class AdapterLibrary:
         return os.path.join(self.path, name)
 
     def answering(self) -> List[str]:
-        """The names of adapters that answer texts, or are damaged."""
+        """Adapters that answer texts, or are damaged."""
         found = []
         for name in self.names():
             try:
@@ -176,10 +166,10 @@ class AdapterLibrary:
         return found
 
     def entry(self, name: str) -> Entry:
-        """Describes an adapter, without reading its weights.
+        """Describes an adapter without its weights.
 
         Raises:
-            UserError: none has this name, or it is damaged.
+            UserError: none has this name, or its files are damaged.
         """
         folder = self.folder(name)
         config = adapter_artifact.read_config(folder)
@@ -203,18 +193,13 @@ class AdapterLibrary:
         )
 
     def add(self, folder: str, name: Optional[str] = None) -> str:
-        """Copies an adapter into the library.
+        """Copies an adapter, or that of a run, into the library.
 
-        Args:
-            folder: of an adapter, or of the run that trained it.
-            name: that it gets; default: `default_name`.
-
-        Returns:
-            The name.
+        The name, by default `default_name`, is returned.
 
         Raises:
             UserError: the adapter is damaged, of another BERT, in the library
-                already, or replaced meanwhile; the name is taken or is none.
+                already, or replaced meanwhile; the name is taken or invalid.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -235,7 +220,7 @@ class AdapterLibrary:
                 os.path.join(unfinished, ENTRY_FILE),
                 {"added": added, "scores": scores, "data": data},
             )
-            # The name, the checks and the scores are of what was read first.
+            # Name, checks and scores belong to the first reading.
             if adapter_artifact.read_config(folder) != artifact.config:
                 raise UserError(
                     f"{folder} was replaced while it was copied; start the "
@@ -250,11 +235,10 @@ class AdapterLibrary:
         return name
 
     def remove(self, name: str, force: bool = False) -> None:
-        """Deletes an adapter; with `force` also a part that others need.
+        """Deletes an adapter, with `force` also one that others need.
 
         Raises:
-            UserError: none has this name, it cannot be deleted, or others need
-                it.
+            UserError: none has this name, or others need it.
         """
         with self._changing() as unfinished:
             needing = ", ".join(self._needing(name))[:200]
@@ -269,17 +253,16 @@ class AdapterLibrary:
                     name,
                     needing,
                 )
-            # At once; the rest may take its time.
             self._move(self._place(name), os.path.join(unfinished, name))
 
     def _needing(self, name: str) -> List[str]:
-        """The adapters that would lack a part if another one were gone."""
+        """Adapters that would lack a part without the named one."""
         gone = set(parts.by_hash([self.path])) - set(
             parts.by_hash([self.path], without=self._place(name))
         )
         found = []
         for other in self.names():
-            # Of a damaged one nothing is known.
+            # A damaged adapter's parts are unknown.
             with contextlib.suppress(UserError):
                 config = adapter_artifact.read_config(self.folder(other))
                 needed = parts.lacking(config).values()
@@ -288,7 +271,7 @@ class AdapterLibrary:
         return found
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames; raises UserError if a name is missing, taken or none."""
+        """Renames; raises UserError for a missing, taken or invalid name."""
         check_name(new_name)
         with self._changing():
             folder = self._place(name)
@@ -297,13 +280,12 @@ class AdapterLibrary:
             self._move(folder, os.path.join(self.path, new_name))
 
     def _move(self, folder: str, new: str) -> None:
-        """Moves a folder within or into the library, and syncs the disk."""
+        """Moves a folder, and calls fsync before files may be deleted."""
         os.rename(folder, new)
-        # Before its files are deleted, if that is why.
         files.sync(self.path)
 
     def _check_new(self, name: str, artifact: Artifact) -> None:
-        """Compares an adapter that is to come with those that are there."""
+        """Refuses a taken name, another BERT, and the same adapter again."""
         names = self.names()
         self._check_free(name, names)
         config = artifact.config
@@ -311,7 +293,7 @@ class AdapterLibrary:
             try:
                 entry = adapter_artifact.read_config(self.folder(other))
             except UserError:
-                # A damaged one says nothing; `verify` reports it.
+                # `verify` reports damaged adapters.
                 continue
             base, own = entry["base"], config["base"]
             if base["fingerprint"] != own["fingerprint"]:
@@ -331,7 +313,7 @@ class AdapterLibrary:
                 )
 
     def _check_free(self, name: str, names: List[str]) -> None:
-        """Two names may not differ in capital letters alone either."""
+        """Refuses a name that equals another except for capital letters."""
         for other in names:
             if other.lower() == name.lower():
                 raise UserError(
@@ -342,7 +324,7 @@ class AdapterLibrary:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[str]:
-        """Holds the lock; gives an empty hidden folder, deleted at the end."""
+        """Holds the lock; yields an empty hidden folder, deleted at the end."""
         left = re.escape(UNFINISHED) + ".*"
         with folder_lock.hold(self.path, LOCK_FILE, True, left):
             unfinished = os.path.join(
@@ -357,11 +339,7 @@ class AdapterLibrary:
 
 
 def default_name(config: Dict[str, Any]) -> str:
-    """The name of an adapter that is given none: the task's.
-
-    Adapters of the user's own data get the name of the data's folder or file,
-    unless it is `train` or cannot be a name.
-    """
+    """The task's name, or a valid name of the user's data but `train`."""
     task = config["task"]["name"]
     name = run_record.data_name(config)
     if ending_of(name) in DATA_ENDS:
@@ -376,7 +354,7 @@ def _is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raises UserError if an adapter, and a folder, cannot have this name."""
+    """Raises UserError if no adapter's folder may have this name."""
     if not _is_name(name):
         raise UserError(
             f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
@@ -389,8 +367,7 @@ def check(folder: str) -> Artifact:
     """Reads an adapter, and compares its weights with its description.
 
     Raises:
-        UserError: a file is missing or damaged, or the weights are not those
-            of the method and the head.
+        UserError: files are damaged, or the weights do not fit the method.
     """
     artifact = adapter_artifact.read(folder)
     config, source = artifact.config, artifact.weights.source
@@ -406,7 +383,7 @@ def check(folder: str) -> Artifact:
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
     if changed <= own | set(parts):
-        # Of these only entries are there; of BERT's own there may be none.
+        # Only changed entries are stored, and of BERT's own perhaps none.
         for name in changed:
             found.pop(name + INDICES)
             found.pop(name + VALUES, None)
@@ -426,45 +403,38 @@ def check(folder: str) -> Artifact:
 
 
 def _find_artifact(folder: str) -> str:
-    """The folder of an adapter, where that of its run may be named."""
+    """The folder of an adapter, given that folder or its run's."""
     program = exchange.detect(folder)
     if program:
         raise UserError(
             f"{folder} is an adapter of {program}'s; `adapter-bert library "
             "import` takes it in"
         )
-    inner = os.path.join(folder, "adapter")
-    for place in (folder, inner):
-        if files.exists(os.path.join(place, adapter_artifact.CONFIG_FILE)):
-            _refuse_pickle(place)
-            return place
-    if not files.is_folder(folder):
+    found = parts.adapter_in(folder)
+    place = found or folder
+    if not files.is_folder(place):
         raise UserError(f"there is no folder {folder}")
-    _refuse_pickle(folder)
-    raise UserError(
-        f"{folder} holds no adapter: {adapter_artifact.CONFIG_FILE} is missing"
-    )
-
-
-def _refuse_pickle(folder: str) -> None:
-    """Refuses pickles, which run as programs when they are read."""
-    if files.exists(os.path.join(folder, adapter_artifact.WEIGHTS_FILE)):
-        return
-    for name in files.names(folder):
-        if name.endswith(PICKLES):
-            raise UserError(
-                f"{os.path.join(folder, name)} is a pickle, which can run any "
-                f"program when it is read; expected "
-                f"{adapter_artifact.WEIGHTS_FILE}"
-            )
+    names = files.listed(place)
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    if pickles and adapter_artifact.WEIGHTS_FILE not in names:
+        raise UserError(
+            f"{os.path.join(place, pickles[0])} is a pickle, which can run any "
+            f"program when it is read; expected {adapter_artifact.WEIGHTS_FILE}"
+        )
+    if not found:
+        raise UserError(
+            f"{folder} holds no adapter: {adapter_artifact.CONFIG_FILE} is "
+            "missing"
+        )
+    return found
 
 
 def _read_scores(
     folder: str, config: Dict[str, Any]
 ) -> Tuple[Dict[str, float], Dict[str, str]]:
-    """The scores of an adapter's run, and the SHA-256 of the scored data.
+    """A run's scores, and SHA-256 of the scored data; empty without a run.
 
-    Both are empty without a run's folder, or if other weights were scored.
+    Scores of other weights than the adapter's do not count.
     """
     run = os.path.dirname(os.path.abspath(folder))
     path = os.path.join(run, "eval_results.json")

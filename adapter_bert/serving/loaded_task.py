@@ -1,4 +1,4 @@
-"""A trained task in memory, and the rows that it reads."""
+"""Trained tasks in memory, and checks of the rows that they read."""
 
 import dataclasses
 import threading
@@ -22,16 +22,16 @@ from adapter_bert.tasks.restored import restore_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import parts as method_parts
 
-# A text, or the words of one that is divided already.
+# A text, or its words.
 Text = Union[str, Tuple[str, ...]]
-# The texts of a row: one, a pair, or a question's with its choices.
+# One text, a pair, or a question with its choices.
 Row = Tuple[Text, ...]
 
 
 class TaskValues:
-    """The float32 values of a task by name, as tensors or in rows of tables.
+    """A task's float32 values by name, as tensors or in rows of tables.
 
-    They are in memory once. Several threads may get and move them.
+    The values are in memory once. Threads may get and move them.
     """
 
     def __init__(self, values: Values):
@@ -41,7 +41,7 @@ class TaskValues:
 
     @property
     def is_placed(self) -> bool:
-        """Whether they are in tables."""
+        """Whether the values are in tables."""
         return self._place is not None
 
     def get(self) -> Values:
@@ -50,7 +50,7 @@ class TaskValues:
         return self._place.values() if values is None else values
 
     def place(self, kind: TaskKind, tables: MixedBert) -> Place:
-        """Moves them into tables, unless they are there."""
+        """Moves the values into tables, unless they are there."""
         with self._lock:
             if self._place is None:
                 self._place = tables.put(kind, self._values)
@@ -60,11 +60,10 @@ class TaskValues:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedTask:
-    """A trained task in memory, without anything of BERT.
+    """A trained task in memory, without BERT's own values.
 
     Attributes:
-        numbers_of_texts: that a row may have.
-        values: all that the kind's BERT lacks.
+        numbers_of_texts: the numbers of texts that a row may have.
         max_seq_length: longest input in tokens.
     """
 
@@ -77,7 +76,7 @@ class LoadedTask:
 
     @property
     def can_mix(self) -> bool:
-        """Whether its rows can be in a batch with those of other tasks."""
+        """Whether a batch may have rows of this task and of others."""
         return can_mix(self.kind.table)
 
 
@@ -91,17 +90,15 @@ def load_task(
     """Reads a trained adapter.
 
     Args:
-        bert: that it was trained on.
-        folder: of the adapter.
+        bert: the adapter's base model.
+        folder: the adapter.
         max_seq_length: longest input in tokens; None for the adapter's own.
-        library: folder of adapters, where missing parts are looked for, as
-            they are around the adapter and at their places in its training.
+        library: folder of adapters in which missing parts are looked for too.
         exchanged: adapters in the places of parts, by the parts' names.
 
     Raises:
-        UserError: the adapter or a part is missing or damaged, or was trained
-            on another BERT; BERT has fewer positions, or the task needs room
-            for more tokens.
+        UserError: the adapter or a part is missing, damaged or of another
+            BERT; BERT has fewer positions, or the task needs more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -131,7 +128,7 @@ def load_task(
         parts=part_weights,
     )
     values = {
-        # A constant alone would keep numpy's array in memory beside its own.
+        # A constant alone would keep numpy's copy in memory as well.
         p.name: tf.identity(tf.constant(first_values[p.name](), tf.float32))
         for p in kind.table.parameters
         if p.trained or p.is_added
@@ -157,7 +154,7 @@ def load_task(
         )
     return LoadedTask(
         task=task,
-        numbers_of_texts=(1, 2) if either else task.numbers_of_texts,
+        numbers_of_texts=(1, 2) if either else (len(task.columns),),
         kind=kind,
         values=TaskValues(values),
         tokenizer=tokenizer,
@@ -166,16 +163,12 @@ def load_task(
 
 
 def task_name(folder: str) -> str:
-    """An adapter's task; raises UserError if there is no adapter."""
+    """The name of an adapter's task; raises UserError without an adapter."""
     return adapter_artifact.read_config(folder)["task"]["name"]
 
 
 def as_row(texts: Any) -> Row:
-    """The texts of a row.
-
-    Raises:
-        UserError: it is no text, no tuple of texts and no list of words.
-    """
+    """A row from a text, a tuple of texts or a list of words."""
     if isinstance(texts, tuple):
         return texts
     if isinstance(texts, list):
@@ -189,12 +182,7 @@ def as_row(texts: Any) -> Row:
 
 
 def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
-    """Compares a row with what a task reads.
-
-    Raises:
-        UserError: the number of texts differs, or one is not as the task reads
-            it; the message begins with `where`.
-    """
+    """Raises UserError, beginning with `where`, for a row of another form."""
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
         columns = " and ".join(loaded.task.columns)

@@ -17,8 +17,7 @@ from adapter_bert.methods.base import changed_by
 from adapter_bert.serving import mixed_model
 from adapter_bert.serving.frozen_bert import Batch, FrozenBert, TaskKind, Values
 from adapter_bert.serving.mixed_hooks import scope_of
-from adapter_bert.serving.mixed_model import HeadKind, Layout, MixedModel
-from adapter_bert.tasks import task_model
+from adapter_bert.serving.mixed_model import MixedModel
 from adapter_bert.tasks.task_model import ParameterTable
 
 # A full table grows by this share of its rows, or by so many.
@@ -111,7 +110,7 @@ def can_mix(table: ParameterTable) -> bool:
 
     A method that acts by the hook `parameter` cannot be mixed either.
     """
-    return not table.hooks.acts_at("parameter") and all(
+    return "parameter" not in table.hooks.places and all(
         not changed_by(p.name)
         if p.is_added
         else not p.trained or len(p.shape) == 1
@@ -125,7 +124,7 @@ class _Kind:
 
     Attributes:
         scope: of the tables' names.
-        form: the method, as wide as the widest, or a `HeadKind`.
+        form: the method, as wide as the widest, or what makes heads.
         number: of the kind.
         shapes: of a task's values, by name.
         slots: rows of the tables.
@@ -233,14 +232,8 @@ class MixedBert:
         if kind.key in self._kinds:
             return self._kinds[kind.key]
         method = kind.method.widened()
-        table = task_model.list_parameters(
-            self._bert.config, method, kind.build_head
-        )
-        shapes = {
-            p.name: p.shape
-            for p in table.parameters
-            if p.is_added and p.group != "head"
-        }
+        added = method.variables(self._bert.config)
+        shapes = {name: one.shape for name, one in added.items()}
         key = str(method), tuple(shapes.items())
         number = len(self._methods)
         made = _Kind(scope_of(number), method, number, shapes)
@@ -250,10 +243,8 @@ class MixedBert:
         }
         key = kind.head_kind, tuple(shapes.items())
         number = len(self._heads)
-        form = HeadKind(kind.build_head, tuple(shapes))
-        head = self._add(
-            self._heads, key, _Kind(f"head_{number}/", form, number, shapes)
-        )
+        made = _Kind(f"head_{number}/", kind.build_head, number, shapes)
+        head = self._add(self._heads, key, made)
         self._kinds[kind.key] = method, head
         return method, head
 
@@ -293,17 +284,13 @@ class MixedBert:
 
     def model(self) -> MixedModel:
         """The model of all present kinds, with the tables' variables."""
-        methods, heads = self._methods.values(), self._heads.values()
-        layout = Layout(
-            config=self._bert.config,
-            methods=tuple(kind.form for kind in methods),
-            method_names=tuple(tuple(kind.shapes) for kind in methods),
-            heads=tuple(kind.form for kind in heads),
-            own=tuple(sorted(self._own)),
-        )
-        tables = {name: t.variable for name, t in self._tables.items()}
         return MixedModel(
-            layout, self._bert.variables, tables, self._places.variable
+            self._bert.config,
+            tuple(kind.form for kind in self._methods.values()),
+            tuple(kind.form for kind in self._heads.values()),
+            self._bert.variables,
+            {name: table.variable for name, table in self._tables.items()},
+            self._places.variable,
         )
 
     def _make_function(self) -> Any:

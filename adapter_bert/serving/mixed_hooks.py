@@ -8,13 +8,13 @@ can be mixed. Rows of one kind, which is one method, lie next to each other.
 
 import contextlib
 import dataclasses
+import functools
 from typing import (
     Any,
     Callable,
     Dict,
     Iterator,
     List,
-    Mapping,
     Optional,
     Sequence,
 )
@@ -22,8 +22,9 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, act_by_token, act_by_values
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.bert.hooks import Context, Hooks, NoHooks
+from adapter_bert.methods.base import Tensors, TuningMethod
+from adapter_bert.methods.composition import below
 
 # Under which the numbers of rows of each kind are handed on to layers.
 COUNTS = "rows_of_kinds"
@@ -44,30 +45,19 @@ class _Kind:
         number: int,
         method: TuningMethod,
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
     ):
-        self._method, self._config = method, config
         self.scope = scope_of(number)
-        self.values: Values = {}
-
-        def keep(name, shape, initializer):
-            value = create(f"{self.scope}{name}", shape, initializer)
-            if value is not None:
-                self.values[name] = value
-
-        self.example = method.build(config, keep, True)
+        self.values = below(self.scope, values)
+        # Of values of all rows, or of one.
+        self.hooks = functools.partial(method.hooks, config)
+        self.example = self.hooks(self.values)
 
     def acts_at(self, place: str, scope: str = "") -> bool:
         """Whether the method acts at the hook `place`, by values of `scope`."""
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
-        reads |= not act_by_values(self.example)
-        return reads and self.example.acts_at(place)
-
-    def hooks(self, values: Mapping[str, tf.Tensor]) -> Hooks:
-        """The method's hooks with one row's values."""
-        return self._method.build(
-            self._config, lambda name, *_: values.get(name), True
-        )
+        reads |= not self.example.by_values
+        return reads and place in self.example.places
 
 
 class MixedHooks(Hooks):
@@ -76,28 +66,24 @@ class MixedHooks(Hooks):
     def __init__(
         self,
         methods: Sequence[TuningMethod],
-        own: Sequence[str],
         config: encoder.BertConfig,
-        create: encoder.CreateVariable,
+        values: Tensors,
     ):
         """Makes the hooks of each kind.
 
         Args:
             methods: one of each kind.
-            own: names of BERT's variables whose values differ by row.
             config: of the BERT.
-            create: gives the values of a kind's rows by the name
-                `kind_<number>/<variable>`, [B_k, ...], or of a kind without
-                rows [1, ...]; those of all rows, [B, ...], by
-                `own/<variable>`; and None for those of other layers.
+            values: of a kind's rows, `kind_<number>/<variable>`, [B_k, ...],
+                or of a kind without rows [1, ...]; BERT's variables that
+                differ by row, `own/<variable>`, [B, ...].
         """
         self._kinds = [
-            _Kind(number, method, config, create)
+            _Kind(number, method, config, values)
             for number, method in enumerate(methods)
         ]
-        self.by_token = all(act_by_token(kind.example) for kind in self._kinds)
-        found = {name: create(f"own/{name}", None, None) for name in own}
-        self._own = {k: v for k, v in found.items() if v is not None}
+        self.by_token = all(kind.example.by_token for kind in self._kinds)
+        self._own = below("own/", values)
         # What `parameter` gives at the moment: of all rows, of some, of one.
         self._current: Values = self._own
 
@@ -108,6 +94,25 @@ class MixedHooks(Hooks):
         )
         return None if None in found else found
 
+    def begin(self, context):
+        """Of each kind, [B_k, ...]."""
+        masks = self._split(context.input_mask, context)
+        found = {}
+        for kind, mask in zip(self._kinds, masks):
+            rows = ... if kind.example.takes_rows else tf.newaxis
+
+            def act(hooks, context, rows=rows):
+                made = hooks.begin(context)
+                return {name: x[rows] for name, x in made.items()}
+
+            if "begin" in kind.example.places:
+                of_kind = dataclasses.replace(context, input_mask=mask)
+                made = self._act_by_rows(kind, act, of_kind, {})
+                found.update(
+                    (f"of_{kind.scope}{k}", x) for k, x in made.items()
+                )
+        return found
+
     def parameter(self, name, variable, context):
         """BERT's, or each row's own, with the rows as a first dimension."""
         own = self._current.get(name)
@@ -115,11 +120,7 @@ class MixedHooks(Hooks):
 
     def embeddings(self, hidden, context):
         """Shapes here and below as in `Hooks`."""
-
-        def act(hooks, context, hidden):
-            return hooks.embeddings(hidden, context)
-
-        return self._act("embeddings", act, context, hidden)
+        return self._act("embeddings", context, (), [hidden])
 
     def project(self, name, inputs, dense, context):
         """All rows by BERT's kernel, each by its own factors or scales."""
@@ -136,42 +137,32 @@ class MixedHooks(Hooks):
                     outputs.extend(self._split(dense(inputs), context))
             return outputs[places[0]]
 
-        def act(hooks, context, x):
-            return hooks.project(name, x, dense_of_some, context)
-
+        kernel = dataclasses.replace(dense, apply=dense_of_some)
+        if not self._acts_at("project", f"{name}/"):
+            return dense(inputs)
         return self._act(
-            "project", act, context, inputs, parts=[parts], scope=f"{name}/"
+            "project",
+            context,
+            (name,),
+            [inputs],
+            (kernel,),
+            parts=[parts],
+            scope=f"{name}/",
         )
 
     def key_value(self, layer, key, value, attention_bias, context):
         """Prefixes may be of different lengths: the others are masked."""
-
-        def act(hooks, context, *parts):
-            return hooks.key_value(layer, *parts, context)
-
-        return self._act("key_value", act, context, key, value, attention_bias)
+        tensors = [key, value, attention_bias]
+        return self._act("key_value", context, (layer,), tensors)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Each row through its own adapter."""
-
-        def act(hooks, context, x, y):
-            added = hooks.before_norm(layer, site, x, y, layer_norm, context)
-            return tf.zeros_like(y) if added is None else added
-
-        if not self._acts_at("before_norm"):
-            return None
-        return self._act("before_norm", act, context, inputs, outputs)
+        where, tensors = (layer, site), [inputs, outputs]
+        return self._act("before_norm", context, where, tensors, (layer_norm,))
 
     def after_norm(self, layer, site, hidden, context):
         """Each row through its own adapter."""
-
-        def act(hooks, context, hidden):
-            added = hooks.after_norm(layer, site, hidden, context)
-            return tf.zeros_like(hidden) if added is None else added
-
-        if not self._acts_at("after_norm"):
-            return None
-        return self._act("after_norm", act, context, hidden)
+        return self._act("after_norm", context, (layer, site), [hidden])
 
     def vocabulary(self, hidden, context):
         """Nothing: heads are computed apart from the methods' kinds.
@@ -190,9 +181,10 @@ class MixedHooks(Hooks):
     def _act(
         self,
         place: str,
-        act: Callable,
         context: Context,
-        *tensors: tf.Tensor,
+        first: Sequence[Any],
+        tensors: Sequence[tf.Tensor],
+        last: Sequence[Any] = (),
         parts: Optional[Sequence[List[tf.Tensor]]] = None,
         scope: str = "",
     ):
@@ -200,23 +192,32 @@ class MixedHooks(Hooks):
 
         Args:
             place: the name of the hook.
-            act: calls the hook of a method's hooks, a context and rows.
             context: of all rows.
-            *tensors: [B, ...], that the hook acts on.
+            first: the hook's arguments before the tensors.
+            tensors: [B, ...], that the hook acts on.
+            last: its arguments between tensors and context.
             parts: the tensors, if they are split by kind already.
             scope: of the values that the hooks read.
         """
+
+        def act(hooks, context, *tensors):
+            found = getattr(hooks, place)(*first, *tensors, *last, context)
+            return tf.zeros_like(tensors[-1]) if found is None else found
+
         if not self._acts_at(place, scope):
-            return act(Hooks(), context, *tensors)
+            return getattr(NoHooks(), place)(*first, *tensors, *last, context)
         if parts is None:
             parts = [self._split(tensor, context) for tensor in tensors]
-        masks = self._split(context.input_mask, context)
+        fields = {
+            name: self._split(value, context)
+            for name, value in rows_of(context).items()
+        }
         own = {n: self._split(v, context) for n, v in self._own.items()}
         results = []
         for number, kind in enumerate(self._kinds):
             mine = {name: value[number] for name, value in own.items()}
             context_of_kind = dataclasses.replace(
-                context, input_mask=masks[number]
+                context, **{n: value[number] for n, value in fields.items()}
             )
             if kind.acts_at(place, scope):
                 result = self._act_by_rows(
@@ -229,7 +230,7 @@ class MixedHooks(Hooks):
             else:
                 with self.reading(mine):
                     result = act(
-                        Hooks(), context_of_kind, *(p[number] for p in parts)
+                        NoHooks(), context_of_kind, *(p[number] for p in parts)
                     )
             results.append(result)
         if len(results) == 1:
@@ -256,33 +257,20 @@ class MixedHooks(Hooks):
         *tensors: tf.Tensor,
     ):
         """A kind's hook, each row by its own values."""
-        mark = f"of_{kind.scope}"
-        handed_on = {
-            name[len(mark) :]: value
-            for name, value in context.handed_on.items()
-            if name.startswith(mark)
-        }
-
-        def of_row(values, own, handed_on, mask, *row):
-            alone = dataclasses.replace(
-                context, input_mask=mask, handed_on=handed_on
-            )
-            with self.reading({name: x[0] for name, x in own.items()}):
-                outputs = act(kind.hooks(values), alone, *row)
-            return outputs, alone.handed_on
-
+        handed_on = below(f"of_{kind.scope}", context.handed_on)
         if kind.example.takes_rows:
-            alone = dataclasses.replace(context, handed_on=handed_on)
+            context = dataclasses.replace(context, handed_on=handed_on)
             with self.reading(own):
-                outputs = act(kind.hooks(kind.values), alone, *tensors)
-        else:
-            mask = context.input_mask
-            outputs, handed_on = map_rows(
-                of_row, kind.values, own, handed_on, mask, *tensors
-            )
-        for name, value in handed_on.items():
-            context.handed_on[f"{mark}{name}"] = value
-        return outputs
+                return act(kind.hooks(kind.values), context, *tensors)
+
+        def of_row(values, own, handed_on, fields, *row):
+            handed_on = {name: x[0] for name, x in handed_on.items()}
+            alone = dataclasses.replace(context, handed_on=handed_on, **fields)
+            with self.reading({name: x[0] for name, x in own.items()}):
+                return act(kind.hooks(values), alone, *row)
+
+        fields = rows_of(context)
+        return map_rows(of_row, kind.values, own, handed_on, fields, *tensors)
 
     @contextlib.contextmanager
     def reading(self, values: Values) -> Iterator[None]:
@@ -292,6 +280,15 @@ class MixedHooks(Hooks):
             yield
         finally:
             self._current = before
+
+
+def rows_of(context: Context) -> Values:
+    """The context's tensors [B, ...] of rows."""
+    fields = {
+        "input_mask": context.input_mask,
+        "layer_input": context.layer_input,
+    }
+    return {name: x for name, x in fields.items() if x is not None}
 
 
 def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:

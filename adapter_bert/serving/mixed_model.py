@@ -1,21 +1,16 @@
 """One model for rows of many tasks: BERT runs once for all rows."""
 
 import dataclasses
-from typing import Callable, Dict, List, Mapping, Optional, Tuple
+import functools
+from typing import Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    act_by_token,
-    act_by_values,
-    layer_of,
-)
-from adapter_bert.bert.shared_layers import OUTSIDE, SharedLayers
+from adapter_bert.bert.hooks import Context, NoHooks, layer_of
+from adapter_bert.bert.shared_layers import OUTSIDE, make_bert
 from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.composition import below
 from adapter_bert.serving.mixed_hooks import (
     COUNTS,
     MixedHooks,
@@ -34,69 +29,45 @@ FEATURES = dict.fromkeys(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class HeadKind:
-    """A function that makes heads of one form, and their variables' names."""
-
-    build: BuildHead
-    names: Tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """The kinds of tasks that a mixed model computes.
-
-    Attributes:
-        methods: of each kind of rows.
-        method_names: names of each method's variables.
-        own: BERT's variables of one axis for which tasks have own values.
-    """
-
-    config: BertConfig
-    methods: Tuple[TuningMethod, ...]
-    method_names: Tuple[Tuple[str, ...], ...]
-    heads: Tuple[HeadKind, ...]
-    own: Tuple[str, ...]
-
-    @property
-    def untouched_layers(self) -> Optional[int]:
-        """Number of lowest layers that no task changes; None: embeddings."""
-        names = [name for of_one in self.method_names for name in of_one]
-        names += [
-            name for name in self.own if not name.startswith("bert/pooler/")
-        ]
-        layers = [layer_of(name) for name in names]
-        examples = (
-            method.build(self.config, lambda *_: None, True)
-            for method in self.methods
-        )
-        if None in layers or not all(map(act_by_values, examples)):
-            return None
-        return min(layers, default=self.config.num_hidden_layers)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixedModel:
     """Computes rows of any tasks in one batch.
 
     Attributes:
-        layout: the kinds.
+        config: sizes of the BERT.
+        methods: one of each kind of rows.
+        heads: a function that makes heads of each form.
         bert: BERT's variables by name.
         tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
-            float32 or bfloat16, and `head_<number>/<name>` and `own/<name>`,
-            float32; the first row of `own` is BERT's.
+            float32 or bfloat16; by `head_<number>/<name>`, float32; and by
+            `own/<name>`, float32, of BERT's variables of one axis, whose first
+            row is BERT's.
         places: int32 [tasks, PLACES], where the values of a task lie.
     """
 
-    layout: Layout
+    config: BertConfig
+    methods: Tuple[TuningMethod, ...]
+    heads: Tuple[BuildHead, ...]
     bert: Mapping[str, tf.Variable]
     tables: Mapping[str, tf.Variable]
     places: tf.Variable
 
     @property
     def variables(self) -> List[tf.Variable]:
-        """All that it computes with."""
+        """All variables of the graph."""
         return [*self.bert.values(), *self.tables.values(), self.places]
+
+    @property
+    def untouched_layers(self) -> Optional[int]:
+        """Number of lowest layers that no task changes; None: embeddings."""
+        names = [n for m in self.methods for n in m.variables(self.config)]
+        own = below("own/", self.tables)
+        names += [n for n in own if not n.startswith("bert/pooler/")]
+        layers = [layer_of(name) for name in names]
+        hooks = (method.hooks(self.config, {}) for method in self.methods)
+        if None in layers or not all(one.by_values for one in hooks):
+            return None
+        return min(layers, default=self.config.num_hidden_layers)
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
@@ -113,44 +84,39 @@ class MixedModel:
             `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
             `<kind of head>/question`, int32 [B_h], the number of each.
         """
-        layout = self.layout
         asked = tf.shape(features["task"])[1]
         places = tf.gather(self.places, tf.reshape(features["task"], [-1]))
         order = tf.argsort(places[:, METHOD], stable=True)
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
         text = order // asked
-        counts = _counts(places[:, METHOD], len(layout.methods))
+        counts = _counts(places[:, METHOD], len(self.methods))
 
-        rows = tf.split(places, counts, num=len(layout.methods))
+        rows = tf.split(places, counts, num=len(self.methods))
         slots = {
             scope_of(number): _not_empty(of_kind[:, METHOD_ROW])
             for number, of_kind in enumerate(rows)
         }
         slots["own/"] = places[:, OWN_ROW]
 
-        def create(name, *_):
-            if name in self.tables:
-                scope = name.partition("/")[0] + "/"
-                value = tf.gather(self.tables[name], slots[scope])
-                return tf.cast(value, tf.float32)
-            return self.bert[name]
-
-        context.handed_on[COUNTS] = counts
-        has_pooler = any(n.startswith("bert/pooler/") for n in self.bert)
-        bert = self._make_bert(
-            create,
-            lambda create: MixedHooks(
-                layout.methods, layout.own, layout.config, create
-            ),
-            has_pooler,
+        added = {}
+        for name, table in self.tables.items():
+            scope = name.partition("/")[0] + "/"
+            if scope in slots:
+                value = tf.gather(table, slots[scope])
+                added[name] = tf.cast(value, tf.float32)
+        context = dataclasses.replace(context, handed_on={COUNTS: counts})
+        bert = make_bert(
+            self.config,
+            lambda name, *_: self.bert[name],
+            added,
+            functools.partial(MixedHooks, self.methods, self.config),
+            pooler=any(n.startswith("bert/pooler/") for n in self.bert),
         )
-        heads = [
-            kind.build(layout.config, lambda *_: None) for kind in layout.heads
-        ]
+        heads = [build(self.config, lambda *_: None) for build in self.heads]
         context = dataclasses.replace(
             context,
-            first_token=act_by_token(bert.hooks)
+            first_token=bert.hooks.by_token
             and all(head.reads_first_token for head in heads),
         )
         mask = tf.gather(features["input_mask"], text)
@@ -169,22 +135,6 @@ class MixedModel:
             bert, sequence_output, heads, context, places, numbers
         )
 
-    def _make_bert(
-        self,
-        create: encoder.CreateVariable,
-        make_hooks: Callable[[encoder.CreateVariable], Hooks],
-        pooler: bool,
-    ) -> encoder.Bert:
-        """BERT with layers that are traced once."""
-        config = self.layout.config
-
-        def make_layer(number, create):
-            return encoder.Layer(number, config, create, make_hooks(create))
-
-        layers = SharedLayers(config.num_hidden_layers, make_layer)
-        create = layers.noting(create)
-        return encoder.Bert(config, create, make_hooks(create), pooler, layers)
-
     def _untouched(self, features, context, text):
         """Layers that no task changes, computed once for each text.
 
@@ -192,11 +142,15 @@ class MixedModel:
             The rows' hidden states [B, T, D] and the layer that reads them;
             None twice if tasks change the embeddings.
         """
-        first = self.layout.untouched_layers
+        first = self.untouched_layers
         if first is None:
             return None, None
-        bert = self._make_bert(
-            lambda name, *_: self.bert[name], lambda create: Hooks(), False
+        bert = make_bert(
+            self.config,
+            lambda name, *_: self.bert[name],
+            {},
+            lambda values: NoHooks(),
+            pooler=False,
         )
         alone = dataclasses.replace(context, handed_on={})
         hidden = bert.embeddings(
@@ -214,21 +168,21 @@ class MixedModel:
         """
         found = {}
         own = {
-            name: tf.gather(self.tables[f"own/{name}"], places[:, OWN_ROW])
-            for name in self.layout.own
+            name: tf.gather(table, places[:, OWN_ROW])
+            for name, table in below("own/", self.tables).items()
             if OUTSIDE.fullmatch(name)
         }
-        for number, kind in enumerate(self.layout.heads):
+        for number, build in enumerate(self.heads):
             scope = f"head_{number}/"
             rows = tf.where(places[:, HEAD] == number)[:, 0]
             slots = _not_empty(tf.gather(places[:, HEAD_ROW], rows))
             values = {
-                name: tf.gather(self.tables[f"{scope}{name}"], slots)
-                for name in kind.names
+                name: tf.gather(table, slots)
+                for name, table in below(scope, self.tables).items()
             }
 
-            def answer(values, own, mask, sequence_output, build=kind.build):
-                head = build(self.layout.config, lambda name, *_: values[name])
+            def answer(values, own, mask, sequence_output, build=build):
+                head = build(self.config, lambda name, *_: values[name])
                 alone = dataclasses.replace(
                     context, input_mask=mask, handed_on={}
                 )

@@ -1,13 +1,10 @@
-"""Texts in, answers out, by any of the tasks that are loaded.
+"""Texts in, answers out, by any number of adapters on one BERT.
 
 from adapter_bert.serving.predictor import Predictor
 
 predictor = Predictor.load("bert_base", {"mrpc": "out/mrpc/adapter"})
 predictor("mrpc", ("He sat down.", "He took a seat."))
 # {"label": "1", "probability": 0.97, "scores": {"0": 0.03, "1": 0.97}}
-
-Rows of several tasks are computed in common batches, each through its own
-adapter.
 """
 
 import itertools
@@ -26,7 +23,8 @@ from typing import (
 )
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving.asking import Answer, Group, compute
+from adapter_bert.serving.answers import Answer
+from adapter_bert.serving.asking import Group, compute
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.loaded_task import (
     LoadedTask,
@@ -39,17 +37,18 @@ from adapter_bert.serving.loaded_task import (
 from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.serving.row_stream import CHUNK
 
-# An answer, or of several tasks each one's by its name.
+# One task's answer, or the answers of several tasks by name.
 OneOrAll = Union[Answer, Dict[str, Answer]]
 
 
 class Predictor:
     """Answers with any number of adapters on one BERT.
 
-    Several threads may call it, also while adapters are added and removed.
+    Rows of several tasks are computed in common batches. Threads may call,
+    add and remove at the same time.
 
     Attributes:
-        cut_rows: how many of the rows so far were not read whole.
+        cut_rows: number of rows so far that were truncated.
     """
 
     def __init__(
@@ -63,13 +62,11 @@ class Predictor:
         """Starts without adapters.
 
         Args:
-            bert: that all adapters were trained on.
-            batch_size: rows that are computed at once.
-            max_seq_length: longest input in tokens; default: each adapter's
-                own.
-            adapter_dtype: type in which mixed adapters are kept, `float32` or
-                `bfloat16`.
-            library: folder of adapters, for parts that are looked for.
+            bert: base model of all adapters.
+            batch_size: rows computed at once.
+            max_seq_length: longest input in tokens; default: each adapter's.
+            adapter_dtype: `float32` or `bfloat16`, of mixed adapters in memory.
+            library: folder of adapters in which missing parts are looked for.
         """
         self._bert = bert
         self._batch_size = batch_size
@@ -87,39 +84,36 @@ class Predictor:
         adapters: Union[Mapping[str, str], Iterable[str]] = (),
         **options: Any,
     ) -> "Predictor":
-        """Opens a BERT and adapters.
+        """Opens a BERT, named as for `--init_checkpoint`, and adapters.
 
-        Args:
-            bert: as `--init_checkpoint` names it.
-            adapters: folders by name, or folders alone, which get their tasks'
-                names.
-            **options: of the predictor.
+        Adapters are folders by name, or folders alone, which get their tasks'
+        names. Options are those of the constructor.
 
         Raises:
             UserError: as `FrozenBert.open` and `add`, or a name is taken twice.
         """
         predictor = cls(FrozenBert.open(bert), **options)
-        if isinstance(adapters, Mapping):
-            for name, folder in adapters.items():
-                predictor.add(folder, name)
-            return predictor
-        for folder in adapters:
-            name = task_name(folder)
-            if name in predictor.names:
-                raise UserError(
-                    f"two adapters are of the task {name}; give each a name, "
-                    "as first=FOLDER"
-                )
+        if not isinstance(adapters, Mapping):
+            folders = list(adapters)
+            names = list(map(task_name, folders))
+            for name in names:
+                if names.count(name) > 1:
+                    raise UserError(
+                        f"two adapters are of the task {name}; give each a "
+                        "name, as first=FOLDER"
+                    )
+            adapters = dict(zip(names, folders))
+        for name, folder in adapters.items():
             predictor.add(folder, name)
         return predictor
 
     @property
     def names(self) -> List[str]:
-        """The names of the tasks that are loaded."""
+        """The names of the loaded tasks."""
         return list(self._loaded)
 
     def task(self, name: str) -> LoadedTask:
-        """A task that is loaded; raises UserError if none has this name."""
+        """A loaded task; raises UserError if none has this name."""
         loaded = self._loaded.get(name)
         if loaded is None:
             known = ", ".join(self.names)[:200] or "none"
@@ -132,18 +126,15 @@ class Predictor:
         name: Optional[str] = None,
         exchanged: Optional[Mapping[str, str]] = None,
     ) -> str:
-        """Loads an adapter, or puts it in the place of one of its name.
+        """Loads an adapter, or replaces the adapter of this name.
 
         Args:
-            folder: of the adapter.
-            name: that it is asked by; default: its task's.
+            folder: the adapter.
+            name: default: the task's name, which is returned.
             exchanged: adapters in the places of parts, by the parts' names.
 
-        Returns:
-            The name.
-
         Raises:
-            UserError: as `load_task`, or its task answers nothing.
+            UserError: as `load_task`, or the task answers no texts.
         """
         loaded = load_task(
             self._bert, folder, self._max_seq_length, self._library, exchanged
@@ -155,7 +146,7 @@ class Predictor:
             )
         name = name or loaded.task.name
         with self._lock:
-            # A new dictionary: others may be reading the old one.
+            # A new dictionary: other threads may be reading the old one.
             self._loaded = {**self._loaded, name: loaded}
         return name
 
@@ -175,21 +166,17 @@ class Predictor:
         """Answers texts.
 
         Args:
-            name: of the task, or a list of names.
+            name: a task, or a list of tasks.
             texts: a row (a text, or a tuple of texts), a list of rows, or an
-                iterable of rows, which is read `CHUNK` at a time. Where words
-                are tagged, a row in a list may be a list of words.
+                iterable of rows, which is read `CHUNK` at a time. For tagging
+                a row in a list may be a list of words.
 
         Returns:
             An answer, a list, or an iterator of answers; for a list of names
-            a dictionary of answers by name in place of each. Answers have
-            `label`, `probability`, `scores` (classification); `labels`,
-            `scores` (sets of labels); `choice`, `probability`, `scores`
-            (multiple choice); `value` (regression); `answer`, `start`, `end`,
-            `score`, `null_score` (questions); or `tokens`, `tags`, `entities`.
+            a dictionary of answers by name in place of each.
 
         Raises:
-            UserError: no task has this name, or a row is not as it reads them.
+            UserError: no task has this name, or a row does not fit the task.
         """
         names = name if isinstance(name, list) else [name]
         if not names:
@@ -213,15 +200,8 @@ class Predictor:
     def ask(
         self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
     ) -> List[Answer]:
-        """Answers rows, each by a task of its own, in order.
-
-        Args:
-            questions: a task's name and a row of each, as for a call.
-
-        Raises:
-            UserError: as for a call.
-        """
-        places: Dict[Tuple[str, int], List[int]] = {}
+        """Answers (task name, row) pairs in order; rows and errors as calls."""
+        groups: Dict[Tuple[str, int], List[int]] = {}
         tasks: Dict[str, LoadedTask] = {}
         rows = []
         for number, (name, texts) in enumerate(questions):
@@ -229,66 +209,69 @@ class Predictor:
                 tasks[name] = self.task(name)
             rows.append(as_row(texts))
             check_row(rows[-1], tasks[name], f"question {number + 1}")
-            places.setdefault((name, len(rows[-1])), []).append(number)
-        groups = [
-            ({name: tasks[name]}, numbers)
-            for (name, _), numbers in places.items()
-        ]
-        found = self._answer(rows, groups)
+            groups.setdefault((name, len(rows[-1])), []).append(number)
+        found = self._answer(
+            rows,
+            [
+                ({name: tasks[name]}, numbers)
+                for (name, _), numbers in groups.items()
+            ],
+        )
         return [found[name, n] for n, (name, _) in enumerate(questions)]
 
     def answer_all(
-        self, tasks: Sequence[LoadedTask], rows: Sequence[Row]
+        self,
+        tasks: Sequence[LoadedTask],
+        rows: Sequence[Row],
+        places: Sequence[str] = (),
     ) -> List[List[Answer]]:
         """Each task's answers, in the order of the rows.
 
-        Raises:
-            UserError: a row is not as a task reads them; the message numbers
-                rows from 1.
+        `places` name the rows in messages; default: `row 1`, ... Raises
+        UserError if a row does not fit a task.
         """
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows):
             for loaded in tasks:
-                check_row(row, loaded, f"row {number}")
+                where = places[number] if places else f"row {number + 1}"
+                check_row(row, loaded, where)
         alike: Dict[Tuple, Dict[int, LoadedTask]] = {}
         for number, loaded in enumerate(tasks):
             # Tokenizers exist once for each BERT and case.
             tokenizer = id(loaded.tokenizer)
             key = loaded.task.reading, tokenizer, loaded.max_seq_length
             alike.setdefault(key, {})[number] = loaded
-        # Only where a task takes both texts and pairs are there two counts.
+        # Only a task that takes both texts and pairs has rows of two sizes.
         groups = [
             (some, [n for n, row in enumerate(rows) if len(row) == count])
             for some in alike.values()
             for count in sorted(set(map(len, rows)))
         ]
         found = self._answer(rows, groups)
-        places = range(len(rows))
         return [
-            [found[n, place] for place in places] for n in range(len(tasks))
+            [found[task, n] for n in range(len(rows))]
+            for task in range(len(tasks))
         ]
 
     def _answer(
         self,
         rows: Sequence[Row],
-        places: Sequence[Tuple[Mapping[Any, LoadedTask], Sequence[int]]],
+        asked: Sequence[Tuple[Mapping[Any, LoadedTask], Sequence[int]]],
     ) -> Dict[Tuple[Any, int], Answer]:
-        """Answers by task and row.
+        """Answers by task and row number.
 
-        Args:
-            rows: all.
-            places: groups of tasks that read alike, and numbers of rows.
+        `asked` are tasks that read alike, by any key, and their rows' numbers.
         """
         groups = [
             Group(list(tasks.values()), [rows[n] for n in numbers])
-            for tasks, numbers in places
+            for tasks, numbers in asked
         ]
         with self._lock:
             self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
         return {
-            (name, number): answer
-            for group, (tasks, numbers) in zip(groups, places)
-            for name, loaded in tasks.items()
+            (key, number): answer
+            for group, (tasks, numbers) in zip(groups, asked)
+            for key, loaded in tasks.items()
             for number, answer in zip(
                 numbers, group.answers(loaded, next(outputs))
             )

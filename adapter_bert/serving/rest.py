@@ -1,18 +1,20 @@
 """TensorFlow Serving's REST for an exported model, as an ASGI application.
 
-Source: TensorFlow Serving, "RESTful API". One thing differs: `text_b` may be
-left out, which means "". The application also serves a page, where a person
-types a text and sees every task's answer.
+Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
+out, which means "", and `:answer` has the same answers in a shorter form. The
+application also serves a page, where a person types a text and sees every
+task's answer.
 """
 
 import asyncio
 import base64
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import prometheus_client
 import tensorflow as tf
@@ -24,15 +26,16 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
 from adapter_bert.serving.exported import SIGNATURE, ExportedModel, Row, refusal
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP on a connection that is cut off when a client takes too long.
+    """HTTP that cuts off slow clients, a few of which could hold a server.
 
-    Covers requests that do not come, requests that come byte by byte, and
-    answers that are not taken. A few clients could otherwise hold a server.
+    Covers requests that do not come or come byte by byte, and answers that
+    are not taken.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
@@ -73,30 +76,7 @@ HEADERS = {
 }
 
 
-def page_routes(
-    model: ExportedModel, name: str, max_rows: int, max_body_bytes: int
-) -> List[Route]:
-    """The page's files, and `/tasks`, which the page reads."""
-    told = {
-        "name": name,
-        "version": model.version,
-        "max_rows": max_rows,
-        "max_body_bytes": max_body_bytes,
-        "tasks": list(model.tasks.values()),
-    }
-
-    async def tell_tasks(request: Request) -> Response:
-        return JSONResponse(told)
-
-    async def send_file(request: Request) -> Response:
-        file = FOLDER / FILES[request.scope["path"]]
-        return FileResponse(file, headers=HEADERS)
-
-    files = [Route(path, send_file) for path in FILES]
-    return [Route("/tasks", tell_tasks), *files]
-
-
-# The client is gone; nobody reads the answer.
+# HTTP's code for an answer that nobody reads, since the client is gone.
 GONE = 499
 
 
@@ -109,7 +89,7 @@ class Limits:
     """Limits of a server, the flags of `adapter-bert serve`.
 
     Attributes:
-        max_held_bytes: of all requests that are read or computed.
+        max_held_bytes: total of the requests being read or computed.
         timeout: seconds until a request is answered.
     """
 
@@ -121,46 +101,47 @@ class Limits:
     timeout: float
 
 
-class _Metrics:
-    """The counters of `/metrics`."""
+class RestServer:
+    """The application `app`, and what its requests share."""
 
-    def __init__(self):
-        self.registry = CollectorRegistry()
-        kept = {"registry": self.registry, "namespace": "adapter_bert"}
-        self.requests = Counter(
+    def __init__(self, model: ExportedModel, name: str, limits: Limits):
+        """Takes a model, its name for clients, and limits."""
+        self._model, self._name, self._limits = model, name, limits
+        self._held = 0
+        self._batcher: Any = None
+        self._registry = CollectorRegistry()
+        kept = {"registry": self._registry, "namespace": "adapter_bert"}
+        self._requests = Counter(
             "requests",
             "Requests for answers, by HTTP's code.",
             ["code"],
             **kept,
         )
-        self.rows = Counter("rows", "Rows answered, by task.", ["task"], **kept)
-        self.seconds = Histogram(
+        self._rows = Counter(
+            "rows", "Rows answered, by task.", ["task"], **kept
+        )
+        self._seconds = Histogram(
             "request_seconds", "From a request to its answer.", **kept
         )
         sizes = [2**n for n in range(11)]
-        self.batch_rows = Histogram(
+        self._batch_rows = Histogram(
             "batch_rows", "Rows computed at once.", buckets=sizes, **kept
         )
-        self.waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
-
-
-class RestServer:
-    """The application `app`, and what its requests share."""
-
-    def __init__(self, model: ExportedModel, name: str, limits: Limits):
-        """Takes a model, the name by which clients know it, and limits."""
-        self._model, self._name, self._limits = model, name, limits
-        self._metrics = _Metrics()
-        self._held = 0
-        self._batcher: Any = None
+        self._waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
+        routes = [
+            Route("/tasks", self._tell_tasks),
+            Route("/metrics", self._tell_metrics),
+            *(Route(path, _send_file) for path in FILES),
+        ]
         one = "/v1/models/{name}"
-        routes = page_routes(
-            model, name, limits.max_rows, limits.max_body_bytes
-        )
-        routes.append(Route("/metrics", self._tell_metrics))
         for path in (f"{one}/versions/{{version}}", one):
             routes += [
                 Route(f"{path}:predict", self._predict, methods=["POST"]),
+                Route(
+                    f"{path}:answer",
+                    functools.partial(self._predict, as_answers=True),
+                    methods=["POST"],
+                ),
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
             ]
@@ -182,16 +163,16 @@ class RestServer:
             lambda row: len(row.text) + len(row.text_b),
             self._limits.batching,
         )
-        self._metrics.waiting.set_function(lambda: self._batcher.waiting)
+        self._waiting.set_function(lambda: self._batcher.waiting)
         yield
         await self._batcher.close()
 
     def _compute(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
-        self._metrics.batch_rows.observe(len(rows))
+        self._batch_rows.observe(len(rows))
         return self._model.answers(rows)
 
     def _check_name(self, request: Request) -> None:
-        """Raises `Refused` if another model or version is asked."""
+        """Raises `Refused` for another model or version."""
         name = request.path_params["name"]
         version = request.path_params.get("version", self._model.version)
         if (name, version) != (self._name, self._model.version):
@@ -200,6 +181,18 @@ class RestServer:
                 f"no model {name[:80]!r}, version {version[:20]}; there is "
                 f"{self._name!r}, version {self._model.version}",
             )
+
+    async def _tell_tasks(self, request: Request) -> Response:
+        """All that the page needs to know."""
+        return JSONResponse(
+            {
+                "name": self._name,
+                "version": self._model.version,
+                "max_rows": self._limits.max_rows,
+                "max_body_bytes": self._limits.max_body_bytes,
+                "tasks": list(self._model.tasks.values()),
+            }
+        )
 
     async def _tell_status(self, request: Request) -> Response:
         self._check_name(request)
@@ -223,32 +216,33 @@ class RestServer:
 
     async def _tell_metrics(self, request: Request) -> Response:
         return Response(
-            prometheus_client.generate_latest(self._metrics.registry),
+            prometheus_client.generate_latest(self._registry),
             media_type=prometheus_client.CONTENT_TYPE_LATEST,
         )
 
-    async def _predict(self, request: Request) -> Response:
-        """Answers rows, or says in JSON what is wrong."""
+    async def _predict(
+        self, request: Request, as_answers: bool = False
+    ) -> Response:
+        """Computes rows, and counts."""
         began = time.monotonic()
         status = 500
         try:
             self._check_name(request)
-            response = await self._answer(request)
+            response = await self._respond(request, as_answers)
             status = response.status_code
         except Refused as refused:
             status = refused.status_code
             raise
         finally:
-            self._metrics.requests.labels(str(status)).inc()
-            self._metrics.seconds.observe(time.monotonic() - began)
+            self._requests.labels(str(status)).inc()
+            self._seconds.observe(time.monotonic() - began)
         return response
 
-    async def _answer(self, request: Request) -> Response:
-        """Reads, computes and answers within the time."""
-        held = [0]
+    async def _respond(self, request: Request, as_answers: bool) -> Response:
+        """Answers, or the signature's outputs, within the time."""
         try:
-            rows, is_columns, answers = await asyncio.wait_for(
-                self._compute_request(request, held), self._limits.timeout
+            rows, is_columns, outputs = await asyncio.wait_for(
+                self._compute_request(request), self._limits.timeout
             )
         except asyncio.TimeoutError as error:
             raise Refused(
@@ -258,57 +252,61 @@ class RestServer:
             raise Refused(429, str(error)) from error
         except tf.errors.InvalidArgumentError as error:
             raise Refused(400, refusal(error)) from error
-        finally:
-            self._held -= held[0]
         for row in rows:
-            self._metrics.rows.labels(row.task.decode()).inc()
+            self._rows.labels(row.task.decode()).inc()
+        if as_answers:
+            answers = []
+            for row, found in zip(rows, outputs):
+                name = row.task.decode()
+                answer = from_outputs(self._model.tasks[name], found)
+                answers.append({"task": name, **answer})
+            return JSONResponse({"answers": answers})
         if not is_columns:
-            return JSONResponse({"predictions": answers})
-        names = answers[0] if answers else ()
-        columns = {name: [answer[name] for answer in answers] for name in names}
+            return JSONResponse({"predictions": outputs})
+        names = outputs[0] if outputs else ()
+        columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({"outputs": columns})
 
-    async def _compute_request(self, request: Request, held: List[int]):
-        """Its rows, whether they came as columns, and the answers."""
-        body = await self._read(request, held)
-        rows, is_columns = read_rows(body, self._limits.max_rows)
-        for number, row in enumerate(rows, 1):
-            problem = self._model.problem(row) or self._excess(row)
-            if problem:
-                raise Refused(400, f"row {number}: {problem}")
-        return rows, is_columns, await self._ask(request, rows)
+    async def _compute_request(self, request: Request):
+        """A request's rows, whether they are columns, and the outputs."""
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            rows, is_columns = read_rows(body, self._limits.max_rows)
+            for number, row in enumerate(rows, 1):
+                problem = self._model.problem(row) or self._excess(row)
+                if problem:
+                    raise Refused(400, f"row {number}: {problem}")
+            return rows, is_columns, await self._ask(request, rows)
+        finally:
+            self._held -= len(body)
 
     def _excess(self, row: Row) -> Optional[str]:
-        """The text of a row that is too long, if there is one."""
+        most = self._limits.max_text_bytes
         for name in ("text", "text_b"):
-            size, most = len(getattr(row, name)), self._limits.max_text_bytes
+            size = len(getattr(row, name))
             if size > most:
                 return f"{name} has {size} bytes, of at most {most}"
         return None
 
-    async def _read(self, request: Request, held: List[int]) -> bytes:
-        """The body of a request; adds its bytes to the only entry of `held`."""
-        limits = self._limits
-        parts = []
+    async def _read(self, request: Request, body: bytearray) -> None:
+        """Appends a request's body, and counts its bytes as held."""
+        most = self._limits.max_body_bytes
         try:
             async for part in request.stream():
-                parts.append(part)
-                held[0] += len(part)
+                body += part
                 self._held += len(part)
-                if held[0] > limits.max_body_bytes:
-                    raise Refused(
-                        413, f"more than {limits.max_body_bytes} bytes"
-                    )
-                if self._held > limits.max_held_bytes:
+                if len(body) > most:
+                    raise Refused(413, f"more than {most} bytes")
+                if self._held > self._limits.max_held_bytes:
                     raise Refused(429, "too many requests are being read")
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
-        return b"".join(parts)
 
     async def _ask(
         self, request: Request, rows: Sequence[Row]
     ) -> List[Dict[str, Any]]:
-        """The answers, unless the client goes away before their turn."""
+        """The outputs, unless the client leaves before."""
         asking = asyncio.ensure_future(self._batcher.ask(rows))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
@@ -329,6 +327,10 @@ async def _until_gone(request: Request) -> None:
         pass
 
 
+async def _send_file(request: Request) -> Response:
+    return FileResponse(FOLDER / FILES[request.scope["path"]], headers=HEADERS)
+
+
 async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code
     # In seconds.
@@ -337,7 +339,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _fail(request: Request, error: Exception) -> Response:
-    """Tells the client of a defect; the log has the traceback."""
+    """Reports a defect; the log has the traceback."""
     return JSONResponse({"error": "the server has failed"}, 500)
 
 
@@ -347,12 +349,12 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
-    """The rows of a request, and whether they came as columns.
+    """The rows of a request, and whether they are columns.
 
     Args:
         body: JSON, with `instances` (a list of objects) or `inputs` (an
             object of lists).
-        max_rows: that the request may have.
+        max_rows: limit for a request.
 
     Raises:
         Refused: the body is something else; the message says where and why.
@@ -392,8 +394,7 @@ def _read_columns(columns: Any) -> List[Dict[str, Any]]:
         isinstance(values, list) for values in columns.values()
     ):
         raise Refused(400, '"inputs" is no object of lists')
-    lengths = {len(values) for values in columns.values()}
-    if len(lengths) != 1:
+    if len(set(map(len, columns.values()))) != 1:
         raise Refused(400, "the lists of inputs are not equally long")
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
@@ -408,14 +409,12 @@ def _read_row(row: Any, where: str) -> Row:
             f"{where} has an unknown {min(unknown)[:80]!r}; expected "
             f"{', '.join(Row._fields)}",
         )
-    return Row(
-        *(_read_text(row, name, f"{where}: {name}") for name in Row._fields)
-    )
+    row = {"text_b": "", **row}
+    return Row(*(_read_text(row.get(x), f"{where}: {x}") for x in Row._fields))
 
 
-def _read_text(row: Mapping[str, Any], name: str, where: str) -> bytes:
+def _read_text(value: Any, where: str) -> bytes:
     """A text, or bytes as TensorFlow Serving has them."""
-    value = row.get(name, "" if name == "text_b" else None)
     if isinstance(value, str):
         try:
             return value.encode()

@@ -1,7 +1,4 @@
-"""Rows of texts from a file or a pipe, one after the other.
-
-Only what is read ahead is in memory, however long the input is.
-"""
+"""Reads rows of texts from a file or a pipe of any length."""
 
 import csv
 import io
@@ -18,11 +15,11 @@ from adapter_bert.data.tables import READERS, Layout, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.serving.loaded_task import Row
 
-# The texts of a row, and its place for messages.
+# A row's texts, and its place for messages.
 PlacedRow = Tuple[Row, str]
-# Names of a row's texts, one alternative after the other.
+# Alternative names of a row's texts.
 Alternatives = Sequence[Sequence[str]]
-# Rows that are answered together, the short with the short.
+# Rows that are answered together, sorted by length.
 CHUNK = 1024
 
 
@@ -32,7 +29,7 @@ def file_rows(
     note_bytes: Callable[[int], None],
     takes_tokens: bool = False,
 ) -> Iterator[PlacedRow]:
-    """Rows of a file.
+    """Yields the rows of a file.
 
     A `.jsonl` file holds an object on each line, whose keys are the columns. A
     `.csv` or `.tsv` file either names all columns in its first line, or has
@@ -40,16 +37,15 @@ def file_rows(
     if the first line is one, else texts with tabs between them.
 
     Args:
-        path: of the file.
-        columns: names of a row's texts; the first alternative whose names are
-            all in the first line is taken.
-        note_bytes: takes the size of each line that was read.
+        path: the file.
+        columns: names of a row's texts; the first alternative counts whose
+            names are all in the first line.
+        note_bytes: is called with each line's size.
         takes_tokens: whether JSON may hold a list of words, which becomes a
             tuple, for a text.
 
     Raises:
-        UserError: the file cannot be read, or a row is malformed; earlier
-            rows may have been yielded.
+        UserError: the file is unreadable, or a row malformed.
     """
     ending = ending_of(path)
     newline = READERS[ending][1] if ending in READERS else "\n"
@@ -67,11 +63,7 @@ def pipe_rows(
     columns: Alternatives,
     takes_tokens: bool = False,
 ) -> Iterator[PlacedRow]:
-    """Rows of a pipe or a terminal, as of a file without an ending.
-
-    Raises:
-        UserError: as `file_rows`.
-    """
+    """Yields a pipe's rows, as `file_rows` of a file without an ending."""
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
     plain = json_lines.plain_lines(lines, "stdin")
     try:
@@ -100,7 +92,7 @@ def _rows(
     if ending not in READERS and names:
         ending = ".jsonl"
     elif ending == ".jsonl":
-        # The reader says what is wrong with it.
+        # The reader refuses the line.
         names = names or columns[0]
     elif ending in READERS:
         cells, lines = _cells(name, lines, ending)
@@ -122,12 +114,12 @@ def _rows(
 
 
 def _choose(columns: Alternatives, found: Collection[str]) -> Sequence[str]:
-    """The first alternative whose names are all found, or none."""
+    """The first alternative whose names are all found, or ()."""
     return next((names for names in columns if set(names) <= set(found)), ())
 
 
 def _keys(line: str) -> List[str]:
-    """The keys of a JSON object; none of a plain text."""
+    """The keys of a JSON object, or [] for other texts."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -160,9 +152,9 @@ def _cells(
 def _unnamed(
     name: str, lines: Iterator[str], ending: str, count: int
 ) -> Iterator[PlacedRow]:
-    """Rows of files that have the wanted columns alone, without names.
+    """Yields rows of files that have the wanted columns alone, without names.
 
-    Empty lines at the end are passed over, except where they may be texts.
+    Empty lines at the end are skipped, except where they may be texts.
     """
     if ending == ".csv":
         layout = Layout.of_texts(range(count), header=False)
@@ -185,44 +177,40 @@ def _unnamed(
 
 
 def chunks(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
-    """Rows in groups of `CHUNK`, so that equal files are grouped alike."""
+    """Yields groups of `CHUNK` rows, so that equal files are grouped alike."""
     return iter(lambda: list(itertools.islice(rows, CHUNK)), [])
 
 
 def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
-    """Rows in groups as they arrive: nobody waits for a row to come."""
+    """Yields groups of the rows that have arrived, at least one row each."""
     waiting: Any = queue.Queue(CHUNK)
-    end = object()
 
     def read() -> None:
+        end = None
         try:
             for row in rows:
                 waiting.put(row)
-            waiting.put(end)
         except BaseException as error:
-            # To be raised where somebody sees it.
-            waiting.put(error)
+            end = error
+        waiting.put(end)
 
-    # What blocks in it does not keep the program from ending.
+    # A daemon, since a blocked read may not keep the program from ending.
     threading.Thread(target=read, daemon=True).start()
     while True:
         chunk, found = [], waiting.get()
-        while found is not end and not isinstance(found, BaseException):
+        while isinstance(found, tuple):
             chunk.append(found)
-            if len(chunk) == CHUNK:
+            if len(chunk) == CHUNK or waiting.empty():
                 break
-            try:
-                found = waiting.get_nowait()
-            except queue.Empty:
-                break
+            found = waiting.get()
         if chunk:
             yield chunk
         if isinstance(found, BaseException):
             raise found
-        if found is end:
+        if found is None:
             return
 
 
 def is_piped() -> bool:
-    """Whether stdin may have to be waited for: it is no file."""
+    """Whether reading stdin may block: it is no file."""
     return not os.path.isfile(f"/dev/fd/{sys.stdin.fileno()}")

@@ -4,8 +4,7 @@
     <folder>/<version>/assets.extra/tasks.json
     <folder>/<version>/assets.extra/tf_serving_warmup_requests
 
-Source of the layout: TensorFlow's SavedModel, and TensorFlow Serving's guide
-to warm-up.
+Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 """
 
 import os
@@ -34,16 +33,16 @@ from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.text_classification import TextClassification
 
-# Held by who writes a version; servers pass over it.
+# Held while a version is written; servers ignore it.
 LOCK_FILE = ".lock"
-# What a killed export leaves.
+# Folder that a killed export leaves.
 UNFINISHED = files.NEW_FOLDER.format("[0-9]+")
 # Bytes of the graph, and more.
 GRAPH_SIZE = 2**24
-# Rows of the greatest request that warms a server up.
+# Rows of the greatest warm-up request.
 WARM_UP_ROWS = 32
-# Numbers of fields of TensorFlow Serving's messages: `PredictionLog`,
-# `PredictLog`, `PredictRequest`, `ModelSpec`, and of an entry of a map.
+# Field numbers of TensorFlow Serving's `PredictionLog`, `PredictLog`,
+# `PredictRequest` and `ModelSpec`, and of an entry of a map.
 PREDICT_LOG, REQUEST, MODEL_SPEC, REQUEST_INPUTS = 6, 1, 1, 2
 SPEC_NAME, SPEC_SIGNATURE = 1, 3
 ENTRY_KEY, ENTRY_VALUE = 1, 2
@@ -58,10 +57,10 @@ def export(
     """Writes a model as the next version in a folder.
 
     Args:
-        model: of the tasks.
-        bert: that the tasks were trained on.
+        model: of these tasks.
+        bert: base model.
         tasks: by name.
-        folder: that holds nothing but versions; is made if it is missing.
+        folder: holds only versions; made if missing.
 
     Returns:
         The version's folder, which appears when all of it is written.
@@ -75,7 +74,6 @@ def export(
         files.make_folder(folder)
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from error
-    # The next process takes the next number.
     with folder_lock.hold(folder, LOCK_FILE, True, UNFINISHED):
         version = os.path.join(folder, str(next_version(folder)))
         with files.new_folder(version) as place:
@@ -89,9 +87,8 @@ def _write(
     tasks: Mapping[str, LoadedTask],
     place: str,
 ) -> None:
-    """Writes all that a version's folder holds."""
     files.check_disk_space(place, model.size + GRAPH_SIZE)
-    # TensorFlow would list hundreds of names.
+    # TensorFlow would log hundreds of names.
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -126,11 +123,7 @@ def _write(
 
 
 def next_version(folder: str) -> int:
-    """The number of a folder's next version, from 1.
-
-    Raises:
-        UserError: the folder holds something else, or cannot be read.
-    """
+    """A folder's next version, from 1; raises UserError for other files."""
     if "://" in folder:
         raise UserError(
             f"--output_dir {folder} is no local folder; write to one, and copy "
@@ -155,9 +148,9 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
     """The description of a task in `tasks.json`.
 
     Returns:
-        `name`; `kind` of answers; `columns`, the texts' names; `texts`, how
-        many it reads; `method`; `max_seq_length` in tokens; of
-        classifications `labels`, of sets of labels `label_separator`.
+        `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
+        possible numbers of texts; `method`; `max_seq_length` in tokens;
+        `labels` of classifications; `label_separator` of sets of labels.
     """
     task = loaded.task
     found = {
@@ -176,10 +169,9 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
 
 
 def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
-    """Requests that a server computes before it answers others.
+    """Yields `PredictionLog`s that a server computes before other requests.
 
-    Yields:
-        A `PredictionLog` of one row, then one with a row of each of some tasks.
+    The first has one row, the second a row for each of some tasks.
     """
     rows = [
         ("a text", "another text" * (max(t.numbers_of_texts) > 1), name)
@@ -198,12 +190,12 @@ def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of a message: its number and kind, its length, its content."""
+    """A field of a message: number and kind, length, content."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
-    """A whole number, seven bits a byte, the lowest first."""
+    """A number with seven bits in each byte, the lowest first."""
     if value < 128:
         return bytes([value])
     return bytes([value & 127 | 128]) + _varint(value >> 7)

@@ -1,7 +1,7 @@
-"""One model with text in and answers out, of many tasks on one BERT.
+"""One model from texts to answers, for many tasks on one BERT.
 
-It has TensorFlow's own operations alone, so a saved model can be loaded where
-this project is not.
+Its graph has TensorFlow's own operations alone, so a saved model loads without
+this project.
 """
 
 from typing import Mapping
@@ -20,6 +20,7 @@ from adapter_bert.serving.graph_answers import (
     GraphAnswers,
     Outputs,
     Question,
+    kind_of,
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
 from adapter_bert.serving.loaded_task import LoadedTask
@@ -27,7 +28,7 @@ from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.serving.mixed_model import FEATURES
 from adapter_bert.serving.text_windows import Rows, Windows
 
-# Batches that may be computed at the same time.
+# Batches computed at the same time.
 PARALLEL = 2
 
 
@@ -44,9 +45,9 @@ class TextModel(tf.Module):
         """Puts all tasks into tables.
 
         Args:
-            bert: that all were trained on.
-            tasks: by the names that they are asked by, at least one.
-            batch_size: windows that are computed at once.
+            bert: base model of all tasks.
+            tasks: by name, at least one.
+            batch_size: windows computed at once.
             adapter_dtype: as of `MixedBert`.
 
         Raises:
@@ -54,6 +55,7 @@ class TextModel(tf.Module):
                 differ in the case of letters, or the model is a RoBERTa.
         """
         loaded = list(tasks.values())
+        kinds = list(map(kind_of, loaded))
         changed = [name for name, task in tasks.items() if not task.can_mix]
         if changed:
             name = changed[0]
@@ -86,14 +88,15 @@ class TextModel(tf.Module):
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
-        self._answers = GraphAnswers(loaded, [p.head for p in places])
+        heads = [p.head for p in places]
+        self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
         self._tokenizer = GraphTokenizer(tokenizer)
         self._model = mixed.model()
         self._model_variables = self._model.variables
         self._names = keep(np.array(list(tasks)))
         self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
-        self._heads = keep(np.int32([p.head for p in places]))
+        self._heads = keep(np.int32(heads))
         self.serve = tf.function(
             self._serve,
             input_signature=[
@@ -105,7 +108,7 @@ class TextModel(tf.Module):
 
     @property
     def size(self) -> int:
-        """Bytes of its variables, but for texts."""
+        """Bytes of all variables that are no strings."""
         return sum(
             v.dtype.size * int(tf.size(v))
             for v in self.variables
@@ -115,20 +118,17 @@ class TextModel(tf.Module):
     def _serve(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> Fields:
-        """Answers texts.
+        """Answers texts, as `GraphAnswers` returns them.
 
         Args:
             text: string [N], UTF-8; other bytes are left out.
             text_b: string [N], the second texts of pairs, or the contexts of
                 questions; "" for tasks that read one text.
-            task: string [N], the names of the tasks.
-
-        Returns:
-            As `GraphAnswers`.
+            task: string [N], names.
 
         Raises:
-            InvalidArgumentError: the sizes differ, a task is unknown, a task
-                that reads one text was given two, or an output is no number.
+            InvalidArgumentError: sizes differ, a task is unknown, a task that
+                reads one text has two, or an output is no number.
         """
         sizes = [tf.size(x) for x in (text, text_b, task)]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
@@ -154,7 +154,7 @@ class TextModel(tf.Module):
         return self._answers(asked, outputs)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
-        """The numbers of tasks by name, int32 [N]."""
+        """Numbers of named tasks, int32 [N]."""
         is_called = tf.equal(task[:, tf.newaxis], self._names)
         _check(
             tf.reduce_any(is_called, axis=1),
@@ -191,7 +191,7 @@ class TextModel(tf.Module):
     def _compute(self, rows: Rows, windows: Windows) -> Outputs:
         """The outputs of all windows, float32 or int32 [W + 1, ...].
 
-        Windows are sorted by length and computed some at a time.
+        Batches of windows are computed in the order of their lengths.
         """
 
         @tf.function(input_signature=[FEATURES], autograph=False)
@@ -260,9 +260,9 @@ class TextModel(tf.Module):
 def _check(
     is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
 ) -> None:
-    """Asserts bool [N]; the message quotes the first wrong row's string of [N].
+    """Asserts bool [N]; the message tells the first wrong row's number.
 
-    The message is the row's number, `before`, the string and `after`.
+    `before`, the row's string of `words`, string [N], and `after` follow.
     """
     first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
     word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)

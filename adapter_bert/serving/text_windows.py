@@ -1,6 +1,6 @@
-"""From texts to the model's rows, within a graph.
+"""Cuts texts into the model's rows, within a graph.
 
-A row of texts becomes one window, a long context several, as in
+Texts become one window, a long context several windows, as in
 `tasks/text_task.py` and `tasks/squad_data.py`.
 """
 
@@ -9,27 +9,25 @@ from typing import Dict, NamedTuple, Sequence
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.errors import UserError
 from adapter_bert.serving.graph_tokenizer import GraphTokens
 from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.tasks.squad import Squad
-from adapter_bert.tasks.text_task import TextTask
 
 # Columns of the table of readings.
 LENGTH, IS_QUESTION, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE = range(6)
 
-# What a settings file may exceed and a graph's int32 not.
+# Settings files may have greater numbers, int32 not.
 LARGEST = 2**31 - 1
 
 
 class Rows(NamedTuple):
-    """Rows of texts that were tokenized.
+    """Tokenized rows of texts.
 
     Attributes:
-        task: int32 [N], the number of the task that each is asked.
-        reading: int32 [N, 6], the columns of its task.
-        tokens: of the first texts of all rows, then of the second ones.
-        starts: int32 [2 N + 1], where each text's tokens begin.
+        task: int32 [N], task numbers.
+        reading: int32 [N, 6], each task's row of `readings`.
+        tokens: tokens of all first texts, then of all second texts.
+        starts: int32 [2 N + 1], each text's first token.
         has_b: bool [N], whether there is a second text.
     """
 
@@ -46,7 +44,7 @@ class Rows(NamedTuple):
 
     @property
     def counts(self) -> tf.Tensor:
-        """Tokens of all texts, int32 [2 N]."""
+        """Each text's number of tokens, int32 [2 N]."""
         return self.starts[1:] - self.starts[:-1]
 
 
@@ -54,16 +52,16 @@ class Windows(NamedTuple):
     """The model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Attributes:
-        row: int32 [W], rising, the row that each is of.
-        number: int32 [W], which of its row's windows it is.
-        count: int32 [N], the windows of a row.
-        a_first: int32 [W], its first text's first token, among all tokens.
-        a_length: int32 [W], tokens of it.
-        b_first, b_length: int32 [W], the same of the part of the second text.
-        context_first: int32 [W], the part's first token in that text.
-        room, step: int32 [N], a window's tokens of a context, and the distance
-            of windows.
-        length: int32 [W], tokens in all.
+        row: int32 [W], each window's row, rising.
+        number: int32 [W], its number within the row.
+        count: int32 [N], windows of each row.
+        a_first, a_length: int32 [W], the first text's first token, among all
+            tokens, and number of tokens.
+        b_first, b_length: int32 [W], the same for the part of the second text.
+        context_first: int32 [W], the part's first token in its text.
+        room, step: int32 [N], context tokens in a window, and the distance
+            between windows.
+        length: int32 [W], tokens of the window.
     """
 
     row: tf.Tensor
@@ -85,7 +83,7 @@ class Windows(NamedTuple):
 
 
 def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
-    """The columns of tasks, int32 [tasks, 6]; UserError for unknown kinds."""
+    """How tasks read their rows, int32 [tasks, 6]."""
     table = np.zeros((len(tasks), 6), np.int32)
     for row, loaded in zip(table, tasks):
         task = loaded.task
@@ -96,22 +94,18 @@ def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
             row[IS_QUESTION] = 1
             row[QUERY] = min(task.max_query_length, LARGEST)
             row[STRIDE] = min(task.doc_stride, LARGEST)
-        elif not isinstance(task, TextTask):
-            raise UserError(
-                f"the task {task.name} is of a kind that cannot be exported"
-            )
     return table
 
 
 def cut(rows: Rows) -> Windows:
-    """Makes the windows of all rows; a context without tokens has none."""
+    """The windows of all rows; none for a context without tokens."""
     count = rows.count
     a_start, b_start = rows.starts[:count], rows.starts[count:-1]
     a_count, b_count = rows.counts[:count], rows.counts[count:]
     limit, is_question, _, _, query, stride = tf.unstack(rows.reading, axis=1)
     is_question = is_question > 0
 
-    # While both texts exceed half of the room they are cut in turn, b first.
+    # Texts that both exceed half of the room are cut in turn, b first.
     both = limit - 3
     is_over = a_count + b_count > both
     a_of_pair = tf.minimum(
@@ -121,7 +115,7 @@ def cut(rows: Rows) -> Windows:
     a_length = tf.where(rows.has_b, a_length, tf.minimum(a_count, limit - 2))
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
     room = both - a_length
-    # Of a pair the second text is one window's.
+    # A pair has one window.
     step = tf.where(is_question, tf.minimum(room, stride), 1)
     further = tf.maximum(b_count - room, 0)
     windows = tf.where(
@@ -164,11 +158,11 @@ def features(
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
     Args:
-        ids: int32 [tokens], of all texts.
-        windows: all.
-        chosen: int32 [B], the numbers of windows, at least one.
-        classify_id: of `[CLS]`.
-        separate_id: of `[SEP]`.
+        ids: int32 [tokens], all texts'.
+        windows: all windows.
+        chosen: int32 [B], numbers of windows, at least one.
+        classify_id: `[CLS]`.
+        separate_id: `[SEP]`.
     """
 
     def of_chosen(values: tf.Tensor) -> tf.Tensor:
@@ -183,7 +177,7 @@ def features(
         of_chosen(windows.b_first) + place - a_end - 1,
         of_chosen(windows.a_first) + place - 1,
     )
-    # Places of no token read one that is not taken.
+    # Places outside of both texts read any token; it is replaced below.
     padded = tf.pad(ids, [[0, 1]])
     source = tf.clip_by_value(source, 0, tf.size(ids))
     found = tf.gather(padded, source)

@@ -1,8 +1,7 @@
 """Masked language modelling: BERT learns the texts of a domain or language.
 
-What is masked, and by what, is a hash of the seed, the step, the row and the
-token's place. So a training that starts again reads the very masks that an
-uninterrupted one would have read.
+Masks are a hash of the seed, the step, the row and the token's place. So a
+training that starts again reads the masks of an uninterrupted one.
 """
 
 import dataclasses
@@ -14,6 +13,7 @@ import sys
 import unicodedata
 from typing import (
     Any,
+    Callable,
     Dict,
     Iterator,
     List,
@@ -30,17 +30,17 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.data.input_pipeline import Batch, Features, token_weights
+from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.task import Head, UnansweringTask
+from adapter_bert.tasks.task import Head, Task
 
-# What a token that was chosen becomes: `[MASK]`, another token, or itself.
+# Shares of the chosen tokens that become `[MASK]` or any token; others stay.
 # Source: Devlin et al. 2019, section 3.1.
 MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
-# The id of a place that holds no masked token.
+# Fills `masked_ids` where a row has fewer masked tokens.
 NO_TOKEN = -1
-# What numbers are drawn for.
+# Purposes of random numbers.
 CHOICE, REPLACEMENT, RANDOM_TOKEN, SPAN = range(4)
 # Letters and punctuation of scripts without spaces between words: Thai, Lao,
 # Tibetan, Myanmar, Khmer, kana, Chinese characters, Yi, full and half width.
@@ -54,17 +54,17 @@ BEGINS, CONTINUES, ALWAYS_CONTINUES = range(3)
 
 
 class Pieces(NamedTuple):
-    """What masking has to know of a vocabulary.
+    """The properties of a vocabulary's entries that masking depends on.
 
     Attributes:
         mask_id: of `[MASK]`.
-        is_plain: bool [V], whether an entry is a piece of text: no special
-            token and no free entry.
+        is_plain: bool [V], whether an entry is text: neither a special token
+            nor a free entry.
         continues: int8 [V], `CONTINUES` if it continues a word, as `##s`, but
-            not one that ends in an unspaced script; `ALWAYS_CONTINUES` if it
-            begins within a letter; else `BEGINS`.
+            not a word in an unspaced script; `ALWAYS_CONTINUES` if it begins
+            within a letter; else `BEGINS`.
         is_unspaced: bool [V], whether it ends in a script without spaces.
-        plain: int32 [R], the entries that are pieces of text.
+        plain: int32 [R], the entries that are text.
     """
 
     mask_id: int
@@ -75,7 +75,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> "Pieces":
-        """Those of a tokenizer's vocabulary.
+        """Reads a tokenizer's vocabulary.
 
         Raises:
             UserError: it has no `[MASK]`.
@@ -97,14 +97,11 @@ class Pieces(NamedTuple):
         return cls(tokenizer.mask_id, is_plain, continues, is_unspaced, plain)
 
     def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
-        """Which tokens begin a word.
+        """Finds the tokens that begin a word, bool [..., T].
 
         Args:
             ids: int32 [..., T].
-            is_plain: bool [..., T], which of the tokens are pieces of text.
-
-        Returns:
-            bool [..., T].
+            is_plain: bool [..., T], whether a token is text.
         """
         follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
         follows[..., 1:] = is_plain[..., :-1]
@@ -112,7 +109,7 @@ class Pieces(NamedTuple):
         return is_plain & ~(follows & (self.continues[ids] > unspaced))
 
     def count_words(self, ids: np.ndarray) -> Tuple[int, int]:
-        """How many words tokens [T] are, and how many have several tokens."""
+        """Counts the words of tokens [T], and the words of several tokens."""
         is_plain = self.is_plain[ids]
         begins = self.begin_words(ids, is_plain)
         several = begins[:-1] & is_plain[1:] & ~begins[1:]
@@ -120,7 +117,7 @@ class Pieces(NamedTuple):
 
 
 def _continues(letters: str, is_marked: bool) -> int:
-    """A value of `Pieces.continues`, of an entry's letters and own marks."""
+    """A value of `Pieces.continues`, from an entry's letters and marks."""
     if not is_marked or not letters:
         return BEGINS
     if letters[0] == "\ufffd" or unicodedata.category(letters[0])[0] == "M":
@@ -130,11 +127,11 @@ def _continues(letters: str, is_marked: bool) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How tokens are masked.
+    """Settings of masking.
 
     Attributes:
         probability: share of a row's plain tokens that is masked, at least one
-            of them, above 0 and at most 1.
+            token, above 0 and at most 1.
         whole_words: whether all tokens of a word are masked, or none.
         seed: of all choices.
     """
@@ -155,27 +152,27 @@ class Masking:
         return math.ceil(self.probability * length)
 
 
+# A function from a purpose to random numbers, uint64 [B, T].
+Draw = Callable[[int], np.ndarray]
+
+
 @dataclasses.dataclass(frozen=True)
 class MaskedText(Features):
     """Rows whose tokens are masked anew for each training step.
 
     In prediction each row always has the same masks.
-
-    Attributes:
-        masking: how.
-        pieces: of the vocabulary.
     """
 
     masking: Masking
     pieces: Pieces
 
     def fingerprint(self):
-        """That of the rows, and of what is masked but for the seed."""
+        """SHA-256 of the rows, and of the masking but for the seed."""
         how = f"{super().fingerprint()} {self.masking.describe()}"
         return hashlib.sha256(how.encode()).hexdigest()
 
     def unlabelled(self):
-        """All: what was masked is scored, and is no label from outside."""
+        """All: masked tokens are scored, and are no labels from outside."""
         return self
 
     def added(self, length):
@@ -187,17 +184,21 @@ class MaskedText(Features):
             "masked_weights": ((), np.float32),
         }
 
-    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Masks tokens of `input_ids`, and says which.
+    def finish(self, batch, rows, step):
+        """Masks tokens of `input_ids`.
 
-        Adds `masked_positions` int32 [B, K], in rising order, and
-        `masked_ids`, int32 [B, K], what was there; 0 and `NO_TOKEN` where
-        fewer than K are masked. K is `Masking.most` of the padded length.
+        Adds `masked_positions`, int32 [B, K], in rising order, and
+        `masked_ids`, int32 [B, K], the tokens that were there; 0 and `NO_TOKEN`
+        where fewer than K are masked. K is `Masking.most` of the padded length.
         `masked_weights`, float32 [B], are the `token_weights` of masked tokens.
         """
         ids = batch["input_ids"]
-        of_batch = rows, step, self.masking, self.pieces
-        chosen = choose(ids, batch["input_mask"] > 0, *of_batch)
+
+        def drawn(purpose: int) -> np.ndarray:
+            return draw(self.masking.seed, purpose, step, rows, ids.shape[1])
+
+        is_token = batch["input_mask"] > 0
+        chosen = choose(ids, is_token, self.masking, self.pieces, drawn)
         width = self.masking.most(ids.shape[1])
         places = np.argsort(~chosen, axis=1, kind="stable")[:, :width]
         is_used = np.take_along_axis(chosen, places, axis=1)
@@ -208,31 +209,29 @@ class MaskedText(Features):
             np.int32
         )
         batch["masked_weights"] = token_weights(chosen)
-        batch["input_ids"] = replace(ids, chosen, *of_batch)
+        batch["input_ids"] = replace(ids, chosen, self.pieces, drawn)
 
 
 def choose(
     ids: np.ndarray,
     is_token: np.ndarray,
-    rows: np.ndarray,
-    step: Optional[int],
     masking: Masking,
     pieces: Pieces,
+    drawn: Draw,
 ) -> np.ndarray:
     """Chooses the tokens of a batch that are to be predicted.
 
     The share of the plain tokens, rounded, and at least one. Whole words are
-    taken in an order that is drawn, each that still fits into that number. A
-    word that has more tokens than that is cut into spans of that many, from a
-    place that is drawn. Of the last span that is taken, only what fits is.
+    taken in random order, if they still fit into that number. A longer word is
+    cut into spans of that many tokens, from a random place. The last span that
+    is taken is cut to fit.
 
     Args:
         ids: int32 [B, T].
-        is_token: bool [B, T], whether there is a token and no padding.
-        rows: int64 [B], numbers of the rows.
-        step: of the training, from 0; None in prediction.
-        masking: how.
+        is_token: bool [B, T], false for padding.
+        masking: the settings.
         pieces: of the vocabulary.
+        drawn: random numbers.
 
     Returns:
         bool [B, T].
@@ -254,16 +253,13 @@ def choose(
         is_span = is_plain & (sizes > wanted[:, np.newaxis])
     if is_span.any():
         most = np.maximum(wanted, 1)[:, np.newaxis].astype(np.uint64)
-        shift = draw(masking.seed, SPAN, step, rows, ids.shape[1]) % most
-        shift = np.take_along_axis(shift, first, axis=1)
+        shift = np.take_along_axis(drawn(SPAN) % most, first, axis=1)
         place = (places - first).astype(np.uint64)
         begins = begins | is_span & ((place + shift) % most == 0)
     first, sizes = _measure(begins, is_plain)
-    # Words in the order of what is drawn for their first tokens. Places where
-    # none begins come last.
-    drawn = draw(masking.seed, CHOICE, step, rows, ids.shape[1])
-    drawn = np.where(begins, drawn, np.iinfo(np.uint64).max)
-    order = np.argsort(drawn, axis=1, kind="stable")
+    # Words in the order of their first tokens' numbers; other places last.
+    numbers = np.where(begins, drawn(CHOICE), np.iinfo(np.uint64).max)
+    order = np.argsort(numbers, axis=1, kind="stable")
     taken = _take_words(order, begins.sum(axis=1), sizes, is_span, wanted)
     taken = np.take_along_axis(taken, first, axis=1)
     return is_plain & (places - first < taken)
@@ -272,15 +268,15 @@ def choose(
 def _measure(
     begins: np.ndarray, is_plain: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Where words are.
+    """Measures words.
 
     Args:
         begins: bool [B, T], whether a token begins a word.
-        is_plain: bool [B, T], whether it is of one.
+        is_plain: bool [B, T], whether a token is part of a word.
 
     Returns:
-        The place where each token's word begins, int64 [B, T]; the tokens of
-        the word that begins at a place, int64 [B, T].
+        int64 [B, T], the first place of each token's word; int64 [B, T], the
+        number of tokens of the word that begins at a place.
     """
     places = np.where(begins, np.arange(begins.shape[1]), 0)
     first = np.maximum.accumulate(places, axis=1)
@@ -297,14 +293,14 @@ def _take_words(
     is_span: np.ndarray,
     wanted: np.ndarray,
 ) -> np.ndarray:
-    """Takes each word that still fits, and of a span what fits.
+    """Takes each word that still fits, and as much of a span as fits.
 
     Args:
-        order: int64 [B, T], where a row's words begin, as they are tried.
-        counts: int64 [B], how many words a row has.
+        order: int64 [B, T], the first places of words, as they are tried.
+        counts: int64 [B], number of words.
         sizes: int64 [B, T], tokens of the word that begins at a place.
-        is_span: bool [B, T], whether that is a part of a word.
-        wanted: int64 [B], how many tokens of a row may be taken.
+        is_span: bool [B, T], whether that word is a span of a longer one.
+        wanted: int64 [B], number of tokens to take.
 
     Returns:
         int64 [B, T], tokens that are taken of the word that begins at a place.
@@ -326,27 +322,24 @@ def _take_words(
 
 
 def replace(
-    ids: np.ndarray,
-    chosen: np.ndarray,
-    rows: np.ndarray,
-    step: Optional[int],
-    masking: Masking,
-    pieces: Pieces,
+    ids: np.ndarray, chosen: np.ndarray, pieces: Pieces, drawn: Draw
 ) -> np.ndarray:
     """Replaces chosen tokens: 80% by `[MASK]`, 10% by any plain token.
 
     Args:
-        ids: int32 [B, T]. Other arguments are those of `choose`.
+        ids: int32 [B, T].
         chosen: bool [B, T], as of `choose`.
+        pieces: of the vocabulary.
+        drawn: random numbers.
 
     Returns:
         int32 [B, T].
     """
-    length = ids.shape[1]
-    share = draw(masking.seed, REPLACEMENT, step, rows, length) / 2.0**64
-    number = draw(masking.seed, RANDOM_TOKEN, step, rows, length)
-    any_token = pieces.plain[number % np.uint64(len(pieces.plain))]
-    other = np.where(share < MASKED_SHARE, pieces.mask_id, any_token)
+    share = drawn(REPLACEMENT) / 2.0**64
+    numbers = drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))
+    other = np.where(
+        share < MASKED_SHARE, pieces.mask_id, pieces.plain[numbers]
+    )
     is_replaced = chosen & (share < MASKED_SHARE + RANDOM_SHARE)
     return np.where(is_replaced, other, ids).astype(np.int32)
 
@@ -356,17 +349,17 @@ def draw(
 ) -> np.ndarray:
     """Random numbers of a batch's tokens, uint64 [B, length].
 
-    Each is a hash of all that it depends on, whichever others are drawn.
+    Each number is a hash of the arguments, of its row and its place alone.
 
     Args:
         seed: not negative.
-        purpose: what the number is for.
+        purpose: as `CHOICE`.
         step: of the training, from 0; None in prediction.
-        rows: int64 [B].
+        rows: int64 [B], numbers of the rows.
         length: places of a row.
 
     Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
-    applied to each of the parts in turn.
+    applied to each part in turn.
     """
     mixed = np.zeros((1, 1), np.uint64)
     for part in (
@@ -390,17 +383,15 @@ def draw(
 
 NAME = "masked_lm"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
-# Share of the words that have several tokens, below which it makes hardly any
-# difference that words are masked whole.
+# Least share of words of several tokens for `--whole_word_masking` to matter.
 SEVERAL = 0.01
 
 
 class MaskedLMHead(Head):
     """The pretrained head: a logit of each word piece for masked tokens.
 
-    Parameters: D^2 + 3 D + V, beside the word embeddings, which are BERT's
-    own. Source: google-research/bert, `run_pretraining.py`,
-    `get_masked_lm_output`.
+    Parameters: D^2 + 3 D + V; the word embeddings are BERT's own. Source:
+    google-research/bert, `run_pretraining.py`, `get_masked_lm_output`.
     """
 
     needs_pooler = False
@@ -431,7 +422,7 @@ class MaskedLMHead(Head):
         hidden = self.activation(self.dense(read, context))
         hidden = self.layer_norm(hidden, context)
         hidden = bert.hooks.vocabulary(hidden, context)
-        # As BERT reads them: a method may have changed them.
+        # A method may have changed the embeddings.
         words = bert.hooks.parameter(
             WORD_EMBEDDINGS, bert.embeddings.word, context
         )
@@ -442,13 +433,13 @@ class MaskedLMHead(Head):
         }
 
     def select(self, predictions):
-        """What is scored, instead of a logit of every word piece.
+        """Reduces the logits to the scores of masked tokens.
 
         Returns:
             `log_probabilities`, float32 [B, K], of the right tokens, in nats;
-            `is_right`, int32 [B, K], 1 where the likeliest one is right;
-            `is_masked`, int32 [B, K], 1 where there is a masked token. All are
-            0 where there is none.
+            `is_right`, int32 [B, K], 1 where the likeliest token is right;
+            `is_masked`, int32 [B, K], 1 where a token is masked. All are 0
+            where no token is.
         """
         logits, ids = predictions["logits"], predictions["masked_ids"]
         likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -461,8 +452,8 @@ class MaskedLMHead(Head):
     def loss(self, predictions, features):
         """Cross entropy in nats of each row's masked tokens, float32 [B].
 
-        Their sum, weighted so that the mean over the rows of a batch is that
-        over all of its masked tokens (`MaskedText.finish`).
+        A sum, weighted so that the mean over a batch's rows is the mean over
+        its masked tokens (`MaskedText.finish`).
         """
         losses = _losses(predictions["logits"], features["masked_ids"])
         return tf.reduce_sum(losses, axis=1) * features["masked_weights"]
@@ -478,12 +469,7 @@ def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """The lines of a text file that hold text, which stay in the file.
-
-    Attributes:
-        path: of the file.
-        count: of such lines, the first ones of the file.
-    """
+    """The first `count` lines of a file that hold text, read when needed."""
 
     path: str
     count: int
@@ -497,7 +483,7 @@ class Lines:
         return cls(path, count)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of lines."""
         return self.count
 
     def __iter__(self) -> Iterator[str]:
@@ -512,17 +498,17 @@ def _lines(path: str) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLM(UnansweringTask[Lines]):
+class MaskedLM(Task[Lines]):
     """Masked language modelling on raw text, a row for each line.
 
     Empty lines are passed over. A line that is too long makes several rows of
-    nearly equal length. A row never holds text of two lines, so that it makes
-    no difference where a document ends.
+    nearly equal length. A row never holds text of two lines, so ends of
+    documents need no mark.
 
     Attributes:
         train_file: the text to train on; "" for none.
         eval_file: the text to evaluate on; "" for none.
-        masking: what is masked.
+        masking: the settings of masking.
     """
 
     train_file: str = ""
@@ -530,21 +516,17 @@ class MaskedLM(UnansweringTask[Lines]):
     masking: Masking = Masking()
 
     test_splits = ()
+    answers_texts = False
     rows_are_fixed = False
 
     def describe(self):
-        """What is masked, but for the seed."""
+        """The masking, but for the seed."""
         return self.masking.describe()
 
     def restore(self, description, source):
         """This task, if the trained head is one of masked tokens."""
         self.check_name(description, source)
         return self
-
-    @property
-    def reading(self):
-        """All alike."""
-        return "lines"
 
     @property
     def score_names(self):
@@ -554,11 +536,6 @@ class MaskedLM(UnansweringTask[Lines]):
     def first(self, rows, count):
         """The first lines."""
         return Lines(rows.path, min(count, rows.count))
-
-    @property
-    def named_train_file(self):
-        """`train_file`."""
-        return self.train_file
 
     def read(self, data_dir, splits):
         """Counts the lines of `train_file` and `eval_file`."""
@@ -617,10 +594,9 @@ class MaskedLM(UnansweringTask[Lines]):
         features: Features,
         predictions: Mapping[str, np.ndarray],
     ) -> Dict[str, float]:
-        """Perplexity, share of right tokens, mean cross entropy in nats.
+        """Perplexity, accuracy, mean cross entropy in nats, of masked tokens.
 
-        Each over all masked tokens alike. Perplexity is `exp(loss)`, or the
-        greatest float where that is beyond it.
+        Perplexity is `exp(loss)`, at most the greatest float.
         """
         is_masked = predictions["is_masked"] > 0
         losses = -predictions["log_probabilities"][is_masked]
@@ -636,7 +612,7 @@ class MaskedLM(UnansweringTask[Lines]):
 def _make_rows(
     lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
 ) -> Iterator[Tuple[List[int], List[int]]]:
-    """Tokens and segments of each row in which something can be masked."""
+    """Tokens and segments of each row that holds a plain token."""
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())
     for tokens in in_chunks(tokenizer.encode_ids, lines):
@@ -646,7 +622,7 @@ def _make_rows(
 
 
 def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
-    """As few parts of at most `room` tokens as hold all, of like length."""
+    """Cuts tokens into the fewest parts of at most `room`, of like length."""
     parts = -(-len(tokens) // room)
     for number in range(parts):
         first, last = (len(tokens) * n // parts for n in (number, number + 1))
@@ -660,17 +636,10 @@ def masked_lm_task(
     whole_word_masking: bool = False,
     seed: int = 1,
 ) -> MaskedLM:
-    """Masked language modelling on text files.
-
-    Args:
-        train_file: the text to train on; "" for none.
-        eval_file: the text to evaluate on; "" for none.
-        mlm_probability: share of the tokens that is masked.
-        whole_word_masking: whether a word's tokens are masked together.
-        seed: of what is masked.
+    """Masked language modelling on text files; arguments are the flags'.
 
     Raises:
-        UserError: the share is none.
+        UserError: the probability is not above 0 and at most 1.
     """
     if not 0 < mlm_probability <= 1:
         raise UserError(

@@ -1,10 +1,9 @@
 """Scores from predictions: plain functions of numpy arrays.
 
-Each of `METRICS` takes (labels, predictions), both [N], and returns a float
-under the name that tasks and result files use. Each of `LABEL_SET_METRICS`
-takes both as bool [N, C]: which labels a row has. Those of question answering
-are in `tasks/squad.py`. SciPy and scikit-learn are loaded by those who
-need them: that takes as long as several steps of training.
+A function of `METRICS` takes (labels, predictions), both [N], and returns a
+float. A function of `LABEL_SET_METRICS` takes the labels of each row, both as
+bool [N, C]. Functions load SciPy and scikit-learn when they are called, since
+loading takes as long as several steps of training.
 """
 
 from typing import Callable, Dict, Tuple
@@ -36,7 +35,7 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _is_constant(*arrays: np.ndarray) -> bool:
-    """Whether an array has one value alone, and no correlation is defined."""
+    """Whether an array has one value, so that no correlation is defined."""
     return any(len(np.unique(values)) < 2 for values in arrays)
 
 
@@ -86,11 +85,11 @@ def label_scores(
     """Precision, recall and F1 of each label; 0 where they are undefined.
 
     Args:
-        labels: bool [N, C], which labels a row has.
+        labels: bool [N, C], the labels of each row.
         predictions: bool [N, C].
 
     Returns:
-        float64 [C], 0 to 1, each of the three.
+        Three arrays, float64 [C], 0 to 1.
     """
     right = np.sum(labels & predictions, axis=0)
     wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
@@ -108,15 +107,15 @@ def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def label_macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean of each label's F1, 0 to 1, as scikit-learn has it.
+    """Mean of all labels' F1, 0 to 1, as in scikit-learn.
 
-    Over all labels; a label without rows that nothing was given counts as 0.
+    The F1 of a label that no row has or is given is 0.
     """
     return float(label_scores(labels, predictions)[2].mean())
 
 
 def subset_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Share of rows all of whose labels are right, 0 to 1."""
+    """Share of rows with exactly the right labels, 0 to 1."""
     return float(np.mean(np.all(labels == predictions, axis=1)))
 
 
@@ -128,14 +127,11 @@ LABEL_SET_METRICS: Dict[str, Metric] = {
 
 
 def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Negative log probability of each label's presence or absence, in nats.
+    """Losses of each label's presence or absence in nats, float64 [N, C].
 
     Args:
         logits: float32 [N, C].
         labels: bool [N, C].
-
-    Returns:
-        float64 [N, C].
     """
     logits = logits.astype(np.float64)
     return np.logaddexp(0, np.where(labels, -logits, logits))
@@ -143,20 +139,17 @@ def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Probabilities, float64 [N, C], of float32 logits [N, C]."""
-    # Of great negative logits the right limit, 0.
+    # Large negative logits overflow to the right limit, 0.
     with np.errstate(over="ignore"):
         return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Negative log probability of the right class, in nats.
+    """Negative log probabilities of the right classes in nats, float64 [N].
 
     Args:
         logits: float32 [N, C].
         labels: int [N], below C.
-
-    Returns:
-        float64 [N].
     """
     return -log_softmax(logits)[np.arange(len(labels)), labels]
 

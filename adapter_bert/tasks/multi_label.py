@@ -1,8 +1,7 @@
 """Classification where a text, or a pair of texts, has any number of labels."""
 
-import collections
 import dataclasses
-from typing import Optional
+from typing import Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +15,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
+from adapter_bert.tasks.metrics import LABEL_SET_METRICS
 from adapter_bert.tasks.task import results_path
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
@@ -27,14 +27,13 @@ THRESHOLD = 0.5
 
 
 class MultiLabelHead(ClassificationHead):
-    """A classifier's head, each of whose logits says yes or no by itself."""
+    """A classifier's head with a sigmoid for each label."""
 
     def loss(self, predictions, features):
         """Mean of the C labels' binary cross entropies in nats, float32 [B].
 
-        The mean and not the sum: so a loss, and with it the learning rate that
-        suits, is about the same for few labels as for many. Source: PyTorch's
-        `BCEWithLogitsLoss`, which Hugging Face's models take.
+        A mean, unlike a sum, suits one learning rate for few and many labels.
+        Source: PyTorch's `BCEWithLogitsLoss`, as in Hugging Face's models.
         """
         losses = tf.nn.sigmoid_cross_entropy_with_logits(
             labels=tf.cast(features["label_sets"], tf.float32),
@@ -49,18 +48,19 @@ class MultiLabel(TextClassification):
 
     Attributes:
         separator: stands between the labels of a cell.
-        threshold: the probability from which on a row is given a label; None
-            for that of the training, or `THRESHOLD`.
+        threshold: the least probability of a predicted label; None for the
+            training's threshold, or `THRESHOLD`.
     """
 
+    metrics: Tuple[str, ...] = tuple(LABEL_SET_METRICS)
     separator: str = SEPARATOR
     threshold: Optional[float] = None
 
     has_sets = True
-    least_labels = 1
+    metric_table = LABEL_SET_METRICS
 
     def describe(self):
-        """The labels, that rows have sets of them, what all such tasks tell."""
+        """The labels, that rows have sets of them, the threshold, the texts."""
         return {
             "multi_label": True,
             "label_threshold": self.least_probability,
@@ -69,7 +69,7 @@ class MultiLabel(TextClassification):
 
     @property
     def least_probability(self) -> float:
-        """From which on a row is given a label."""
+        """The least probability of a predicted label."""
         return THRESHOLD if self.threshold is None else self.threshold
 
     def restore(self, description, source):
@@ -85,7 +85,7 @@ class MultiLabel(TextClassification):
 
     @property
     def settings(self):
-        """What stands between labels, and who gets one."""
+        """The columns, the separator, the threshold."""
         return {
             **super().settings,
             "label_separator": self.separator,
@@ -96,14 +96,8 @@ class MultiLabel(TextClassification):
         return split_labels(cell, self.separator, where)
 
     def complete(self, train):
-        """This task, with the training rows' labels if it has none."""
-        # Equal cells are looked at once.
-        cells = dict(zip(reversed(train.label), range(len(train))[::-1]))
-        found = {
-            label
-            for cell, row in cells.items()
-            for label in self._split(cell, train.where(row))
-        }
+        """This task, with the labels of the training rows."""
+        found = {label for of in self.strata(train) for label in of}
         if not found:
             raise UserError(
                 f"{train.path}: no row of the column {self.labelled.label!r} "
@@ -112,110 +106,65 @@ class MultiLabel(TextClassification):
         warn_of_lists(found, self.separator, train.path)
         return self.with_labels(found, train.path)
 
-    def spelling(self, label, where):
-        """That of each label in a cell."""
-        spell = super().spelling
-        own = [spell(one, where) for one in self._split(label, where)]
+    def check_label(self, label, where):
+        """The labels of a cell, each as the task spells it."""
+        check = super().check_label
+        own = [check(one, where) for one in self._split(label, where)]
         return join_labels(own, self.separator, where)
 
-    def check_label(self, label, where):
-        """All labels of a cell must be known."""
-        for one in self._split(label, where):
-            super().check_label(one, where)
-
     def label_features(self, labels):
-        """`label_sets`, int32 [rows, C]: 1 for labels that a row has."""
+        """`label_sets`, int32 [rows, C]: 1 for a row's labels."""
         numbers = self.numbers()
         found = np.zeros((len(labels), len(self.labels)), np.int32)
         for row, cell in enumerate(labels):
             found[row, [numbers[label] for label in self._split(cell)]] = 1
         return {"label_sets": found}
 
-    def _divide(self, rows):
-        """Both parts; a cell that cannot be split is named by its place."""
-        for row, cell in enumerate(rows.label):
-            self._split(cell, rows.where(row))
-        return super()._divide(rows)
-
-    def held_out_groups(self, labels):
-        """By the rarest label of each row, so that rare ones are divided too.
-
-        Source: Sechidis et al. 2011, section 3, its first step.
-        """
-        sets = [self._split(cell) for cell in labels]
-        counts = collections.Counter(label for of in sets for label in of)
-        return [
-            min(of, key=lambda x: (counts[x], x), default="") for of in sets
-        ]
-
-    def held_out_sets(self, labels):
+    def strata(self, rows):
         """All labels of each row."""
-        return [self._split(cell) for cell in labels]
-
-    def summarize(self, rows):
-        """How many rows each label has, by columns, and how many none."""
-        cells = map(self._split, rows.label or ())
-        found = (label for of in cells for label in of or ("(no label)",))
-        return self._shares(found, len(rows))
+        return [
+            self._split(cell, rows.where(row))
+            for row, cell in enumerate(rows.label)
+        ]
 
     def build_head(self, config, create):
         """One logit for each label."""
         return MultiLabelHead(len(self.labels), config, create, self.head)
 
-    def _chosen(self, predictions) -> np.ndarray:
-        """bool [rows, C], which labels rows are given."""
-        return metrics.sigmoid(predictions["logits"]) >= self.least_probability
-
-    def evaluate(self, rows, features, predictions):
-        """The task's metrics, and the mean binary cross entropy in nats."""
-        labels = features.labels["label_sets"].astype(bool)
-        chosen = self._chosen(predictions)
-        scores = {
-            name: metrics.LABEL_SET_METRICS[name](labels, chosen)
-            for name in self.metrics
-        }
-        losses = metrics.binary_cross_entropy(predictions["logits"], labels)
-        scores["loss"] = float(losses.mean())
-        return scores
+    def compare(self, labels, predictions):
+        """Sets of labels, bool [rows, C], and binary cross entropies."""
+        right = labels["label_sets"].astype(bool)
+        losses = metrics.binary_cross_entropy(predictions["logits"], right)
+        chosen = self.results(predictions) >= self.least_probability
+        return right, chosen, losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
+        right, chosen, _ = self.compare(features.labels, predictions)
         path = results_path(output_dir, "eval_labels", suffix)
-        labels = features.labels["label_sets"].astype(bool)
-        write_table(path, self.label_table(labels, self._chosen(predictions)))
-        return (path,)
+        return (write_table(path, self.label_table(right, chosen)),)
+
+    def results(self, predictions):
+        """Probabilities of the labels."""
+        return metrics.sigmoid(predictions["logits"])
 
     def answer(self, rows, predictions):
         """`labels`, and `scores`, the probability of each label."""
+        least = self.least_probability
+        rows_of_scores = (
+            dict(zip(self.labels, row))
+            for row in self.results(predictions).tolist()
+        )
         return [
-            {
-                "labels": [
-                    x for x, p in scores.items() if p >= self.least_probability
-                ],
-                "scores": scores,
-            }
-            for scores in (
-                dict(zip(self.labels, row))
-                for row in metrics.sigmoid(predictions["logits"]).tolist()
-            )
+            {"labels": [x for x, p in of.items() if p >= least], "scores": of}
+            for of in rows_of_scores
         ]
 
-    def answers(self, predictions):
-        """Probabilities, and the labels that rows are given, in one cell."""
-        joined = [
-            join_labels(
-                [x for x, chosen in zip(self.labels, row) if chosen],
-                self.separator,
-                self.name,
-            )
-            for row in self._chosen(predictions).tolist()
-        ]
-        return metrics.sigmoid(predictions["logits"]), joined
-
-    def named_columns(self, numbers, answers):
+    def cells(self, answer):
         """`labels`, and `probability_<label>` of each."""
         shares = {
-            f"probability_{label}": [f"{share:.4f}" for share in column]
-            for label, column in zip(self.labels, numbers.T.tolist())
+            f"probability_{label}": f"{share:.4f}"
+            for label, share in answer["scores"].items()
         }
-        return {"labels": answers, **shares}
+        labels = join_labels(answer["labels"], self.separator, self.name)
+        return {"labels": labels, **shares}

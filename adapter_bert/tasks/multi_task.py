@@ -1,11 +1,11 @@
-"""Several tasks that are learned together, with a head of each.
+"""Several tasks that are learned together, each with its own head.
 
-What the tuning method trains is one for all of them. Each batch is of one task,
-drawn with a probability that grows with the rows of that task.
+The tasks share what the tuning method trains. Each batch is of one task, drawn
+with a probability that grows with its number of rows.
 
 Sources: Stickland and Murray 2019 (PALs), on the sampling of tasks, and their
 code, `run_multi_task.py`; Pfeiffer et al. 2021 (AdapterFusion), section 2.2.2,
-where adapters that are trained so are called MT-A.
+which calls such adapters MT-A.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.task import Head, Task, UnansweringTask, with_suffix
+from adapter_bert.tasks.task import Head, Task, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
-# Tasks are drawn in proportion to their rows to the power of this, which is
-# given the epoch, from 1, and the last one.
+# Tasks are drawn in proportion to a power of their number of rows. The exponent
+# is a function of the epoch, from 1, and the last epoch.
 SAMPLINGS: Dict[str, Callable[[int, int], float]] = {
     "annealed": lambda epoch, last: 1 - 0.8 * (epoch - 1) / max(1, last - 1),
     "proportional": lambda epoch, last: 1.0,
@@ -40,49 +40,44 @@ SAMPLINGS: Dict[str, Callable[[int, int], float]] = {
 
 
 def scoped(task: str, name: str) -> str:
-    """What something of one of several tasks is called."""
+    """The name of a variable or feature of one task among several."""
     return f"tasks.{task}/{name}"
 
 
 @dataclasses.dataclass(frozen=True)
 class OneTaskFeatures(Texts):
-    """Rows of one of several tasks, whose batches say which.
-
-    Attributes:
-        task_id: place of the task.
-    """
+    """Rows of one of several tasks; batches hold its number, `task_id`."""
 
     task_id: int = 0
 
     @classmethod
     def of(cls, features: Features, task_id: int) -> "OneTaskFeatures":
-        """The same rows."""
+        """The same rows, as rows of a task."""
         return cls(**vars(features), task_id=task_id)
 
     def unlabelled(self):
-        """The rows alone, of the same task."""
+        """The rows without labels."""
         return OneTaskFeatures.of(super().unlabelled(), self.task_id)
 
     def added(self, length):
-        """`task_ids`, all alike."""
+        """`task_ids`, all equal."""
         return {"task_ids": ((), np.int32)}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds what `added` says, int32 [B]."""
+        """Adds `task_ids`, int32 [B]."""
         batch["task_ids"] = np.full(len(rows), self.task_id, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
 class JoinedFeatures(Features):
-    """Rows of several tasks, one task's after the other's.
+    """Rows of several tasks, task by task.
 
-    Each batch says which task its rows are of. It has the labels of all tasks,
-    zeros where a row is of another task.
+    Batches hold the number of each row's task. They hold the labels of all
+    tasks, zeros where a row is of another task.
 
     Attributes:
-        counts: rows of each task, by its name.
-        task_labels: arrays [rows of the task, ...] by feature name, of each
-            task by its name.
+        counts: number of rows by task.
+        task_labels: arrays [rows of the task, ...] by task and feature name.
     """
 
     counts: Mapping[str, int]
@@ -91,7 +86,7 @@ class JoinedFeatures(Features):
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
-        """Joins the rows of tasks, each of a single sequence of tokens."""
+        """Joins the rows of tasks whose rows are single sequences."""
         parts = list(features.values())
         *firsts, count = np.cumsum([0, *(len(part.tokens) for part in parts)])
         starts = [part.starts[:-1] + n for part, n in zip(parts, firsts)]
@@ -111,7 +106,7 @@ class JoinedFeatures(Features):
         return np.cumsum([0, *self.counts.values()])[:-1]
 
     def fingerprint(self):
-        """SHA-256 of all rows and labels, and of which task they are."""
+        """SHA-256 of all rows, labels and tasks."""
         digest = hashlib.sha256(super().fingerprint().encode())
         for task, name, values in self._labels():
             digest.update(f"{scoped(task, name)} {len(values)}\0".encode())
@@ -127,15 +122,14 @@ class JoinedFeatures(Features):
         return {"task_ids": ((), np.int32), **labels}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds what `added` says, each [B, ...]."""
+        """Adds the features of `added`, each [B, ...]."""
         ids = np.searchsorted(self.firsts, rows, side="right") - 1
         batch["task_ids"] = ids.astype(np.int32)
         numbers = list(self.counts)
         for task, name, values in self._labels():
-            number = numbers.index(task)
-            own = ids == number
+            own = ids == numbers.index(task)
             labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-            labels[own] = values[rows[own] - self.firsts[number]]
+            labels[own] = values[rows[own] - self.firsts[numbers.index(task)]]
             batch[scoped(task, name)] = labels
 
     def _labels(self) -> List[Tuple[str, str, np.ndarray]]:
@@ -154,16 +148,14 @@ def choose_tasks(
     num_steps: int,
     seed: int,
 ) -> np.ndarray:
-    """Draws the task of every batch, each by itself.
+    """Draws the task of every batch independently.
 
-    An epoch is as many batches as read as many rows as there are.
+    An epoch is as many batches as hold as many rows as there are.
 
     Args:
-        counts: rows of each task, by its name.
+        counts: number of rows by task.
         sampling: of `SAMPLINGS`.
-        batch_size: rows of a batch.
-        num_steps: batches of the whole training.
-        seed: of the draws.
+        batch_size, num_steps, seed: as of `TrainPlan`.
 
     Returns:
         int64 [num_steps], places in `counts`.
@@ -184,8 +176,7 @@ def choose_tasks(
 class MultiTaskPlan:
     """The `input_pipeline.Plan` of a training on several tasks.
 
-    Each task has a stream of rows of its own, as `TrainPlan` has, which goes on
-    whenever the task is drawn.
+    Each task has its own `TrainPlan`, which advances when the task is drawn.
     """
 
     def __init__(
@@ -202,15 +193,14 @@ class MultiTaskPlan:
         Args:
             features: of all rows.
             sampling: of `SAMPLINGS`.
-            batch_size, num_steps, seed, pool_batches: as of `TrainPlan`; a
-                pool has batches of one task.
+            batch_size, num_steps, seed, pool_batches: as of `TrainPlan`.
         """
         self._sampling = sampling
         self._firsts = features.firsts
         self.tasks = choose_tasks(
             features.counts, sampling, batch_size, num_steps, seed
         )
-        # How many batches its task has had before.
+        # Earlier batches of the same task.
         self._places = np.empty(num_steps, np.int64)
         self._plans = []
         lengths = np.split(features.lengths, self._firsts[1:])
@@ -241,11 +231,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclasses.dataclass(frozen=True)
 class RowsByTask:
-    """Rows of one or several tasks.
-
-    Attributes:
-        by_task: rows of each, by its name.
-    """
+    """Rows of several tasks in training, of one task in other splits."""
 
     by_task: Mapping[str, Any]
 
@@ -253,25 +239,18 @@ class RowsByTask:
         """Number of all rows."""
         return sum(map(len, self.by_task.values()))
 
-    def map(self, function: Callable[[str, Any], Any]) -> "RowsByTask":
-        """What a function of (name, rows) makes of each task's rows."""
-        return RowsByTask(
-            {name: function(name, rows) for name, rows in self.by_task.items()}
-        )
-
     @property
     def only(self) -> Tuple[str, Any]:
-        """Name and rows of the only task, as of every split but training's."""
+        """Name and rows of the only task."""
         [found] = self.by_task.items()
         return found
 
 
 class MultiTaskHead(Head):
-    """The heads of several tasks, all of which are computed for each row.
+    """The heads of several tasks, all computed for each row.
 
-    They are small, and a graph that chose among them would be another one for
-    each task. Only the loss of the row's own task counts, so that the gradient
-    of all other heads is zero.
+    One graph for all tasks is worth computing small heads in vain. Only the
+    loss of a row's own task counts, so the other heads' gradients are zero.
     """
 
     def __init__(
@@ -313,7 +292,7 @@ class MultiTaskHead(Head):
 
 
 def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:
-    """Those of a task, by the names that it gives them itself."""
+    """A task's own values, by its own names."""
     scope = scoped(task, "")
     return {
         name[len(scope) :]: value
@@ -323,13 +302,13 @@ def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiTask(UnansweringTask[RowsByTask]):
+class MultiTask(Task[RowsByTask]):
     """Several tasks over tables of texts.
 
-    The data of each are in the folder of its name, in any case of letters.
-    Splits, suffixes and scores have a task's name in theirs: `mrpc/dev`,
-    `f1_mrpc`. What is written of a task alone is in `tasks/<name>`, as a run of
-    its own would write it. Each task answers texts, all together do not.
+    The data of each task are in the folder of its name, in any case of letters.
+    Splits, suffixes and scores carry the task's name: `mrpc/dev`, `f1_mrpc`.
+    The files of a task alone are in `tasks/<name>`, as its own run would write
+    them. Each task answers texts, all together do not.
 
     Attributes:
         tasks: the tasks by name, in order of the names.
@@ -339,25 +318,27 @@ class MultiTask(UnansweringTask[RowsByTask]):
     tasks: Mapping[str, TextTask]
     sampling: str
 
+    answers_texts = False
+
     @property
     def dev_splits(self):
-        """Those of all tasks."""
-        return self._splits(lambda task: task.dev_splits)
+        """The dev sets of all tasks."""
+        return self._splits("dev_splits")
 
     @property
     def test_splits(self):
-        """Those of all tasks."""
-        return self._splits(lambda task: task.test_splits)
+        """The test sets of all tasks."""
+        return self._splits("test_splits")
 
-    def _splits(self, of: Callable[[TextTask], Any]):
+    def _splits(self, kind: str):
         return tuple(
             (with_suffix(name, suffix), f"{name}/{split}")
             for name, task in self.tasks.items()
-            for suffix, split in of(task)
+            for suffix, split in getattr(task, kind)
         )
 
     def describe(self):
-        """What each task tells, by its name."""
+        """Each task's own description, by its name."""
         return {
             "tasks": {
                 name: {"name": task.name, **task.describe()}
@@ -392,12 +373,8 @@ class MultiTask(UnansweringTask[RowsByTask]):
     def check_files(self, data_dir, splits):
         """Looks for the files of each task."""
         for name, task in self.tasks.items():
-            folder = self._data_folder(data_dir, name)
+            folder = find_folder(data_dir, name)
             task.check_files(folder, list(_wanted(name, task, splits)))
-
-    def _data_folder(self, data_dir: str, name: str) -> str:
-        """The folder of a task's data; "" without a folder of all."""
-        return data_dir and find_folder(data_dir, name)
 
     def read(self, data_dir, splits):
         """Reads each task's own splits in its own folder."""
@@ -405,25 +382,26 @@ class MultiTask(UnansweringTask[RowsByTask]):
         for name, task in self.tasks.items():
             wanted = _wanted(name, task, splits)
             tasks[name], found = task.read(
-                self._data_folder(data_dir, name), list(wanted)
+                find_folder(data_dir, name), list(wanted)
             )
             for split, joined in wanted.items():
                 rows.setdefault(joined, {})[name] = found[split]
         return (
-            self._with(lambda name, task: tasks[name]),
+            dataclasses.replace(self, tasks=tasks),
             {split: RowsByTask(rows[split]) for split in splits},
         )
 
     def first(self, rows: RowsByTask, count):
         """The first rows of each task."""
-        return rows.map(lambda name, own: self.tasks[name].first(own, count))
+        found = rows.by_task.items()
+        return RowsByTask({n: self.tasks[n].first(x, count) for n, x in found})
 
     def learn(self, rows: RowsByTask):
-        """These tasks, with what each takes from its own rows."""
+        """These tasks, each with its own rows' statistics."""
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
     def go_on(self, description, source):
-        """These tasks, as the run has each of them."""
+        """These tasks, each with its own part of the run's description."""
         found = description.get("tasks")
         if not isinstance(found, dict):
             found = {}
@@ -434,7 +412,7 @@ class MultiTask(UnansweringTask[RowsByTask]):
 
     @property
     def training_settings(self):
-        """The tasks that are trained together, and how they are sampled."""
+        """The names of the tasks, and their sampling."""
         return {
             "trained_together": list(self.trained_together),
             "task_sampling": self.sampling,
@@ -442,7 +420,7 @@ class MultiTask(UnansweringTask[RowsByTask]):
 
     @property
     def score_names(self):
-        """The mean, then those of all tasks."""
+        """The mean, then the scores of all tasks."""
         return (
             MEAN,
             *(
@@ -455,7 +433,7 @@ class MultiTask(UnansweringTask[RowsByTask]):
 
     @property
     def dev_score_names(self):
-        """Those of `score_names`, which have the splits in theirs."""
+        """Those of `score_names`, which include the suffixes."""
         return self.score_names
 
     @property
@@ -465,17 +443,17 @@ class MultiTask(UnansweringTask[RowsByTask]):
 
     @property
     def trained_together(self):
-        """All of them, in the order of `task_ids`."""
+        """The names of all tasks, in the order of `task_ids`."""
         return tuple(self.tasks)
 
     def values_of(self, folder, values):
-        """What is shared, and the part's own head."""
+        """The shared values, and the member's own head."""
         scopes = tuple(scoped(name, "") for name in self.tasks)
         shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
         return {**shared, **_own(os.path.basename(folder), values)}
 
     def summarize(self, rows: RowsByTask):
-        """How many rows each task has; of one task what it says itself."""
+        """Counts the rows of each task; a single task summarizes its own."""
         if len(rows.by_task) == 1:
             name, own = rows.only
             return self.tasks[name].summarize(own)
@@ -486,11 +464,6 @@ class MultiTask(UnansweringTask[RowsByTask]):
         """The greatest of the tasks'."""
         return max(task.least_length for task in self.tasks.values())
 
-    @property
-    def reading(self):
-        """Those of the tasks."""
-        return tuple(task.reading for task in self.tasks.values())
-
     def featurize(
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
@@ -499,22 +472,23 @@ class MultiTask(UnansweringTask[RowsByTask]):
             name: self.tasks[name].featurize(own, tokenizer, max_seq_length)
             for name, own in rows.by_task.items()
         }
-        if len(features) == 1:
-            name, _ = rows.only
-            number = self.trained_together.index(name)
-            return OneTaskFeatures.of(features[name], number)
-        return JoinedFeatures.join(features)
+        if len(features) > 1:
+            return JoinedFeatures.join(features)
+        name, _ = rows.only
+        number = self.trained_together.index(name)
+        return OneTaskFeatures.of(features[name], number)
 
     def keep(self, rows: RowsByTask):
-        """What each task keeps."""
-        return rows.map(lambda name, own: self.tasks[name].keep(own))
+        """The rows that each task keeps."""
+        found = rows.by_task.items()
+        return RowsByTask({name: self.tasks[name].keep(x) for name, x in found})
 
     def build_head(self, config, create):
-        """A head of each task."""
+        """A head for each task."""
         return MultiTaskHead(self.tasks, config, create)
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
-        """Batches each of one task; see `MultiTaskPlan`."""
+        """Batches of one task each; see `MultiTaskPlan`."""
         plan = MultiTaskPlan(
             features, self.sampling, batch_size, num_steps, seed, pool_batches
         )
@@ -529,57 +503,51 @@ class MultiTask(UnansweringTask[RowsByTask]):
         return plan
 
     def decode(self, rows: RowsByTask, features, outputs):
-        """As the task of these rows does, of its own head's outputs."""
+        """As the rows' task decodes its own head's outputs."""
         name, own = rows.only
         return self.tasks[name].decode(own, features, _own(name, outputs))
 
     def evaluate(self, rows: RowsByTask, features, predictions):
-        """The scores of the task of these rows."""
+        """The scores of the rows' task."""
         name, own = rows.only
         return self.tasks[name].evaluate(own, features, predictions)
 
     def score_tables(self, scores, data):
-        """Each task's, and of the run `mean` and all of them.
+        """Each task's table; the run's has `mean` and the scores of all tasks.
 
-        The mean is that of each task's main score on its first dev set.
+        `mean` is over each task's main score on its first dev set.
         """
         named, everything = super().score_tables(scores, data)[""]
         mains, tables = [], {}
         for name, task in self.tasks.items():
-            [(first, _), *_] = task.dev_splits
-            mains.append(scores[with_suffix(name, first)][task.score_names[0]])
-            tables[_folder(name)] = task.score_tables(
-                {
-                    suffix: scores[with_suffix(name, suffix)]
-                    for suffix, _ in task.dev_splits
-                },
-                {
-                    split: data[f"{name}/{split}"]
-                    for _, split in task.dev_splits
-                },
-            )[""]
+            own = {
+                suffix: scores[with_suffix(name, suffix)]
+                for suffix, _ in task.dev_splits
+            }
+            seen = {s: data[f"{name}/{s}"] for _, s in task.dev_splits}
+            mains.append(next(iter(own.values()))[task.score_names[0]])
+            tables[_folder(name)] = task.score_tables(own, seen)[""]
         named = {MEAN: statistics.fmean(mains), **named}
         return {"": (named, everything), **tables}
 
     def write_report(
         self, output_dir, rows: RowsByTask, features, predictions, suffix=""
     ):
-        """Writes what the task of these rows does, in its own folder."""
+        """Writes the report of the rows' task into its own folder."""
         name, own = rows.only
-        places = _places(name, output_dir, suffix)
+        folder, suffix = _place(name, output_dir, suffix)
         return self.tasks[name].write_report(
-            rows=own, features=features, predictions=predictions, **places
+            folder, own, features, predictions, suffix
         )
 
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
-        """Writes what the task of these rows does, in its own folder."""
+        """Writes the predictions of the rows' task into its own folder."""
         name, own = rows.only
+        folder, suffix = _place(name, output_dir, suffix)
         return self.tasks[name].write_predictions(
-            rows=own,
-            predictions=predictions,
-            **_places(name, output_dir, suffix),
+            folder, own, predictions, suffix
         )
 
 
@@ -595,20 +563,21 @@ def _folder(name: str) -> str:
     return os.path.join(FOLDER, name)
 
 
-def _places(name: str, output_dir: str, suffix: str) -> Dict[str, str]:
-    """A task's own folder, and its own suffix: of `mnli_x` it is `x`."""
-    return {
-        "output_dir": os.path.join(output_dir, _folder(name)),
-        "suffix": suffix[len(name) + 1 :],
-    }
+def _place(name: str, output_dir: str, suffix: str) -> Tuple[str, str]:
+    """A task's own folder and suffix: of `mnli_x` the suffix is `x`."""
+    return os.path.join(output_dir, _folder(name)), suffix[len(name) + 1 :]
 
 
 def find_folder(data_dir: str, name: str) -> str:
-    """The folder of a task's data, in whatever case its name is written.
+    """The folder of a task's data, its name in any case of letters.
+
+    It is "" without a folder of all tasks.
 
     Raises:
         UserError: there is none, or more than one.
     """
+    if not data_dir:
+        return ""
     found = [
         folder
         for folder in files.folders(data_dir)
@@ -632,7 +601,7 @@ def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
         sampling: of `SAMPLINGS`.
 
     Raises:
-        UserError: a name is none or is there twice, or a task cannot be
+        UserError: a name is malformed or is there twice, or a task cannot be
             learned together with others.
     """
     seen = set()
@@ -653,9 +622,9 @@ def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
                 f"the task {name} has no training set; train {task.trained_as} "
                 "instead, whose adapter answers it"
             )
-        # By which splits are known; those of MNLI are two.
-        own = {with_suffix(name, suffix) for suffix, _ in task.dev_splits}
-        own = set(map(str.lower, own))
+        # The names of its splits; MNLI has two.
+        splits = task.dev_splits
+        own = {with_suffix(name, suffix).lower() for suffix, _ in splits}
         if own & seen:
             raise UserError(f"--task_name names {min(own & seen)} twice")
         seen |= own

@@ -1,7 +1,7 @@
-"""Multiple choice: which of some texts goes with a text.
+"""Multiple choice: one of several texts goes with a text.
 
-In here too: SWAG (Zellers et al. 2018) and COPA (Roemmele et al. 2011), with
-their published files; COPA's are those of SuperGLUE.
+Declares SWAG (Zellers et al. 2018) and COPA (Roemmele et al. 2011) too, COPA
+with the files of SuperGLUE.
 """
 
 import dataclasses
@@ -16,7 +16,6 @@ from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
@@ -25,7 +24,7 @@ from adapter_bert.tasks.text_task import TextTask, fit, make_row
 
 
 class ChoiceHead(ClassificationHead):
-    """A logit for each choice, of its own pooled output.
+    """A logit for each choice, from its own pooled output.
 
     Parameters: D + 1. Source: Devlin et al. 2019, section 4.4 (SWAG); Hugging
     Face's `BertForMultipleChoice`.
@@ -38,7 +37,7 @@ class ChoiceHead(ClassificationHead):
     def loss(self, predictions, features):
         """Cross entropy in nats over the choices of each row, float32 [B].
 
-        Its `logits` are float32 [B C, 1], a row's one after the other.
+        The `logits` are float32 [B C, 1], row by row.
         """
         labels = features["label_ids"]
         rows = labels.shape[0] or tf.shape(labels)[0]
@@ -57,25 +56,20 @@ class MultipleChoice(TextTask):
     has no room by itself.
 
     Attributes:
-        questions: (what the second text's column may hold, what is read for
-            it); empty where it is read as it is.
+        questions: (entry of the second text's column, text that replaces it);
+            empty where that column is read as it is.
     """
 
     questions: Tuple[Tuple[str, str], ...] = ()
 
     @property
-    def _choices(self) -> Tuple[str, ...]:
+    def result_columns(self):
         """The names of the choices' columns."""
         return self.columns[-len(self.labelled.choices) :]
 
-    @property
-    def result_columns(self):
-        """The choices' columns."""
-        return self._choices
-
     def describe(self):
-        """How many choices there are, and what all such tasks tell."""
-        return {"choices": len(self._choices), **super().describe()}
+        """The number of choices, and the texts."""
+        return {"choices": len(self.result_columns), **super().describe()}
 
     def restore(self, description, source):
         """This task, if the head chooses."""
@@ -88,12 +82,12 @@ class MultipleChoice(TextTask):
 
     @property
     def least_length(self):
-        """That of pairs, which a text and a choice are."""
+        """The least length of a pair, a text and a choice."""
         return 5
 
     @property
     def reading(self):
-        """Where the choices are, and what is read for a question."""
+        """The places of the choices, and the questions."""
         return "choices", self.labelled.text_b is not None, self.questions
 
     def make_rows(self, texts):
@@ -106,7 +100,8 @@ class MultipleChoice(TextTask):
 
     def check_texts(self, texts, where):
         """No choice may be empty, and questions must be known."""
-        for name, text in zip(self._choices, texts[-len(self._choices) :]):
+        names = self.result_columns
+        for name, text in zip(names, texts[-len(names) :]):
             if not text.strip():
                 raise UserError(f"{where}: the choice {name!r} is empty")
         known = dict(self.questions)
@@ -116,44 +111,43 @@ class MultipleChoice(TextTask):
                 f"{' or '.join(known)}"
             )
 
-    def check_rows(self, rows):
-        """Checks texts and labels."""
+    def _check(self, rows):
         columns = (rows.text_a, rows.text_b, *rows.choices)
         given = [column for column in columns if column is not None]
         for row, texts in enumerate(zip(*given)):
             self.check_texts(texts, rows.where(row))
-        return super().check_rows(rows)
+        return super()._check(rows)
 
     def check_label(self, label, where):
-        """It must be a choice's number from 0, or its column's name."""
+        """A choice's number from 0, or its column's name."""
+        names = self.result_columns
         if label not in self.numbers():
             raise UserError(
                 f"{where}: the label is {label[:80]!r}, expected the right "
-                f"choice's number from 0 to {len(self._choices) - 1}, or its "
-                f"column, {' or '.join(map(repr, self._choices))[:200]}"
+                f"choice's number from 0 to {len(names) - 1}, or its column, "
+                f"{' or '.join(map(repr, names))[:200]}"
             )
+        return label
 
     def numbers(self):
-        """The number of each choice by what labels may call it."""
-        names = self._choices
-        return {
-            **{name: number for number, name in enumerate(names)},
-            **{str(number): number for number in range(len(names))},
-        }
+        """The number of each choice by its column's name and by its number."""
+        numbers = {name: n for n, name in enumerate(self.result_columns)}
+        return {**numbers, **{str(n): n for n in numbers.values()}}
 
     label_features = TextClassification.label_features
-    evaluate = TextClassification.evaluate
+    compare = TextClassification.compare
+    results = TextClassification.results
 
-    def held_out_groups(self, labels):
-        """All rows alike: where the right choice stands means nothing."""
-        return [None] * len(labels)
+    def strata(self, rows):
+        """One for all rows: the right choice's place means nothing."""
+        return [(None,)] * len(rows)
 
     def featurize(self, rows, tokenizer, max_seq_length):
         """A sequence for each choice of each row, and the labels."""
         return Choices.from_texts(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
-            choices=len(self._choices),
+            choices=len(self.result_columns),
         )
 
     def _sequences(
@@ -161,7 +155,7 @@ class MultipleChoice(TextTask):
     ) -> Iterator[Tuple[List[int], List[int], bool]]:
         """Tokens and segments of each row's choices, row by row.
 
-        With the first of a row's choices, whether the row was cut.
+        The third value, of a row's first choice, is whether the row was cut.
         """
         known = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
@@ -188,7 +182,7 @@ class MultipleChoice(TextTask):
                 is_cut = False
 
     def build_head(self, config, create):
-        """One logit, of whichever choice."""
+        """One logit for any choice."""
         return ChoiceHead(config, create, self.head)
 
     def decode(self, rows, features, outputs):
@@ -198,23 +192,16 @@ class MultipleChoice(TextTask):
     def answer(self, rows, predictions):
         """`choice`, its number from 0, its `probability`, and all `scores`.
 
-        These are the probabilities of the choices by their columns' names.
+        `scores` has the choices' probabilities by their columns' names.
         """
-        probabilities, _ = self.answers(predictions)
         return [
             {
                 "choice": row.index(max(row)),
                 "probability": max(row),
-                "scores": dict(zip(self._choices, row)),
+                "scores": dict(zip(self.result_columns, row)),
             }
-            for row in probabilities.tolist()
+            for row in self.results(predictions).tolist()
         ]
-
-    def answers(self, predictions) -> Tuple[np.ndarray, Sequence[str]]:
-        """Probabilities of the choices, and the likeliest ones' numbers."""
-        logits = predictions["logits"]
-        chosen = list(map(str, logits.argmax(axis=-1).tolist()))
-        return np.exp(metrics.log_softmax(logits)), chosen
 
 
 # The second sentence is a noun phrase that each ending goes on with.

@@ -13,15 +13,15 @@ from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
-# What a task gives; `TAGGING` and `MASKED_LM` are kinds of their own.
+# Kinds of answers; `TAGGING` and `MASKED_LM` are kinds too.
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
-# As `custom_task` takes them, those of tasks whose rows have sets of labels.
+# Arguments of `custom_task` for rows with sets of labels.
 SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """What a task of `adapter_config.json` gives: one of the kinds."""
+    """The kind of answers of a task in `adapter_config.json`."""
     if description["name"] == "squad":
         return QUESTIONS
     if description["name"] in (TAGGING, MASKED_LM):
@@ -36,7 +36,7 @@ def kind_of(description: Mapping[str, Any]) -> str:
 def restore_task(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
-    """The task of a trained head, ready to predict if it answers anything.
+    """The task of a trained head, ready to predict.
 
     Args:
         description: `task` of `adapter_config.json`.
@@ -44,7 +44,7 @@ def restore_task(
         source: the file, for messages.
 
     Raises:
-        UserError: no task is described so.
+        UserError: the description fits no task.
     """
     name = description["name"]
     if name == "squad":
@@ -89,12 +89,9 @@ def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
 
 
 def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
-    """The columns of files that a tagger was trained on, where named.
+    """The arguments of `tagging_task` that name columns.
 
-    They are arguments of `tagging_task`. Arguments are as of `restore_task`.
-
-    Raises:
-        UserError: a setting is malformed.
+    Takes arguments, and raises, as `restore_task`.
     """
     names = "token_column", "tag_column"
     return {n: settings[n] for n in names if _has(settings, n, str, source)}
@@ -103,12 +100,9 @@ def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
 def custom_arguments(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Dict[str, Any]:
-    """How the user's own tables were read that a head was trained on.
+    """The arguments of `custom_task` for the tables of a trained head.
 
-    They are arguments of `custom_task`. Arguments are as of `restore_task`.
-
-    Raises:
-        UserError: a setting is malformed.
+    Takes arguments, and raises, as `restore_task`.
     """
     pairs = bool(description.get("pairs"))
     choices = description.get("choices", 0)

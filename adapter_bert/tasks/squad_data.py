@@ -1,8 +1,8 @@
 """Reads files in SQuAD's layout, and cuts contexts into windows.
 
-The layout is that of SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018). A window
-is `[CLS] question [SEP] part of the context [SEP]`; parts overlap. A RoBERTa
-has `<s>` for the first of these, two `</s>` for the second, one for the third.
+Layout: SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018). A window is `[CLS]
+question [SEP] part of the context [SEP]`, of a RoBERTa `<s> question </s></s>
+part </s>`. Parts overlap.
 """
 
 import array
@@ -12,6 +12,7 @@ import re
 from typing import (
     Any,
     Dict,
+    Iterable,
     Iterator,
     List,
     NamedTuple,
@@ -25,22 +26,17 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
-from adapter_bert.data.tokenization import TextTokenizer, Tokens
+from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress
 
 # All that Python takes for white space, which the official scorers split at.
 SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
-SPACE = re.compile(r"\s")
+WORD_END = re.compile(r"\s|\Z")
 
 
 class Answer(NamedTuple):
-    """A right answer.
-
-    Attributes:
-        text: a part of the context.
-        start: its first character there.
-    """
+    """A right answer: a part of the context from the character `start`."""
 
     text: str
     start: int
@@ -52,9 +48,8 @@ class Question:
 
     Attributes:
         id: unique within its file.
-        text: the question.
-        context: the text that may hold the answer; questions of a paragraph
-            share one object.
+        text: the question itself.
+        context: of the paragraph, whose questions share one object.
         answers: the right ones; empty if the context holds none; None if the
             file does not say.
     """
@@ -68,12 +63,7 @@ class Question:
 def read_questions(path: str, with_negative: bool) -> List[Question]:
     """Reads all questions of a file.
 
-    Args:
-        path: of the file.
-        with_negative: whether questions may have no answer, as in SQuAD 2.0.
-
-    Returns:
-        The questions in the file's order.
+    `with_negative` says that questions may have no answer, as in SQuAD 2.0.
 
     Raises:
         UserError: the file is missing or is not JSON, a part of it is missing
@@ -130,7 +120,7 @@ def _read_question(
 def check_answers(
     questions: List[Question], path: str, with_negative: bool
 ) -> None:
-    """Checks that every question has what scoring needs.
+    """Checks that questions can be scored.
 
     Raises:
         UserError: one has no answer where it needs one.
@@ -149,7 +139,7 @@ def check_answers(
 
 
 def find_answer(question: Question) -> Optional[Tuple[int, int]]:
-    """The characters of the first answer, without white space around them.
+    """Finds the first answer, without white space around it.
 
     White space within the answer stands for any. An answer that is not at its
     place, but in the words there, is the nearest of its kind in these words.
@@ -166,23 +156,17 @@ def find_answer(question: Question) -> Optional[Tuple[int, int]]:
         return None
     if context.startswith(text, start):
         return start, end
+    # Widened to whole words.
+    first = 1 + max(context.rfind(space, 0, start) for space in SPACES)
+    last = WORD_END.search(context, end).start()
     words = r"\s+".join(map(re.escape, text.split()))
     # Looks ahead, since occurrences may overlap.
-    found = re.compile(f"(?=({words}))").finditer(
-        context, *widen(context, start, end)
-    )
+    found = re.compile(f"(?=({words}))").finditer(context, first, last)
     return min(
         (match.span(1) for match in found),
         key=lambda span: abs(span[0] - start),
         default=None,
     )
-
-
-def widen(text: str, start: int, end: int) -> Tuple[int, int]:
-    """Widens the characters from `start` to `end` to whole words."""
-    before = max(text.rfind(space, 0, start) for space in SPACES)
-    after = SPACE.search(text, end)
-    return before + 1, after.start() if after else len(text)
 
 
 def join_words(text: str) -> str:
@@ -209,11 +193,6 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
     return found
 
 
-# Characters that are tokenized at once: enough for all cores, bounded in
-# memory.
-CHUNK = 2**21
-
-
 @dataclasses.dataclass(frozen=True)
 class Windows(Features):
     """Features whose rows are windows, in the order of their questions.
@@ -223,7 +202,7 @@ class Windows(Features):
         first: int32 [rows], place in the row of the first context token.
         context_first: int32 [rows], that token's number in the context.
         context_starts: int64 [questions], where each one's context begins in
-            the array of all context tokens:
+            the array of all context tokens.
         offsets: int32 [tokens, 2], first character and one past the last.
         cut_rows: how many questions are longer than `max_query_length`.
     """
@@ -234,14 +213,6 @@ class Windows(Features):
     context_starts: np.ndarray
     offsets: np.ndarray
     cut_rows: int = 0
-
-
-class _Context(NamedTuple):
-    """A tokenized context: its text, int32 [tokens] ids, and as `Windows`."""
-
-    text: str
-    ids: np.ndarray
-    offsets: np.ndarray
 
 
 def cut_windows(
@@ -256,13 +227,13 @@ def cut_windows(
     An empty context has none. Where every question says its answers, there
     are labels `start_positions` and `end_positions`, int32 [rows]: the places
     of the tokens that cover the first answer, or 0 and 0 where the window does
-    not hold all of them. Answers that tokens exceed are counted in the log.
+    not hold all of them. The log counts answers that tokens exceed.
 
     Args:
         questions: with answers that `find_answer` finds, if any.
         tokenizer: of the BERT.
         max_seq_length: of a window, in tokens.
-        doc_stride: distance of a context's windows, in tokens.
+        doc_stride: from one window of a context to the next, in tokens.
         max_query_length: of a question, in tokens; more is cut off.
 
     Source: google-research/bert, `run_squad.py`,
@@ -271,45 +242,52 @@ def cut_windows(
     """
     labelled = all(question.answers is not None for question in questions)
     tokens, lengths = array.array("i"), array.array("q")
+    # `question`, `first` and `context_first` of each window, and its labels.
     places: List[Tuple[int, int, int]] = []
     targets: List[Tuple[int, int]] = []
-    contexts: List[_Context] = []
-    context_starts = np.zeros(len(questions), np.int64)
-    start = np.array([tokenizer.classify_id], np.int32)
-    end = np.array([tokenizer.separate_id], np.int32)
+    context_starts: List[int] = []
+    offsets: List[np.ndarray] = []
     total = widened = lost = cut = 0
     progress = Progress("tokenize", len(questions), "questions")
-    between = np.array(tokenizer.between, np.int32)
-    for number, (question, query, context) in enumerate(
-        _tokenize(questions, tokenizer)
-    ):
-        if not contexts or contexts[-1] is not context:
-            total += len(contexts[-1].ids) if contexts else 0
-            contexts.append(context)
-        context_starts[number] = total
-        query_ids = np.array(query.ids[:max_query_length], np.int32)
-        cut += len(query.ids) > max_query_length
-        head = np.concatenate([start, query_ids, between])
-        answer = None
-        if labelled and question.answers:
-            answer = find_answer(question)
-        span = answer and _cover(context.offsets, answer)
-        lost += answer is not None and span is None
-        if span:
-            shown = context.offsets[list(span)]
-            widened += shown[0, 0] < answer[0] or answer[1] < shown[1, 1]
-        room = max_seq_length - len(head) - 1
-        for first in _window_starts(len(context.ids), room, doc_stride):
-            part = context.ids[first : first + room]
-            tokens.frombytes(np.concatenate([head, part, end]).tobytes())
-            lengths.append(len(head) + len(part) + 1)
-            places.append((number, len(head), first))
-            if span and first <= span[0] and span[1] < first + len(part):
+    contexts = in_chunks(
+        tokenizer.encode, (c for c, _ in _paragraphs(questions))
+    )
+    queries = in_chunks(tokenizer.encode_ids, (q.text for q in questions))
+    for (_, asked), context in zip(_paragraphs(questions), contexts):
+        offsets.append(np.array(context.offsets, np.int32).reshape(-1, 2))
+        for question, query in zip(asked, queries):
+            head = [
+                tokenizer.classify_id,
+                *query[:max_query_length],
+                *tokenizer.between,
+            ]
+            cut += len(query) > max_query_length
+            span = None
+            if labelled and question.answers:
+                answer = find_answer(question)
+                span = answer and _cover(offsets[-1], answer)
+                lost += answer is not None and span is None
+            if span:
+                start, end = offsets[-1][span[0], 0], offsets[-1][span[1], 1]
+                widened += start < answer[0] or answer[1] < end
+            room = max_seq_length - len(head) - 1
+            for first in _window_starts(len(context.ids), room, doc_stride):
+                row = [
+                    *head,
+                    *context.ids[first : first + room],
+                    tokenizer.separate_id,
+                ]
+                tokens.extend(row)
+                lengths.append(len(row))
+                places.append((len(context_starts), len(head), first))
                 shift = len(head) - first
-                targets.append((span[0] + shift, span[1] + shift))
-            else:
-                targets.append((0, 0))
-        progress.update(1)
+                if span and first <= span[0] and span[1] + shift < len(row) - 1:
+                    targets.append((span[0] + shift, span[1] + shift))
+                else:
+                    targets.append((0, 0))
+            context_starts.append(total)
+            progress.update(1)
+        total += len(context.ids)
     progress.close()
     for count, what in (
         (widened, "start or end inside a token; it is labelled as a whole"),
@@ -330,11 +308,8 @@ def cut_windows(
     zero_one = np.array([0, tokenizer.second_segment], np.uint8)
     labels = {}
     if labelled:
-        pairs = np.array(targets, np.int32).reshape(-1, 2)
-        labels = {
-            "start_positions": pairs[:, 0].copy(),
-            "end_positions": pairs[:, 1].copy(),
-        }
+        starts, ends = np.array(targets, np.int32).reshape(-1, 2).T.copy()
+        labels = {"start_positions": starts, "end_positions": ends}
     return Windows(
         tokens=np.asarray(tokens),
         segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
@@ -343,68 +318,31 @@ def cut_windows(
         question=question_rows,
         first=firsts,
         context_first=context_firsts,
-        context_starts=context_starts,
-        offsets=np.concatenate([c.offsets for c in contexts]),
+        context_starts=np.array(context_starts, np.int64),
+        offsets=np.concatenate(offsets),
         cut_rows=cut,
     )
 
 
-def _window_starts(tokens: int, room: int, stride: int) -> Iterator[int]:
+def _paragraphs(
+    questions: Iterable[Question],
+) -> Iterator[Tuple[str, Iterator[Question]]]:
+    """Each context, with the questions in a row that share it."""
+    return itertools.groupby(questions, key=lambda q: q.context)
+
+
+def _window_starts(tokens: int, room: int, stride: int) -> range:
     """The first token of each window, until one reaches the end."""
-    first = 0
-    while first < tokens:
-        yield first
-        if first + room >= tokens:
-            return
-        first += min(room, stride)
-
-
-def _tokenize(
-    questions: Sequence[Question], tokenizer: TextTokenizer
-) -> Iterator[Tuple[Question, Tokens, _Context]]:
-    """Yields each question, its tokens, its context.
-
-    A context that follows upon itself is tokenized once.
-    """
-    context: Optional[_Context] = None
-    for chunk in _chunks(questions):
-        texts: List[str] = []
-        for question in chunk:
-            if not texts or texts[-1] != question.context:
-                texts.append(question.context)
-        tokenized = zip(texts, tokenizer.encode(texts))
-        queries = tokenizer.encode([question.text for question in chunk])
-        for question, query in zip(chunk, queries):
-            while context is None or context.text != question.context:
-                text, tokens = next(tokenized)
-                offsets = np.array(tokens.offsets, np.int32).reshape(-1, 2)
-                context = _Context(
-                    text, np.array(tokens.ids, np.int32), offsets
-                )
-            yield question, query, context
-
-
-def _chunks(questions: Sequence[Question]) -> Iterator[List[Question]]:
-    """Parts of some `CHUNK` characters, cut between contexts."""
-    chunk: List[Question] = []
-    size = 0
-    for _, group in itertools.groupby(questions, lambda q: q.context):
-        group = list(group)
-        chunk += group
-        size += len(group[0].context) + sum(len(q.text) for q in group)
-        if size >= CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    step = min(room, stride)
+    return range(0, tokens and max(tokens - room, 0) + step, step)
 
 
 def _cover(
     offsets: np.ndarray, span: Tuple[int, int]
 ) -> Optional[Tuple[int, int]]:
-    """The first and last token of some characters, or None.
+    """The first and last token of a span of characters, or None.
 
-    `offsets` are int32 [tokens, 2], as of `Windows`; `span` is alike.
+    `offsets` are int32 [tokens, 2], as of `Windows`.
     """
     first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
     last = int(np.searchsorted(offsets[:, 0], span[1])) - 1

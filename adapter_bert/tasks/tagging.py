@@ -2,8 +2,8 @@
 
 The first token of each word stands for it. A sentence that is too long makes
 windows, `[CLS] words [SEP]`, that overlap by half; each word is tagged in the
-one of them where it has most context. Entities are scored by seqeval, which
-reads tags as conlleval: an entity is right if its words and its type are.
+window where it has most context. Entities are scored by seqeval, which reads
+tags as conlleval: an entity is right if its words and its type are.
 """
 
 import array
@@ -44,6 +44,7 @@ from adapter_bert.tasks.tagging_files import (
     BIO,
     FORMATS,
     IO,
+    NO_ENTITY,
     OUTSIDE,
     Columns,
     Sentences,
@@ -83,13 +84,9 @@ class SentenceWindows(Features):
     cut_rows: int = 0
 
     def at_words(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of the words' tokens.
+        """Outputs of words from outputs of tokens.
 
-        Args:
-            outputs: [rows, T, ...], of every token.
-
-        Returns:
-            [words, ...]; zeros of words that are in no window.
+        [rows, T, ...] -> [words, ...]; zeros of words that are in no window.
         """
         found = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
         known = self.places >= 0
@@ -100,9 +97,9 @@ class SentenceWindows(Features):
 
 
 class Window(NamedTuple):
-    """A window of a sentence: its words from `first` up to `last`.
+    """A window of a sentence holds its words from `first` up to `last`.
 
-    Of these, those from `first_own` up to `last_own` are tagged in it.
+    Those from `first_own` up to `last_own` are tagged in it.
     """
 
     first: int
@@ -124,8 +121,8 @@ def cut_sentences(
     `labels` are int32 [words], numbers of the words' tags, or None.
     """
     room = max_seq_length - 2
-    different = dict.fromkeys(rows.words)
-    pieces = dict(zip(different, in_chunks(tokenizer.encode_words, different)))
+    unique = dict.fromkeys(rows.words)
+    pieces = dict(zip(unique, in_chunks(tokenizer.encode_words, unique)))
     tokens, starts = array.array("i"), array.array("q", [0])
     places = np.full(len(rows.words), -1, np.int64)
     too_long = cut_rows = 0
@@ -175,7 +172,7 @@ def cut_sentences(
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
-    """The windows of a sentence of words of so many tokens.
+    """The windows of a sentence.
 
     A window takes as many whole words as fit. The next one begins half a room
     later. The last one is as full as the others. A word is tagged in the
@@ -186,12 +183,10 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
         lengths: tokens of each word, from 1 to `room`.
         room: tokens of words that a window holds.
 
-    Source of the choice: google-research/bert, `run_squad.py`,
-    `_check_is_max_context`.
+    Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """
-    if sum(lengths) <= room:
-        if lengths:
-            yield Window(0, len(lengths), 0, len(lengths))
+    if lengths and sum(lengths) <= room:
+        yield Window(0, len(lengths), 0, len(lengths))
         return
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     windows = list(_spans(ends, room))
@@ -199,8 +194,8 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
     for number, (first, last) in enumerate(windows):
         last_own = last
         if number + 1 < len(windows):
-            # Context behind a word falls within a window, and that before it
-            # within the next one grows: from some word on, the next is better.
+            # Word by word, the context behind shrinks in this window and the
+            # context before grows in the next: better from some word on.
             start, _ = windows[number + 1]
             behind = ends[last] - ends[start + 1 : last + 1]
             before = ends[start:last] - ends[start]
@@ -227,64 +222,40 @@ def _spans(ends: np.ndarray, room: int) -> Iterator[Tuple[int, int]]:
         first = min(max(longer, later), last, rest)
 
 
-# Tags of the words of each sentence.
+# Tags in BIO of the words of each sentence.
 TaggedSentences = Sequence[Sequence[Tag]]
-
-
-class TypeScores(NamedTuple):
-    """Scores of the entities of one type.
-
-    Attributes:
-        type: the type.
-        entities: how many there are.
-        predicted: how many were predicted.
-        precision: share of the predicted that are right, 0 to 1.
-        recall: share of the right that are predicted, 0 to 1.
-        f1: harmonic mean of both; like these 0 where it is undefined.
-    """
-
-    type: str
-    entities: int
-    predicted: int
-    precision: float
-    recall: float
-    f1: float
 
 
 def entity_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> Dict[str, float]:
-    """`f1`, `precision` and `recall` over all entities, 0 to 1; tags in BIO."""
+    """`f1`, `precision` and `recall` over all entities, 0 to 1."""
     precision, recall, f1, _ = _measure(right, predicted, "micro")
     return {"f1": f1, "precision": precision, "recall": recall}
 
 
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
-) -> List[TypeScores]:
-    """The scores of each type that occurs or was predicted, in order."""
-    types = sorted(
-        {
-            tag.type
-            for sentences in (right, predicted)
-            for sentence in sentences
-            for tag in sentence
-            if tag.type
-        }
+) -> List[Tuple[str, int, int, float, float, float]]:
+    """The scores of each type that occurs or was predicted, in order.
+
+    Each is (type, entities, predicted entities, precision, recall, F1); the
+    last three are 0 to 1, and 0 where undefined.
+    """
+    # Each entity has one `B`.
+    counts, predicted_counts = (
+        collections.Counter(
+            tag.type for tags in sentences for tag in tags if tag.prefix == "B"
+        )
+        for sentences in (right, predicted)
     )
+    types = sorted({*counts, *predicted_counts})
     if not types:
         return []
-    found = _measure(right, predicted, None)
-    # Of lawful tags each entity has one `B`.
-    counts = collections.Counter(
-        tag.type
-        for sentence in predicted
-        for tag in sentence
-        if tag.prefix == "B"
-    )
+    *scores, _ = _measure(right, predicted, None)
     return [
-        TypeScores(name, int(count), counts[name], *map(float, scores))
-        for name, *scores, count in zip(types, *found)
+        (name, counts[name], predicted_counts[name], *map(float, of_type))
+        for name, *of_type in zip(types, *scores)
     ]
 
 
@@ -296,8 +267,8 @@ def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
     )
 
     return precision_recall_fscore_support(
-        [[str(tag) for tag in sentence] for sentence in right],
-        [[str(tag) for tag in sentence] for sentence in predicted],
+        [list(map(str, tags)) for tags in right],
+        [list(map(str, tags)) for tags in predicted],
         average=average,
         zero_division=0,
     )
@@ -329,8 +300,8 @@ class TaggingHead(Head):
     def loss(self, predictions, features):
         """Cross entropy in nats of each row's labelled tokens, float32 [B].
 
-        Their sum, weighted so that the mean over the rows of a batch is that
-        over all of its labelled tokens (`input_pipeline.make_batch`).
+        Weighted sums, whose mean over the rows of a batch is the mean over its
+        labelled tokens (`input_pipeline.token_weights`).
         """
         labels = features["token_labels"]
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -342,7 +313,7 @@ class TaggingHead(Head):
 
 
 class Tagged(NamedTuple):
-    """What was decoded of sentences.
+    """Decoded sentences.
 
     Attributes:
         tags: of all words, in BIO.
@@ -376,6 +347,7 @@ class Tagging(Task[Sentences]):
 
     columns = ("tokens",)
     takes_tokens = True
+    reading = "words"
 
     @property
     def dev_splits(self) -> SplitNames:
@@ -384,12 +356,9 @@ class Tagging(Task[Sentences]):
 
     def describe(self):
         """The tags in the logits' order, and what types were renamed."""
-        found: Dict[str, Any] = {}
-        if self.tags is not None:
-            found["tags"] = list(map(str, self.tags))
-        if self.type_map:
-            found["map_tags"] = dict(self.type_map)
-        return found
+        tags = {"tags": list(map(str, self.tags))} if self.tags else {}
+        types = {"map_tags": dict(self.type_map)} if self.type_map else {}
+        return {**tags, **types}
 
     def restore(self, description, source):
         """This task, with the tags of a trained head."""
@@ -404,7 +373,7 @@ class Tagging(Task[Sentences]):
         if (
             None in tags
             or len(set(tags)) < len(tags)
-            or Tag(OUTSIDE, "") not in tags
+            or NO_ENTITY not in tags
             or {tag.prefix for tag in tags} - set("BIO")
         ):
             raise UserError(
@@ -420,11 +389,6 @@ class Tagging(Task[Sentences]):
         return {f"{name}_column": value for name, value in named if value}
 
     @property
-    def reading(self):
-        """All alike."""
-        return "words"
-
-    @property
     def score_names(self):
         """Those of entities, then of words."""
         return "f1", "precision", "recall", "token_accuracy", "loss"
@@ -436,15 +400,12 @@ class Tagging(Task[Sentences]):
     def make_rows(self, texts):
         """Sentences of texts, split at white space, or of lists of words."""
         return Sentences.of_words(
-            [
-                text.split() if isinstance(text, str) else text
-                for (text,) in texts
-            ]
+            [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
     @property
-    def named_train_file(self):
-        """That of `split_files`."""
+    def train_file(self):
+        """As `split_files` names it."""
         return self.split_files.train
 
     def check_files(self, data_dir, splits):
@@ -453,11 +414,10 @@ class Tagging(Task[Sentences]):
             self.split_files.find(data_dir, split, FORMATS)
 
     def read(self, data_dir, splits):
-        """Reads files that were named, or those of the folder.
+        """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
 
-        The latter are `<data_dir>/<split>.conll` or `.jsonl`. The training and
-        the dev file must have tags, each file of one scheme. Test files need
-        none, and none that they have are looked at.
+        The training file and the scored one must have tags, each file of one
+        scheme. Tags of other files are not looked at.
         """
         scored = {"train", self.eval_split}
         names = list(splits)
@@ -479,16 +439,14 @@ class Tagging(Task[Sentences]):
             )
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
-        task = self
-        if self.tags is None:
-            task = self._complete(rows["train"])
+        task = self if self.tags else self._complete(rows["train"])
         for split in scored & set(rows):
             task._check_types(rows[split])
         return task, {split: rows[split] for split in splits}
 
     def _to_bio(self, rows: Sentences) -> Sentences:
-        """A file's tags, which follow a scheme, in BIO with wanted types."""
-        scheme = find_scheme(rows.tags, rows.starts, rows.where)
+        """The same sentences, in BIO with wanted types."""
+        scheme = find_scheme(rows)
         logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
         if scheme == IO:
             logging.warning(
@@ -511,7 +469,7 @@ class Tagging(Task[Sentences]):
             )
         warn_of_lookalikes(types, train.path)
         tags = [Tag(prefix, name) for name in types for prefix in "BI"]
-        return dataclasses.replace(self, tags=(Tag(OUTSIDE, ""), *tags))
+        return dataclasses.replace(self, tags=(NO_ENTITY, *tags))
 
     def _check_types(self, rows: Sentences) -> None:
         """Refuses types that the head does not know."""
@@ -562,16 +520,12 @@ class Tagging(Task[Sentences]):
         return TaggingHead(len(self.tags), config, create)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
-        """The likeliest tags, `O` of words that no window holds.
-
-        An `I-` that continues no entity of its type begins one, `B-`, as
-        conlleval reads it.
-        """
+        """The likeliest tags in BIO, `O` of words that no window holds."""
         logits = np.zeros((len(features.places), len(self.tags)), np.float32)
         if outputs:
             logits = features.at_words(outputs["logits"])
         chosen = logits.argmax(axis=-1)
-        chosen[features.places < 0] = self.tags.index(Tag(OUTSIDE, ""))
+        chosen[features.places < 0] = self.tags.index(NO_ENTITY)
         tags = [self.tags[number] for number in chosen.tolist()]
         return Tagged(to_bio(tags, rows.starts), logits)
 
@@ -585,9 +539,7 @@ class Tagging(Task[Sentences]):
 
         The last one is the mean over the words that a window holds.
         """
-        scores = entity_scores(
-            list(rows.divide(rows.tags)), list(rows.divide(predictions.tags))
-        )
+        scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
         scores["token_accuracy"] = float(np.mean(right)) if right else 0.0
@@ -602,12 +554,11 @@ class Tagging(Task[Sentences]):
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
         lines = ["type\tentities\tpredicted\tprecision\trecall\tf1"]
-        for scores in type_scores(
-            list(rows.divide(rows.tags)), list(rows.divide(predictions.tags))
+        for *counts, precision, recall, f1 in type_scores(
+            *_by_sentence(rows, predictions)
         ):
-            name, entities, predicted, *shares = scores
-            shown = "\t".join(f"{share:.4f}" for share in shares)
-            lines.append(f"{name}\t{entities}\t{predicted}\t{shown}")
+            shares = [f"{share:.4f}" for share in (precision, recall, f1)]
+            lines.append("\t".join([*map(str, counts), *shares]))
         path = results_path(output_dir, "eval_types", suffix)
         files.write_text(path, "\n".join(lines) + "\n")
         return (path,)
@@ -615,20 +566,33 @@ class Tagging(Task[Sentences]):
     def answer(self, rows, predictions) -> List[Dict[str, Any]]:
         """`tokens`, their `tags`, and `entities`.
 
-        Of each entity `type`, `start` and `end`, its first word's number and
-        one past the last one's, and `text`, its words with spaces between.
+        An entity has its `type`, `start` and `end`, the numbers of its first
+        word and one past its last, and `text`, its words with spaces between.
         """
-        return [
-            _answer(list(words), tags)
-            for words, tags in zip(
-                rows.divide(rows.words), rows.divide(predictions.tags)
+        answers = []
+        for words, tags in zip(
+            rows.divide(rows.words), rows.divide(predictions.tags)
+        ):
+            entities = [
+                {
+                    **entity._asdict(),
+                    "text": " ".join(words[entity.start : entity.end]),
+                }
+                for entity in find_entities(tags)
+            ]
+            answers.append(
+                {
+                    "tokens": list(words),
+                    "tags": list(map(str, tags)),
+                    "entities": entities,
+                }
             )
-        ]
+        return answers
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the test file again with the predicted tags in BIO.
 
-        `test_predictions.conll` or `.jsonl`, as the test file is.
+        The name is `test_predictions.conll` or `.jsonl`, as of the test file.
         """
         name = with_suffix("test_predictions", suffix) + ending_of(rows.path)
         path = os.path.join(output_dir, name)
@@ -636,18 +600,13 @@ class Tagging(Task[Sentences]):
         return (path,)
 
 
-def _answer(words: List[str], tags: List[Tag]) -> Dict[str, Any]:
-    return {
-        "tokens": words,
-        "tags": list(map(str, tags)),
-        "entities": [
-            {
-                **entity._asdict(),
-                "text": " ".join(words[entity.start : entity.end]),
-            }
-            for entity in find_entities(tags)
-        ],
-    }
+def _by_sentence(
+    rows: Sentences, predictions: Tagged
+) -> Tuple[TaggedSentences, TaggedSentences]:
+    """The right and the predicted tags, sentence by sentence."""
+    return tuple(
+        list(rows.divide(tags)) for tags in (rows.tags, predictions.tags)
+    )
 
 
 def tagging_task(
@@ -659,12 +618,8 @@ def tagging_task(
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
-    Args:
-        token_column: as `Columns.token`.
-        tag_column: as `Columns.tag`.
-        map_tags: file of `read_map`, or "".
-        eval_split: the split that is scored, `dev` or `test`.
-        split_files: files of splits that were named one by one.
+    Columns are as of `Columns`, `map_tags` is a file of `read_map` or "", other
+    arguments are as of `Tagging`.
 
     Raises:
         UserError: as `read_map`; or a file is named, and the split that is

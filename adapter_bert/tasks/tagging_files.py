@@ -1,15 +1,17 @@
 """Sentences of words with tags: CoNLL files, JSON Lines, schemes of tags.
 
 A tag is `O`, or a prefix, a hyphen and the entity's type, or a type alone
-(IO). With `B` an entity begins, `I` is within it. Sources: Ramshaw and Marcus
-1995 (IOB1, where `B` stands only between two entities of one type that
-touch), Tjong Kim Sang and Veenstra 1999 (IOB2, called BIO here), Ratinov and
-Roth 2009 (BILOU: `L` ends an entity, `U` is one of a single word; BIOES calls
-these `E` and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
+(IO). `B` begins an entity, `I` is within one. Sources: Ramshaw and Marcus 1995
+(IOB1, where `B` stands only between two entities of one type that touch), Tjong
+Kim Sang and Veenstra 1999 (IOB2, called BIO here), Ratinov and Roth 2009
+(BILOU: `L` ends an entity, `U` is one of a single word; BIOES calls these `E`
+and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
 """
 
 import array
 import dataclasses
+import functools
+import itertools
 import json
 import re
 import sys
@@ -17,6 +19,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     Iterator,
     List,
     NamedTuple,
@@ -43,23 +46,15 @@ PLAIN = re.compile(
 )
 # What is within an entity, what ends one, and what is one.
 ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
-# Prefixes that tell these schemes, the first one that occurs. Without `M` and
-# `I`, BMES is BIOES.
+# The first of these prefixes that occurs tells the scheme. Without `M` and `I`,
+# BMES is BIOES.
 TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
 # Prefixes of other schemes by those of BIO.
 TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I", "": "I"}
 
-# The place of a word, by its number, for messages.
-Where = Callable[[int], str]
-
 
 class Tag(NamedTuple):
-    """A tag in parts.
-
-    Attributes:
-        prefix: one of `BIESLUM`, or `O`; "" of a type alone.
-        type: of the entity; "" outside.
-    """
+    """A tag: `prefix` is of `BIESLUMO` or "", `type` is "" outside."""
 
     prefix: str
     type: str
@@ -68,60 +63,47 @@ class Tag(NamedTuple):
         return "-".join(filter(None, self))
 
 
-class Entity(NamedTuple):
-    """An entity of a sentence.
+NO_ENTITY = Tag(OUTSIDE, "")
 
-    Attributes:
-        type: its type.
-        start: its first word.
-        end: one past the last.
-    """
+
+class Entity(NamedTuple):
+    """An entity of a sentence, from the word `start` up to `end`."""
 
     type: str
     start: int
     end: int
 
 
+@functools.lru_cache(maxsize=1024)
 def split_tag(text: str) -> Optional[Tag]:
     """A tag's parts; None if the text is no tag."""
     if text == OUTSIDE:
-        return Tag(OUTSIDE, "")
+        return NO_ENTITY
     match = TAG.fullmatch(text)
     if match:
         return Tag(*match.groups())
     return Tag("", text) if PLAIN.fullmatch(text) else None
 
 
-def find_scheme(
-    tags: Sequence[Tag], starts: np.ndarray, where: Where
-) -> Optional[str]:
-    """The one scheme that all tags of a file follow.
-
-    Args:
-        tags: of all words.
-        starts: int64 [sentences + 1], each sentence's first word.
-        where: for messages.
-
-    Returns:
-        `BIO`, `IOB1`, `BIOES`, `BILOU`, `BMES` or `IO`; None if there is no
-        entity.
+def find_scheme(rows: "Sentences") -> Optional[str]:
+    """The one scheme of all tags of a file, None if there is no entity.
 
     Raises:
         UserError: there is none; the message names the first tag that does
             not follow the others' scheme.
     """
+    tags = rows.tags
     used = {tag.prefix for tag in tags}
     if "" in used:
-        _check_plain(tags, where)
+        _check_plain(rows)
         return IO
     for prefix, scheme in TELLING.items():
         if prefix in used:
-            _check_ends(tags, starts, where, scheme)
+            _check_ends(rows, scheme)
             return scheme
     # Every entity begins with one or the other.
     openings = {"B": [], "I": []}
-    for before, number in _pairs(tags, starts):
-        tag = tags[number]
+    for number, (before, tag) in enumerate(_pairs(tags, rows.starts)):
         if tag.prefix != OUTSIDE and before.type != tag.type:
             openings[tag.prefix].append(number)
     begun, continued = openings["B"], openings["I"]
@@ -130,22 +112,21 @@ def find_scheme(
     if not begun:
         return IOB1
     if len(begun) >= len(continued):
-        wrong = tags[continued[0]]
-        raise UserError(
-            f"{where(continued[0])}: {wrong} continues no entity; expected "
-            f"B-{wrong.type}, since entities begin with B- elsewhere in the "
-            f"file (scheme {BIO})"
-        )
-    wrong = tags[begun[0]]
+        wrong, expected, scheme = continued[0], "B", BIO
+        problem = "continues no entity"
+    else:
+        wrong, expected, scheme = begun[0], "I", IOB1
+        problem = "follows no entity of its type"
     raise UserError(
-        f"{where(begun[0])}: {wrong} follows no entity of its type; expected "
-        f"I-{wrong.type}, since entities begin with I- elsewhere in the file "
-        f"(scheme {IOB1})"
+        f"{rows.where(wrong)}: {tags[wrong]} {problem}; expected "
+        f"{expected}-{tags[wrong].type}, since entities begin with {expected}- "
+        f"elsewhere in the file (scheme {scheme})"
     )
 
 
-def _check_plain(tags: Sequence[Tag], where: Where) -> None:
+def _check_plain(rows: "Sentences") -> None:
     """Checks that no type has a prefix, and that some word is outside."""
+    tags, where = rows.tags, rows.where
     plain = next(n for n, tag in enumerate(tags) if not tag.prefix)
     for number, tag in enumerate(tags):
         if tag.prefix and tag.type:
@@ -163,11 +144,10 @@ def _check_plain(tags: Sequence[Tag], where: Where) -> None:
         )
 
 
-def _check_ends(tags, starts, where, scheme) -> None:
+def _check_ends(rows: "Sentences", scheme: str) -> None:
     """Checks tags of a scheme that marks the ends of entities."""
     within, end, single = ENDS[scheme]
-    for before, number in _pairs(tags, starts):
-        tag = tags[number]
+    for number, (before, tag) in enumerate(_pairs(rows.tags, rows.starts)):
         inside = tag.prefix in (within, end)
         is_open = before.prefix in ("B", within)
         if tag.prefix not in (OUTSIDE, "B", within, end, single):
@@ -181,41 +161,38 @@ def _check_ends(tags, starts, where, scheme) -> None:
         else:
             continue
         raise UserError(
-            f"{where(number)}: {tag} {problem}; elsewhere the file has the "
-            f"scheme {scheme}"
+            f"{rows.where(number)}: {tag} {problem}; elsewhere the file has "
+            f"the scheme {scheme}"
         )
-    for last in starts[1:][np.diff(starts) > 0] - 1:
-        if tags[last].prefix in ("B", within):
+    for last in rows.starts[1:][np.diff(rows.starts) > 0] - 1:
+        tag = rows.tags[last]
+        if tag.prefix in ("B", within):
             raise UserError(
-                f"{where(last)}: the sentence ends with {tags[last]}, expected "
-                f"{end}- or {single}-{tags[last].type}; elsewhere the file "
-                f"has the scheme {scheme}"
+                f"{rows.where(last)}: the sentence ends with {tag}, expected "
+                f"{end}- or {single}-{tag.type}; elsewhere the file has the "
+                f"scheme {scheme}"
             )
 
 
-def _pairs(tags: Sequence[Tag], starts: np.ndarray) -> Iterator:
-    """The tag before each word, `O` before a sentence, and the word."""
+def _pairs(
+    tags: Sequence[Tag], starts: np.ndarray
+) -> Iterator[Tuple[Tag, Tag]]:
+    """The tag before each word, `O` before a sentence, and the word's own."""
     first = set(starts.tolist())
-    for number in range(len(tags)):
-        before = Tag(OUTSIDE, "")
-        if number not in first:
-            before = tags[number - 1]
-        yield before, number
+    before = NO_ENTITY
+    for number, tag in enumerate(tags):
+        yield NO_ENTITY if number in first else before, tag
+        before = tag
 
 
 def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> List[Tag]:
-    """The same entities in BIO.
+    """The same entities in BIO, of all words of sentences with these starts.
 
-    Of what no scheme allows, an `I` that continues nothing begins an entity,
-    as conlleval reads it.
-
-    Args:
-        tags: of all words, of any scheme.
-        starts: int64 [sentences + 1], each sentence's first word.
+    An `I` that continues nothing, which no scheme allows, begins an entity, as
+    conlleval reads it.
     """
     found: List[Tag] = []
-    for before, number in _pairs(tags, starts):
-        tag = tags[number]
+    for before, tag in _pairs(tags, starts):
         prefix = TO_BIO.get(tag.prefix, tag.prefix)
         # What has ended is not continued.
         ended = before.prefix in ("E", "L", "S", "U")
@@ -236,13 +213,13 @@ def find_entities(tags: Sequence[Tag]) -> List[Entity]:
     return found
 
 
-# What is between the columns of a CoNLL file that has tabs, and of others. A
-# run of spaces is looked at once.
+# Between the columns of a CoNLL file with tabs, and of others. The lookbehind
+# has a run of spaces looked at once.
 BETWEEN = {
     "tabs": re.compile("((?:(?<! ) +)?\t *)"),
     "spaces": re.compile("( +)"),
 }
-# Opens a line between two documents, which is no word.
+# Opens a line that stands between two documents.
 DOCUMENT = "-DOCSTART-"
 
 
@@ -250,10 +227,8 @@ DOCUMENT = "-DOCSTART-"
 class Columns:
     """Where a file keeps words and tags.
 
-    Attributes:
-        token: a column's number from 0, from the end if it is negative, or
-            the key of a JSON object; None for the usual one.
-        tag: the same of the tags.
+    Each is a column's number from 0, from the end if it is negative, or the key
+    of a JSON object; None for the usual one.
     """
 
     token: Optional[str] = None
@@ -274,11 +249,10 @@ class Columns:
                     "have numbers, from 0, or from -1 at the end"
                 )
             found.append(int(text))
-        if found[0] == found[1]:
-            raise UserError(
-                f"--token_column and --tag_column are both {found[0]}"
-            )
-        return found[0], found[1]
+        token, tag = found
+        if token == tag:
+            raise UserError(f"--token_column and --tag_column are both {tag}")
+        return token, tag
 
     @property
     def keys(self) -> Tuple[str, str]:
@@ -296,8 +270,8 @@ class Sentences:
         starts: int64 [sentences + 1], each sentence's first word.
         lines: int64 [words], the line of each word, from 0.
         tags: of all words, or None.
-        text: the file's lines with their line breaks, for predictions; empty
-            where none will be written.
+        text: the file's lines with their line breaks, where predictions will
+            be written into them.
         columns: of the file.
     """
 
@@ -325,7 +299,7 @@ class Sentences:
         return len(self.starts) - 1
 
     def where(self, word: int) -> str:
-        """The place of a word, for messages: `<path>:<line from 1>`."""
+        """A word's place for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[word] + 1}"
 
     def first(self, count: int) -> "Sentences":
@@ -344,22 +318,14 @@ class Sentences:
         )
 
     def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """What there is of each word, sentence by sentence."""
+        """Values of words, sentence by sentence."""
         starts = self.starts.tolist()
         for first, last in zip(starts, starts[1:]):
             yield values[first:last]
 
 
-class _Word(NamedTuple):
-    """A word of a file; `tag` is None where the file has none."""
-
-    line: int
-    text: str
-    tag: Optional[str]
-
-
-# Yields the words of each sentence.
-_Read = Callable[[str, Iterator[str], Columns, bool], Iterator[List[_Word]]]
+# Line from 0, word, and tag, None where the file has none.
+_Word = Tuple[int, str, Optional[str]]
 
 
 def read_sentences(
@@ -374,41 +340,33 @@ def read_sentences(
         path: with one of the endings of `FORMATS`, in any case of letters.
         columns: of the file.
         needs_tags: whether there must be tags; else they are not looked at.
-        keeps_text: whether the file's lines are needed, for predictions.
+        keeps_text: whether predictions will be written into the file's lines.
 
     Raises:
         UserError: the file is missing, not UTF-8, or without a word, or a line
             is malformed, lacks a tag, or has one that is none.
     """
-    text: List[str] = []
-
-    def lines() -> Iterator[str]:
-        for line in files.read_lines(path, "the data file", "\n"):
-            if keeps_text:
-                text.append(line)
-            yield line
-
+    lines = files.read_lines(path, "the data file", "\n")
+    text = list(lines) if keeps_text else ()
     read, _ = FORMATS[ending_of(path)]
     words: List[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: List[Tag] = []
-    known: Dict[str, Optional[Tag]] = {}
-    for sentence in read(path, lines(), columns, needs_tags):
-        for word in sentence:
+    for sentence in read(path, text or lines, columns, needs_tags):
+        for number, word, tag in sentence:
             # Most words occur often.
-            words.append(sys.intern(word.text))
-            numbers.append(word.line)
+            words.append(sys.intern(word))
+            numbers.append(number)
             if needs_tags:
-                if word.tag not in known:
-                    known[word.tag] = split_tag(word.tag)
-                if known[word.tag] is None:
+                parts = split_tag(tag)
+                if parts is None:
                     raise UserError(
-                        f"{path}:{word.line + 1}: {word.tag[:80]!r} is no tag, "
+                        f"{path}:{number + 1}: {tag[:80]!r} is no tag, "
                         "expected O, or B-, I-, E-, S-, L-, U- or M- and a "
                         "type, as B-PER, or a type alone, as PER; is it the "
                         "right --tag_column?"
                     )
-                tags.append(known[word.tag])
+                tags.append(parts)
         starts.append(len(words))
     if not words:
         raise UserError(f"{path} is empty: it holds no word")
@@ -424,7 +382,7 @@ def read_sentences(
 
 
 def _read_conll(
-    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
 ) -> Iterator[List[_Word]]:
     """A word on each line, blank lines between sentences.
 
@@ -476,7 +434,7 @@ def _read_conll(
                 "(--token_column)"
             )
         label = None if tag_place is None else cells[tag_place]
-        sentence.append(_Word(number, cells[place], label))
+        sentence.append((number, cells[place], label))
     if sentence:
         yield sentence
 
@@ -512,38 +470,32 @@ def _places(
 
 
 def _read_json_lines(
-    path: str, text: Iterator[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
 ) -> Iterator[List[_Word]]:
     """An object for each sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
-    def read(
-        value: Dict[str, Any], where: str
-    ) -> Tuple[List[str], List[Optional[str]]]:
-        del where  # What is wrong is told by a ValueError.
+    def read(value: Dict[str, Any], where: str) -> Iterator[Tuple]:
+        del where  # `read_objects` puts it before what is wrong.
         words = json_lines.texts_at(value, token)
         if not needs_tags:
             # It will be written again, with tags.
             json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-            return words, [None] * len(words)
+            return zip(words, itertools.repeat(None))
         tags = json_lines.texts_at(value, tag)
         if len(tags) != len(words):
             raise ValueError(
                 f"found {len(tags)} tags ({tag!r}) of {len(words)} words "
                 f"({token!r})"
             )
-        return words, list(tags)
+        return zip(words, tags)
 
     for number, found in read_objects(path, text, read):
-        yield [_Word(number, *pair) for pair in zip(*found)]
+        yield [(number, *pair) for pair in found]
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
-    """The file's own lines with these tags.
-
-    A tag takes the place of the line's own, or, where there is none, is
-    appended.
-    """
+    """The file's lines with these tags, in place of their own or appended."""
     token, tag = rows.columns.numbers(rows.path)
     ours = iter(tags)
     for line in rows.text:
@@ -571,12 +523,7 @@ def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
 
 
 def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
-    """Writes a file again with other tags.
-
-    Args:
-        path: to write to, with the ending of the file that was read.
-        rows: of a file whose text was kept.
-        tags: of all words.
+    """Writes a file, whose text was kept, again with other tags.
 
     Raises:
         UserError: it cannot be written.
@@ -585,10 +532,8 @@ def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
     files.write_parts(path, (line.encode() for line in write(rows, tags)))
 
 
-# Ending -> how its sentences are read, and how tags are written.
-FORMATS: Dict[
-    str, Tuple[_Read, Callable[[Sentences, Sequence[str]], Iterator[str]]]
-] = {
+# Ending -> functions that read sentences, and that write tags.
+FORMATS: Dict[str, Tuple[Callable, Callable]] = {
     ".conll": (_read_conll, _write_conll),
     ".jsonl": (_read_json_lines, _write_json_lines),
 }
@@ -624,10 +569,10 @@ def read_map(path: str) -> Dict[str, str]:
 
 
 def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
-    """The same sentences with other types.
+    """The same sentences, whose tags are in BIO, with other types.
 
     Args:
-        rows: with tags in BIO.
+        rows: of a file.
         table: new types, or `O`, by the old ones.
         source: of the table, for messages.
 
@@ -642,10 +587,9 @@ def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
             f"{', '.join(unknown)[:200]}; give each a line, with O where it "
             "is no entity"
         )
-    outside = Tag(OUTSIDE, "")
 
     def change(tag: Tag) -> Tag:
         new = table.get(tag.type, OUTSIDE)
-        return outside if new == OUTSIDE else Tag(tag.prefix, new)
+        return NO_ENTITY if new == OUTSIDE else Tag(tag.prefix, new)
 
     return dataclasses.replace(rows, tags=list(map(change, rows.tags)))

@@ -1,4 +1,4 @@
-"""What every task offers to the rest of the program."""
+"""The interface of a task: what it reads, learns, scores and writes."""
 
 import abc
 import dataclasses
@@ -43,14 +43,14 @@ SplitNames = Tuple[Tuple[str, str], ...]
 
 
 class Head(tf.Module, abc.ABC):
-    """What a task computes from BERT's output.
+    """Layers on BERT's output that compute a task's predictions and loss.
 
     Attributes:
         needs_pooler: whether it reads BERT's pooled output.
-        reads_first_token: whether it reads nothing but that, or the first
-            token of the sequence.
-        reads: names of what else it reads of a batch, and is given by
-            keyword; of what is there in prediction as well as in training.
+        reads_first_token: whether it reads only the pooled output or the first
+            token.
+        reads: features of a batch that `__call__` is given by keyword, in
+            training and in prediction.
     """
 
     needs_pooler = True
@@ -85,20 +85,17 @@ class Head(tf.Module, abc.ABC):
         context: Context,
         **read: tf.Tensor,
     ) -> Dict[str, tf.Tensor]:
-        """Computes predictions.
+        """Computes predictions, arrays [B, ...] by name.
 
         Args:
-            bert: the `modeling.Bert`, for its pooler and its variables.
+            bert: the `encoder.Bert`, for its pooler and its variables.
             sequence_output: float32 [B, T, D].
             context: of this forward pass.
-            **read: what `reads` names, [B, ...].
-
-        Returns:
-            Arrays [B, ...] by name.
+            **read: the features of `reads`, [B, ...].
         """
 
     def select(self, predictions: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        """What is kept of predictions where nothing is trained: here, all."""
+        """The predictions that evaluation and answers need: here, all."""
         return predictions
 
     @abc.abstractmethod
@@ -110,22 +107,24 @@ class Head(tf.Module, abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC, Generic[RowsType]):
-    """One frozen declaration of what is learned and how it is scored.
+    """Declares a task: its files, its head, its scores.
 
-    A run reads all splits that it needs, then makes each one's features and
-    keeps of its rows what it will still need, as these may be large.
+    A run reads all splits that it needs. Then it makes the features of each
+    split, and keeps of the rows, which may be large, only what `keep` returns.
 
     Attributes:
         name: lower-case, as `--task_name` takes it.
         dev_splits: (suffix of the results' names, split) of each dev set.
         test_splits: the same of each test set.
-        columns: names of the texts that a row has, in order.
+        columns: names of a row's texts, in order.
+        train_file: path of the training file where the user named it; or "".
         test_is_dev: whether both sets are one file, which is then predicted
             once for evaluation and prediction.
-        takes_tokens: whether instead of a text it reads a list of words, too.
-        answers_texts: whether a trained one answers texts.
+        takes_tokens: whether a text may also be a list of words.
+        answers_texts: whether a trained adapter answers texts.
         rows_are_fixed: whether a row's tokens are the same in every step.
         cut_at: flag of the length at which a row is cut.
+        reading: equal for tasks that make equal features of equal texts.
     """
 
     name: str
@@ -138,19 +137,22 @@ class Task(abc.ABC, Generic[RowsType]):
     answers_texts = True
     rows_are_fixed = True
     cut_at = "max_seq_length"
+    train_file = ""
     # Tuple[str, ...]
     columns = ()
+    # Hashable
+    reading = None
 
     @abc.abstractmethod
     def describe(self) -> Dict[str, Any]:
-        """What a trained head depends on, as JSON values (labels, ...).
+        """Facts that a trained head depends on, as JSON values (labels, ...).
 
-        What has still to be read from the task's data is left out.
+        Facts that are not yet read from the task's data are left out.
         """
 
     @abc.abstractmethod
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, as a trained head knows it.
+        """This task, completed with a trained head's description.
 
         Args:
             description: name and `describe()` of the task that was trained.
@@ -161,33 +163,18 @@ class Task(abc.ABC, Generic[RowsType]):
         """
 
     def check_name(self, description: Mapping[str, Any], source: str) -> None:
-        """Checks that a trained head is of this task; arguments of `restore`.
-
-        Raises:
-            UserError: the head is of another task.
-        """
+        """Refuses a head of another task by its name; see `restore`."""
         if description["name"] != self.name:
             raise UserError(
                 f"{source} was trained on the task {description['name']}, not "
                 f"on {self.name}"
             )
 
-    @property
-    def named_train_file(self) -> str:
-        """Path of the training file where the user named it; else ""."""
-        return ""
-
     def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
-        """Looks for the files of splits, before anything takes long.
-
-        What is not looked for here is found when it is read.
-
-        Args:
-            data_dir: as of `read`.
-            splits: the same.
+        """Looks for the files of splits, before any long step; see `read`.
 
         Raises:
-            UserError: one is missing, or there are two of one split.
+            UserError: a file is missing, or there are two of one split.
         """
         return
 
@@ -203,8 +190,8 @@ class Task(abc.ABC, Generic[RowsType]):
                 completes the task.
 
         Returns:
-            This task, with what it takes from its data (labels); the splits'
-            rows, in the order of `splits`.
+            This task, completed from its data (labels); the splits' rows, in
+            the order of `splits`.
 
         Raises:
             UserError: a file is missing or empty, or a row is malformed; the
@@ -216,7 +203,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return rows[:count]
 
     def learn(self, rows: RowsType) -> "Task":
-        """This task, with what it takes from the rows that it is trained on.
+        """This task, with statistics of its training rows (class weights).
 
         Raises:
             UserError: the rows do not fit what was asked for.
@@ -224,33 +211,26 @@ class Task(abc.ABC, Generic[RowsType]):
         return self
 
     def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, as a run's folder has it, whose training it goes on with.
-
-        Args:
-            description: as of `restore`.
-            source: file of the run, for the error's text.
+        """This task, with what an unfinished run's `learn` found.
 
         Raises:
-            UserError: it is damaged.
+            UserError: the description, as of `restore`, is damaged.
         """
         return self
 
     def begin_head(self, base: Any) -> Any:
-        """A pretrained model (`checkpoints/weights.py`) for this task's head.
-
-        Where it has a head, that is as this task's begins.
-        """
+        """Weights (`checkpoints/weights.py`) whose head fits this task's."""
         return base
 
     @property
     def training_settings(self) -> Dict[str, Any]:
-        """What of its training the task itself decides, as JSON values."""
+        """The task's own settings of its training, as JSON values."""
         return {}
 
     @property
     @abc.abstractmethod
     def score_names(self) -> Tuple[str, ...]:
-        """Names of what `evaluate` gives of any labelled rows, main first."""
+        """Names of the scores of `evaluate`, the main one first."""
 
     @property
     def dev_score_names(self) -> Tuple[str, ...]:
@@ -263,10 +243,7 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @property
     def members(self) -> Dict[str, "Task"]:
-        """The tasks that are learned, by the folder of each one's files.
-
-        Folders are within that of the run, which is "".
-        """
+        """The tasks that are learned, by their folders within the run's."""
         return {"": self}
 
     @property
@@ -277,64 +254,48 @@ class Task(abc.ABC, Generic[RowsType]):
     def values_of(
         self, folder: str, values: Mapping[str, np.ndarray]
     ) -> Dict[str, np.ndarray]:
-        """What one of `members` has of trained values, as it names them."""
+        """The trained values of one of `members`, by its own names."""
         return dict(values)
 
     def summarize(self, rows: RowsType) -> str:
-        """What the log says of a split beside its size, or ""."""
+        """Describes a split for the log, beside its size; or ""."""
         return ""
 
     @property
-    def numbers_of_texts(self) -> Tuple[int, ...]:
-        """How many texts a row may have."""
-        return (len(self.columns),)
-
-    @property
     def least_length(self) -> int:
-        """Tokens that an input must have room for."""
-        # [CLS], a token, [SEP].
+        """The least `--max_seq_length`: room for `[CLS]`, a token, `[SEP]`."""
         return 3
 
     @property
     def settings(self) -> Dict[str, Any]:
-        """How rows are read and answered, as JSON values: `restore_task`.
+        """How rows are read and answered, as JSON values.
 
-        A trained head serves with others too.
+        A trained head also works with other settings (`restore_task`).
         """
         return {}
 
     @property
     def head_kind(self) -> Hashable:
-        """What tells heads apart whose variables have the same names.
-
-        Tasks whose heads are of one kind, and have the same variables, are
-        computed alike.
-        """
+        """Equal for heads that compute alike if their variables are alike."""
         return type(self)
 
-    @property
-    @abc.abstractmethod
-    def reading(self) -> Hashable:
-        """What makes features of texts: equal where equal texts make equal."""
-
     def check_texts(self, texts: Sequence[str], where: str) -> None:
-        """Checks the texts of a row, of which there are as many as are read.
+        """Checks a row's texts, whose number is right.
 
         Raises:
-            UserError: there is one that the task cannot take; the message
-                opens with `where`.
+            UserError: a text is none that the task takes; the message opens
+                with `where`.
         """
         return
 
-    @abc.abstractmethod
     def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
         """Rows without labels, of texts that come from no file.
 
         Args:
-            texts: of each row as many as `numbers_of_texts` allows, of all
-                rows equally many; each a text, or where `takes_tokens` a
-                tuple of words.
+            texts: of each row, all rows having equally many; each a text, or
+                where `takes_tokens` a tuple of words.
         """
+        raise NotImplementedError
 
     @abc.abstractmethod
     def featurize(
@@ -343,7 +304,7 @@ class Task(abc.ABC, Generic[RowsType]):
         """Tokenizes rows, each to at most `max_seq_length` tokens."""
 
     def keep(self, rows: RowsType) -> RowsType:
-        """What evaluation and prediction need of rows beside their features."""
+        """The part of rows that is needed once their features are made."""
         return rows
 
     @abc.abstractmethod
@@ -353,7 +314,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def count_train_steps(
         self, features: Features, batch_size: int, epochs: float
     ) -> int:
-        """Steps of a training of so many epochs.
+        """Counts the training steps of `epochs`.
 
         Raises:
             UserError: too many to count, or nothing to train on.
@@ -368,7 +329,7 @@ class Task(abc.ABC, Generic[RowsType]):
         seed: int,
         pool_batches: int,
     ) -> Plan:
-        """Which rows are in which batch of a training; see `TrainPlan`."""
+        """Chooses the rows of every training batch; see `TrainPlan`."""
         return TrainPlan(
             features.lengths, batch_size, num_steps, seed, pool_batches
         )
@@ -379,15 +340,14 @@ class Task(abc.ABC, Generic[RowsType]):
         features: Features,
         outputs: Mapping[str, np.ndarray],
     ) -> Any:
-        """What the head's outputs [rows of the features, ...] say of the rows.
+        """Predictions of rows, from the head's outputs.
+
+        The methods below take them as `predictions`. Their rows are as `keep`
+        left them.
 
         Args:
-            rows: as `keep` left them. So are they in the methods below.
-            features: of the rows.
-            outputs: of the head, all finite.
-
-        Returns:
-            What `evaluate` and `write_predictions` read.
+            rows, features: of a split.
+            outputs: [rows of the features, ...], all finite.
         """
         return outputs
 
@@ -395,22 +355,17 @@ class Task(abc.ABC, Generic[RowsType]):
     def evaluate(
         self, rows: RowsType, features: Features, predictions: Any
     ) -> Dict[str, float]:
-        """Scores what was decoded of labelled rows.
-
-        Returns:
-            The task's metrics by name, the main one first, and `loss` in nats
-            if the task has one.
-        """
+        """Scores labelled rows: `score_names`, and `loss` in nats if any."""
 
     def score_tables(
         self,
         scores: Mapping[str, Mapping[str, float]],
         data: Mapping[str, str],
     ) -> Dict[str, ScoresAndData]:
-        """What is written of dev sets' scores, by folder as of `members`.
+        """The contents of `eval_results.json`, by folder as of `members`.
 
         Args:
-            scores: what `evaluate` gave of each dev set, by its suffix.
+            scores: of `evaluate`, of each dev set by its suffix.
             data: fingerprint of each dev set's rows, by its split.
         """
         named = {
@@ -428,25 +383,19 @@ class Task(abc.ABC, Generic[RowsType]):
         predictions: Any,
         suffix: str = "",
     ) -> Tuple[str, ...]:
-        """Writes more of an evaluation than its scores, if there is more.
+        """Writes tables about an evaluation, if any, and returns their paths.
 
         Args:
             output_dir: the run's folder.
-            rows: that are labelled.
-            features: of the rows.
-            predictions: what was decoded of them.
+            rows, features, predictions: as of `evaluate`.
             suffix: of the split's results.
-
-        Returns:
-            Paths of the files.
         """
         return ()
 
-    @abc.abstractmethod
     def answer(self, rows: RowsType, predictions: Any) -> List[Dict[str, Any]]:
-        """What was decoded, as a JSON object for each row."""
+        """A JSON object for each row."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def write_predictions(
         self,
         output_dir: str,
@@ -454,29 +403,8 @@ class Task(abc.ABC, Generic[RowsType]):
         predictions: Any,
         suffix: str = "",
     ) -> Tuple[str, ...]:
-        """Writes what was decoded to the files that the task's users expect.
-
-        Args:
-            output_dir: the run's folder.
-            rows: that were predicted.
-            predictions: what was decoded of them.
-            suffix: of the split's results.
-
-        Returns:
-            Their paths.
-        """
-
-
-class UnansweringTask(Task[RowsType]):
-    """A task that answers no texts."""
-
-    answers_texts = False
-
-    def make_rows(self, *arguments, **more):
-        """Raises a TypeError: there are no texts to answer."""
-        raise TypeError(f"the task {self.name} answers no texts")
-
-    answer = write_predictions = make_rows
+        """Writes the predictions of a test set; see `write_report`."""
+        raise NotImplementedError
 
 
 def with_suffix(name: str, suffix: str) -> str:

@@ -1,11 +1,12 @@
-"""BERT, a tuning method and a task's head put together as one model.
+"""BERT, a tuning method and a task's head as one model.
 
-In here: `TaskModel`, and `ParameterTable`, the list of every variable with
-whether it is trained. That table is the only source for gradients, weight
-decay, optimizer slots, the log, checkpoints and the adapter artifact.
+`ParameterTable` lists every variable and whether it is trained. The table is
+the only source for gradients, weight decay, optimizer slots, the log,
+checkpoints and the adapter artifact.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
@@ -13,8 +14,8 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, act_by_token
-from adapter_bert.bert.shared_layers import SharedLayers
+from adapter_bert.bert.hooks import Context, Hooks, NoHooks
+from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod
 from adapter_bert.optimization import Recipe
@@ -23,12 +24,12 @@ from adapter_bert.optimization import Recipe
 BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
 # Of a dense layer.
 KERNEL = re.compile(r"bert/.*/(kernel|bias)")
-# Among features, what the layers below those to compute have given.
+# Among features, the outputs of frozen layers below the first computed one.
 FROZEN_OUTPUTS = "frozen_outputs"
 
 
 class TaskModel(tf.Module):
-    """What one task computes: BERT with a method's hooks, then a head."""
+    """BERT with a method's hooks, then a task's head."""
 
     def __init__(
         self,
@@ -42,24 +43,21 @@ class TaskModel(tf.Module):
 
         Args:
             config: of the BERT.
-            method: acts upon it.
+            method: acts on it.
             build_head: of the task.
             create: makes variables.
-            lowest: the layer to begin with, of batches that have the outputs
-                of the one before.
+            lowest: the first layer to compute, of batches that have the
+                outputs of the layer before.
         """
         self.lowest = lowest
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
-
-        def make_layer(number, create):
-            hooks = method.build(config, create, pooler)
-            return encoder.Layer(number, config, create, hooks)
-
-        layers = SharedLayers(config.num_hidden_layers, make_layer)
-        create = layers.noting(create)
-        hooks = method.build(config, create, pooler)
-        self.bert = encoder.Bert(config, create, hooks, pooler, layers)
+        added = {
+            name: create(name, declared.shape, declared.initializer)
+            for name, declared in method.variables(config, pooler).items()
+        }
+        make_hooks = functools.partial(method.hooks, config)
+        self.bert = make_bert(config, create, added, make_hooks, pooler)
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -68,11 +66,11 @@ class TaskModel(tf.Module):
 
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                what the head reads beside, and in a run of several tasks
-                `task_ids`, int32 [B], all alike; or of rows that are C choices
-                [B, C, T], each of which is a row for BERT and for the head.
-                `frozen_outputs`, if there are any, float32 [B, T or 1, D], or
-                the bits of bfloat16 as uint16, instead of the tokens.
+                other inputs of the head, and in a run of several tasks
+                `task_ids`, int32 [B], all alike. Rows of C choices are
+                [B, C, T], each choice a row for BERT and for the head.
+                `frozen_outputs`, float32 [B, T or 1, D] or the bits of
+                bfloat16 as uint16, replace the tokens if there are any.
             context: of this forward pass.
 
         Returns:
@@ -90,11 +88,13 @@ class TaskModel(tf.Module):
                 for x in (ids, segments, context.input_mask)
             )
             context = dataclasses.replace(context, input_mask=mask)
+        shown: Dict[str, tf.Tensor] = {}
         context = dataclasses.replace(
             context,
             first_token=self.head.reads_first_token
-            and act_by_token(self.bert.hooks)
+            and self.bert.hooks.by_token
             and not context.observes,
+            show=shown.__setitem__ if context.observes else None,
         )
         if FROZEN_OUTPUTS in features:
             sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
@@ -108,11 +108,13 @@ class TaskModel(tf.Module):
         )
         if context.training:
             return found
-        shown = self.bert.hooks.observe(context) if context.observes else {}
-        return {**self.head.select(found), **shown}
+        found = self.head.select(found)
+        if context.observes:
+            found.update(self.bert.hooks.observe(shown, context))
+        return found
 
     def _continue(self, outputs: tf.Tensor, context: Context) -> tf.Tensor:
-        """What the upper layers make of known outputs, float32 [B, T, D]."""
+        """The outputs of the upper layers, float32 [B, T, D]."""
         if outputs.dtype == tf.uint16:
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
@@ -122,7 +124,7 @@ class TaskModel(tf.Module):
         return tf.cast(found[-1] if found else outputs, tf.float32)
 
 
-# What variables are part of, in the order of tables.
+# Groups of variables, in the order of tables.
 GROUPS = (
     "embeddings",
     "encoder",
@@ -143,7 +145,7 @@ class Parameter:
         name: its name in checkpoints.
         shape: its shape.
         initializer: makes its fresh values.
-        group: what it is part of, for people to read.
+        group: one of `GROUPS`, for people to read.
         trained: whether training changes it.
     """
 
@@ -171,9 +173,9 @@ class ParameterTable:
     Attributes:
         method: the method's text.
         parameters: the variables.
-        recipe: how those that are trained are updated.
-        changed_count: how many of BERT's parameters change, if not all that
-            are trained.
+        recipe: how the trained ones are updated.
+        changed_count: how many of BERT's parameters change, if not all trained
+            ones.
         hooks: the method's, without values.
     """
 
@@ -181,7 +183,7 @@ class ParameterTable:
     parameters: Tuple[Parameter, ...]
     recipe: Recipe = Recipe()
     changed_count: Optional[int] = None
-    hooks: Hooks = dataclasses.field(default_factory=Hooks, compare=False)
+    hooks: Hooks = dataclasses.field(default_factory=NoHooks, compare=False)
 
     @property
     def trained(self) -> List[Parameter]:
@@ -243,68 +245,41 @@ def list_parameters(
 
     Args:
         config: the BERT.
-        method: decides, by its rules, what is trained.
+        method: declares which variables are added and trained.
         build_head: the task's head; always trained.
 
     Raises:
         UserError: an argument of the method that this BERT cannot take.
-        ValueError: a defect of the method: a variable that no rule covers, or
-            a rule that matches none.
+        ValueError: a defect of the method: it trains no variable of BERT that
+            its expression names.
     """
     method.check(config)
-    bert_names = encoder.list_variables(config)
-    listed: List[Tuple[str, Tuple[int, ...], encoder.Initializer]] = []
+    parameters: List[Parameter] = []
 
-    def create(name, shape, initializer):
-        listed.append((name, tuple(shape), initializer))
+    def list_head(name, shape, initializer):
+        shape = tuple(shape)
+        parameters.append(Parameter(name, shape, initializer, "head", True))
 
-    head_names = set()
-
-    def note_head(config, create):
-        head = build_head(config, create)
-        head_names.update(name for name, _, _ in listed)
-        return head
-
-    hooks = TaskModel(config, method, note_head, create).bert.hooks
-
-    rules = method.rules(config)
-    used = set()
-
-    def is_trained(name: str) -> bool:
-        for number, (pattern, trained) in enumerate(rules):
-            if re.fullmatch(pattern, name):
-                used.add(number)
-                return trained
-        raise ValueError(f"no rule of {method} covers the variable {name}")
-
-    def group_of(name: str) -> str:
-        if name in head_names:
-            return "head"
-        if name in bert_names:
-            return bert_group(name)
-        if name.startswith(PARTS):
-            return "parts"
-        # What is added and not trained says what is.
-        return "adapters" if is_trained(name) else "masks"
-
-    parameters = [
-        Parameter(
-            name,
-            shape,
-            initializer,
-            group_of(name),
-            name in head_names or is_trained(name),
+    pooler = build_head(config, list_head).needs_pooler
+    added = method.variables(config, pooler)
+    for name, one in added.items():
+        group = "adapters" if one.trained else "masks"
+        group = "parts" if name.startswith(PARTS) else group
+        parameters.append(
+            Parameter(name, one.shape, one.initializer, group, one.trained)
         )
-        for name, shape, initializer in listed
-    ]
-    # A rule may be about a part of BERT that this head does not need.
-    for name in bert_names:
-        is_trained(name)
-    for number, (pattern, _) in enumerate(rules):
-        if number not in used:
-            raise ValueError(
-                f"the rule {pattern!r} of {method} matches nothing"
-            )
+    pattern = method.trains(config)
+
+    def list_own(name, shape, initializer):
+        trained = bool(re.fullmatch(pattern, name))
+        group = bert_group(name)
+        parameters.append(Parameter(name, shape, initializer, group, trained))
+
+    encoder.Bert(config, list_own, NoHooks(), pooler)
+    # A part of BERT that this head does not need may be named.
+    names = encoder.list_variables(config)
+    if pattern and not any(re.fullmatch(pattern, name) for name in names):
+        raise ValueError(f"{pattern!r} of {method} matches nothing")
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
     return ParameterTable(
@@ -312,7 +287,7 @@ def list_parameters(
         tuple(parameters),
         method.recipe_of(config),
         method.changed_count(berts),
-        hooks,
+        method.hooks(config, added),
     )
 
 
@@ -323,29 +298,19 @@ def bert_group(name: str) -> str:
     return name.split("/")[1]
 
 
-def narrow_variables(
-    config: encoder.BertConfig, method: TuningMethod, table: ParameterTable
-) -> FrozenSet[str]:
+def narrow_variables(table: ParameterTable) -> FrozenSet[str]:
     """Names of BERT's frozen kernels and biases, which only products read.
 
     So they may be kept in the type of products. There are none where the method
     changes variables as they are read.
     """
-    if changes_parameters(config, method):
+    if "parameter" in table.hooks.places:
         return frozenset()
     return frozenset(
         p.name
         for p in table.parameters
         if not (p.trained or p.is_added) and KERNEL.fullmatch(p.name)
     )
-
-
-def changes_parameters(
-    config: encoder.BertConfig, method: TuningMethod
-) -> bool:
-    """Whether a method changes BERT's variables where they are read."""
-    hooks = method.build(config, lambda name, *_: name, True)
-    return hooks.acts_at("parameter")
 
 
 def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:

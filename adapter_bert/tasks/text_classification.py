@@ -4,16 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import json
-from typing import (
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Optional,
-    Tuple,
-    Union,
-)
+from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +12,6 @@ from absl import logging
 
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.tables import (
-    Rows,
     is_one_cell,
     list_labels,
     shown,
@@ -47,7 +37,7 @@ HARDEST = 50
 
 
 class ClassificationHead(Head):
-    """Logits from the first token, pooled if nothing else is said.
+    """Logits from the first token, pooled by default.
 
     Parameters: C D + C, and those of `HiddenLayers`. Source:
     google-research/bert, `run_classifier.py`, `create_model`.
@@ -62,10 +52,9 @@ class ClassificationHead(Head):
             classes: C.
             config: of the BERT.
             create: makes variables.
-            shape: its layers. A RoBERTa has no pooler: there the head has a
-                layer more.
-            weights: C floats, by which the loss of a class's rows is
-                multiplied, or None.
+            shape: its layers; a RoBERTa, without a pooler, adds one.
+            weights: C floats that multiply the losses of each class's rows,
+                or None.
         """
         shape = shape.upon(config)
         self.class_weights = weights
@@ -99,13 +88,12 @@ class TextClassification(TextTask):
     """A classification task.
 
     Attributes:
-        labels: the classes, in the order of the logits; None to take those
-            that the training file holds, sorted.
+        labels: the classes, in the order of the logits; None to take those of
+            the training file, sorted.
         weighting: weights of the labels in training by name, of all others 1;
             or `BALANCED`; or None.
-        class_weights: what that comes to, in the order of the logits.
+        class_weights: the resulting weights, in the order of the logits.
         has_sets: whether a row has any number of labels.
-        least_labels: how many labels there must be.
     """
 
     labels: Optional[Tuple[str, ...]] = None
@@ -113,10 +101,9 @@ class TextClassification(TextTask):
     class_weights: Optional[Tuple[float, ...]] = None
 
     has_sets = False
-    least_labels = 2
 
     def describe(self):
-        """The labels, in the logits' order, and what all such tasks tell."""
+        """The labels, in the logits' order, and the texts."""
         known = {"labels": list(self.labels)} if self.is_complete else {}
         return {**known, **super().describe()}
 
@@ -126,7 +113,7 @@ class TextClassification(TextTask):
         return self.labels is not None
 
     def complete(self, train):
-        """This task, with the training rows' labels if it has none."""
+        """This task, with the labels of the training rows."""
         found = set(train.label)
         for label in found:
             if not label.strip():
@@ -145,7 +132,7 @@ class TextClassification(TextTask):
         """This task with the labels of a file, sorted.
 
         Raises:
-            UserError: one of them cannot be written into a table.
+            UserError: a label cannot be written into a table.
         """
         for label in found:
             if not is_one_cell(label):
@@ -160,7 +147,8 @@ class TextClassification(TextTask):
         """This task, with the labels of a trained head."""
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
-        if not isinstance(labels, list) or len(labels) < self.least_labels:
+        least = 1 if self.has_sets else 2
+        if not isinstance(labels, list) or len(labels) < least:
             raise UserError(f"{trained}, without labels; not on {self.name}")
         several = bool(description.get("multi_label"))
         if several != self.has_sets:
@@ -180,43 +168,38 @@ class TextClassification(TextTask):
         )
 
     def check_label(self, label, where):
-        """It must be one of the labels."""
-        if label not in self.labels:
-            raise UserError(
-                f"{where}: unknown label {label!r}, expected one of "
-                f"{list_labels(self.labels)}"
-            )
-
-    def spelling(self, label, where):
-        """Of JSON's `true` and a table's `True` the one that is a label."""
-        if label in self.labels or label.lower() not in ("true", "false"):
+        """A label; JSON's `true` and a table's `True` may be spelt as both."""
+        if label in self.labels:
             return label
         own = [x for x in self.labels if x.lower() == label.lower()]
-        return own[0] if len(own) == 1 else label
+        if label.lower() in ("true", "false") and len(own) == 1:
+            return own[0]
+        raise UserError(
+            f"{where}: unknown label {label!r}, expected one of "
+            f"{list_labels(self.labels)}"
+        )
+
+    def label_features(self, labels):
+        """`label_ids`, int32 [rows]: places among the logits."""
+        numbers = self.numbers()
+        return {"label_ids": np.array([numbers[x] for x in labels], np.int32)}
 
     def numbers(self) -> Dict[str, int]:
         """The place of each label among the logits."""
         return {label: i for i, label in enumerate(self.labels)}
 
-    def label_features(self, labels):
-        """`label_ids`, int32 [rows]: what `numbers` gives."""
-        numbers = self.numbers()
-        return {
-            "label_ids": np.array([numbers[label] for label in labels], "int32")
-        }
-
     def summarize(self, rows):
-        """How many rows each label has, in the order of the columns."""
-        return self._shares(rows.label or (), len(rows))
-
-    def _shares(self, labels: Iterable[str], count: int) -> str:
-        """How many of some rows have each of their labels."""
-        counts = collections.Counter(labels)
+        """Counts the rows of each label, in the columns' order."""
+        if rows.label is None:
+            return ""
+        counts = collections.Counter(
+            x for of in self.strata(rows) for x in of or ("(no label)",)
+        )
         names = shown(counts)
         return ", ".join(
-            f"{names[label]} {counts[label]:,} ({counts[label] / count:.1%})"
-            for label in (*self.labels, *sorted(set(counts) - {*self.labels}))
-            if counts[label]
+            f"{names[x]} {counts[x]:,} ({counts[x] / len(rows):.1%})"
+            for x in (*self.labels, *sorted(set(counts) - {*self.labels}))
+            if counts[x]
         )[:500]
 
     @property
@@ -233,14 +216,14 @@ class TextClassification(TextTask):
     def learn(self, rows):
         """This task, with its classes' weights.
 
-        Balanced ones are inverse to how common a label is, and 1 on the
-        average of the rows, as scikit-learn has them.
+        Balanced weights are inverse to a label's frequency, with mean 1 over
+        the rows, as in scikit-learn.
         """
         if self.weighting is None:
             return self
         counts = collections.Counter(rows.label)
         if self.weighting == BALANCED:
-            # A label that no row has is never weighed.
+            # The weight of a label without rows is never used.
             weights = [
                 len(rows) / (len(counts) * max(1, counts[label]))
                 for label in self.labels
@@ -264,28 +247,23 @@ class TextClassification(TextTask):
 
     @property
     def training_settings(self):
-        """How classes are weighed."""
+        """The weighting of the classes."""
         return {"class_weights": self.weighting}
 
-    def evaluate(self, rows, features, predictions):
-        """Cross entropy and the task's metrics."""
-        logits, labels = predictions["logits"], features.labels["label_ids"]
-        chosen = logits.argmax(axis=-1)
-        scores: Dict[str, float] = {
-            name: metrics.METRICS[name](labels, chosen) for name in self.metrics
-        }
-        scores["loss"] = float(metrics.cross_entropy(logits, labels).mean())
-        return scores
+    def compare(self, labels, predictions):
+        """Numbers of labels, and cross entropies in nats."""
+        logits, right = predictions["logits"], labels["label_ids"]
+        losses = metrics.cross_entropy(logits, right)
+        return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes how each label did, and which rows were hardest.
+        """Writes each label's scores, and the hardest rows.
 
         `eval_labels.tsv` has precision, recall and F1 of each label;
         `eval_confusion.tsv` the number of rows of each label that were given
         each label; `eval_hardest.tsv` the rows with the greatest losses.
         """
-        labels, logits = features.labels["label_ids"], predictions["logits"]
-        chosen = logits.argmax(axis=-1)
+        labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
 
@@ -296,40 +274,32 @@ class TextClassification(TextTask):
         confusion = [("label", *self.labels)]
         for label, counts in zip(self.labels, counted):
             confusion.append((label, *map(str, counts)))
-        tables = {
-            "eval_labels": self.label_table(has[labels], has[chosen]),
-            "eval_confusion": confusion,
-            "eval_hardest": self._hardest(rows, labels, logits),
-        }
-        paths = []
-        for name, table in tables.items():
-            paths.append(results_path(output_dir, name, suffix))
-            write_table(paths[-1], table)
-        return tuple(paths)
-
-    def _hardest(
-        self, rows: Rows, labels: np.ndarray, logits: np.ndarray
-    ) -> List[Tuple[str, ...]]:
-        """The rows with the greatest losses; int [rows], float32 [rows, C]."""
-        losses = metrics.cross_entropy(logits, labels)
-        table = [
+        hardest = [
             ("line", "label", "predicted", "probability_of_label", "loss")
             + TEXT_COLUMNS[: 1 + (rows.text_b is not None)]
         ]
         for row in np.argsort(-losses, kind="stable")[:HARDEST]:
             texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
-            table.append(
+            hardest.append(
                 (
                     str(rows.lines[row] + 1),
                     self.labels[labels[row]],
-                    self.labels[logits[row].argmax()],
+                    self.labels[chosen[row]],
                     f"{np.exp(-losses[row]):.6f}",
                     f"{losses[row]:.4f}",
                     # A cell holds no tab and no line break.
                     *(" ".join(text.split()) for text in texts),
                 )
             )
-        return table
+        tables = {
+            "eval_labels": self.label_table(has[labels], has[chosen]),
+            "eval_confusion": confusion,
+            "eval_hardest": hardest,
+        }
+        return tuple(
+            write_table(results_path(output_dir, name, suffix), table)
+            for name, table in tables.items()
+        )
 
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
@@ -337,8 +307,8 @@ class TextClassification(TextTask):
         """A table of each label's precision, recall and F1.
 
         Args:
-            labels: bool [rows, C], which labels a row has.
-            chosen: bool [rows, C], which it was given.
+            labels: bool [rows, C], the labels of each row.
+            chosen: bool [rows, C], the predicted labels.
         """
         table = [
             ("label", "examples", "predicted", "precision", "recall", "f1")
@@ -349,27 +319,27 @@ class TextClassification(TextTask):
             chosen.sum(axis=0),
             *metrics.label_scores(labels, chosen),
         ):
-            shown = (f"{score:.4f}" for score in scores)
-            table.append((label, str(count), str(times), *shown))
+            shares = (f"{score:.4f}" for score in scores)
+            table.append((label, str(count), str(times), *shares))
         return table
 
+    def results(self, predictions):
+        """Probabilities of the classes."""
+        return np.exp(metrics.log_softmax(predictions["logits"]))
+
     def answer(self, rows, predictions):
-        """`label`, its `probability`, and `scores`, those of all labels."""
-        probabilities, chosen = self.answers(predictions)
+        """`label`, its `probability`, and all labels' `scores`."""
         return [
             {
-                "label": label,
+                "label": self.labels[place],
                 "probability": max(row),
                 "scores": dict(zip(self.labels, row)),
             }
-            for label, row in zip(chosen, probabilities.tolist())
+            for place, row in zip(
+                predictions["logits"].argmax(axis=-1),
+                self.results(predictions).tolist(),
+            )
         ]
-
-    def answers(self, predictions):
-        """Probabilities, and the likeliest labels."""
-        logits = predictions["logits"]
-        chosen = [self.labels[place] for place in logits.argmax(axis=-1)]
-        return np.exp(metrics.log_softmax(logits)), chosen
 
 
 def weigh_classes(task: Task, text: str) -> TextClassification:
@@ -380,7 +350,7 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
         text: `BALANCED`, or a JSON object of weights by label.
 
     Raises:
-        UserError: the task has no classes, or the text says something else.
+        UserError: the task has no classes, or the text is malformed.
     """
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(

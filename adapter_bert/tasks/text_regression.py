@@ -9,7 +9,6 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import metrics
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_task import POOLED, TextTask
 
@@ -19,13 +18,13 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 class LabelUnit(NamedTuple):
-    """The labels that a head was trained on, in their own unit.
+    """Statistics of a head's training labels.
 
     The head computes (label - mean) / deviation.
 
     Attributes:
         mean: of the training labels.
-        deviation: of the training labels, above 0.
+        deviation: standard deviation, above 0.
         low: the least training label.
         high: the greatest one.
     """
@@ -37,14 +36,10 @@ class LabelUnit(NamedTuple):
 
     @classmethod
     def of(cls, labels: np.ndarray, path: str) -> "LabelUnit":
-        """The unit of some labels.
-
-        Args:
-            labels: float64 [rows].
-            path: of their file, for messages.
+        """The unit of labels, float64 [rows], of the file `path`.
 
         Raises:
-            UserError: they are all alike, or alike in float32.
+            UserError: the labels are equal, or equal in float32.
         """
         low, high = float(labels.min()), float(labels.max())
         unit = cls(float(labels.mean()), float(labels.std()), low, high)
@@ -69,7 +64,7 @@ class LabelUnit(NamedTuple):
         """`label_unit` of a task's description; `AS_IS` if there is none.
 
         Raises:
-            UserError: it is no unit.
+            UserError: it is malformed.
         """
         found = description.get("label_unit")
         if found is None:
@@ -88,14 +83,14 @@ class LabelUnit(NamedTuple):
         return cls(**{name: float(x) for name, x in found.items()})
 
     def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
-        """The last layer of a head that answers in this unit itself.
+        """Merges the unit into a head's last layer, whose outputs are labels.
 
         Args:
             weights: float32 [1, D] of a head that was trained in this unit.
             bias: float32 [1], or None.
 
         Returns:
-            The same of the other head.
+            The changed weights and bias.
         """
         if self == AS_IS:
             return weights, bias
@@ -106,7 +101,7 @@ class LabelUnit(NamedTuple):
         )
 
 
-# That of GLUE's heads, other programs' and older ones.
+# The unit of GLUE's heads, and of heads from other programs.
 AS_IS = LabelUnit(0.0, 1.0, -math.inf, math.inf)
 
 
@@ -124,7 +119,7 @@ class RegressionHead(ClassificationHead):
         return {"scores": tf.squeeze(logits, axis=1)}
 
     def loss(self, predictions, features):
-        """Squared error in deviations of the unit, float32 [B]."""
+        """Squared error in the unit's deviations, float32 [B]."""
         labels = features["label_scores"]
         if self.unit != AS_IS:
             labels = (labels - self.unit.mean) / self.unit.deviation
@@ -136,7 +131,7 @@ class TextRegression(TextTask):
     """A regression task.
 
     Attributes:
-        scale: least and greatest score, both possible, or None for any.
+        scale: least and greatest score, or None for any.
         unit: of the head's labels; None until it is known.
     """
 
@@ -145,7 +140,7 @@ class TextRegression(TextTask):
     unit: Optional[LabelUnit] = None
 
     def describe(self):
-        """That it is a regression, its unit, what all such tasks tell."""
+        """That it is a regression, its unit, the texts."""
         found = {"regression": True, **super().describe()}
         if self._is_scaled:
             found["label_unit"] = self.unit._asdict()
@@ -166,7 +161,7 @@ class TextRegression(TextTask):
         return task.go_on(description, source)
 
     def go_on(self, description, source):
-        """This task, in the unit that its training began with."""
+        """This task, in the unit of its training so far."""
         return dataclasses.replace(
             self, unit=LabelUnit.restore(description, source)
         )
@@ -174,7 +169,7 @@ class TextRegression(TextTask):
     def learn(self, rows):
         """This task, in the unit of the training labels, unless it has one.
 
-        A task with a scale is as published: its head answers in the scale.
+        The head of a task with a scale answers in the scale itself.
         """
         if self.scale:
             return self
@@ -182,7 +177,7 @@ class TextRegression(TextTask):
         return self if self.unit else dataclasses.replace(self, unit=unit)
 
     def begin_head(self, base):
-        """A base whose head, which answers in the labels' unit, gives ours."""
+        """Weights whose head, which answers labels, answers in the unit."""
         if not self._is_scaled:
             return base
         mean, deviation = self.unit.mean, self.unit.deviation
@@ -197,7 +192,7 @@ class TextRegression(TextTask):
         return dataclasses.replace(base, read=read)
 
     def check_label(self, label, where):
-        """It must be a number of the scale."""
+        """A number of the scale."""
         score = float(label) if NUMBER.fullmatch(label) else math.nan
         low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
         if not low <= score <= high:
@@ -206,19 +201,20 @@ class TextRegression(TextTask):
                 f"{where}: the score is {label[:80]!r}, expected a number"
                 f"{expected}"
             )
+        return label
 
     def label_features(self, labels):
         """`label_scores`, float32 [rows]."""
         return {"label_scores": np.array([float(x) for x in labels], "float32")}
 
-    def held_out_groups(self, labels):
-        """All rows alike."""
-        return [None] * len(labels)
+    def strata(self, rows):
+        """One for all rows."""
+        return [(None,)] * len(rows)
 
     def summarize(self, rows):
-        """The scores' range and mean, and how many are unlike the training's.
+        """The scores' range and mean, and how many are outliers.
 
-        Those that are more than a deviation outside its range.
+        An outlier is a deviation outside the range of the training labels.
         """
         if rows.label is None:
             return ""
@@ -247,21 +243,20 @@ class TextRegression(TextTask):
         return RegressionHead(config, create, self.head, self.unit or AS_IS)
 
     def decode(self, rows, features, outputs):
-        """The `scores` in the labels' unit, [rows]."""
+        """`scores`, [rows]: labels, no longer in the unit."""
         if not self._is_scaled:
             return outputs
         scores = outputs["scores"].astype(np.float64)
         return {"scores": scores * self.unit.deviation + self.unit.mean}
 
-    def evaluate(self, rows, features, predictions):
-        """The task's metrics, and the mean squared error as loss."""
-        scores, labels = predictions["scores"], features.labels["label_scores"]
-        results = {
-            name: metrics.METRICS[name](labels, scores) for name in self.metrics
-        }
-        errors = scores.astype(np.float64) - labels
-        results["loss"] = float(np.mean(errors**2))
-        return results
+    def compare(self, labels, predictions):
+        """Numbers, and squared errors."""
+        scores, right = predictions["scores"], labels["label_scores"]
+        return right, scores, (scores.astype(np.float64) - right) ** 2
+
+    def results(self, predictions):
+        """The scores, also outside the scale."""
+        return predictions["scores"].astype(np.float64)[:, np.newaxis]
 
     def answer(self, rows, predictions):
         """`value`, within the task's scale if it has one."""
@@ -270,11 +265,7 @@ class TextRegression(TextTask):
             values = np.clip(values, *self.scale)
         return [{"value": value} for value in values.tolist()]
 
-    def answers(self, predictions):
-        """The scores as they are; within a scale, if any, to three places."""
-        scores = predictions["scores"].astype(np.float64)
-        if self.scale:
-            shown = [f"{score:.3f}" for score in np.clip(scores, *self.scale)]
-        else:
-            shown = [f"{score:.7g}" for score in scores]
-        return scores[:, np.newaxis], shown
+    def cells(self, answer):
+        """`label`; within a scale, to three places."""
+        form = ".3f" if self.scale else ".7g"
+        return {"label": format(answer["value"], form)}

@@ -1,11 +1,11 @@
-"""Tasks over tables of texts, or of pairs of texts.
+"""Tasks over tables of texts, or of pairs of texts; the shape of their heads.
 
-In here too: the layers of a head before its last. This project's own heads have
-one matrix on BERT's pooled output. Those of other programs may have more
-layers, or read the first token itself.
+Heads trained here have one matrix on BERT's pooled output. Heads of other
+programs may have more layers, or read the first token itself.
 """
 
 import abc
+import collections
 import dataclasses
 import itertools
 import json
@@ -42,6 +42,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path
 
 MAX_LAYERS = 16
@@ -49,13 +50,13 @@ MAX_LAYERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class HeadShape:
-    """The layers of a head; as they are by default, a head is BERT's own.
+    """The layers of a head; the defaults are BERT's own head.
 
     Attributes:
         layers: dense layers, the last one included.
         activation: between them, a name of `functional.ACTIVATIONS`.
         pooler: whether the first layer reads BERT's pooled output; else it
-            reads the first token, or of a question every token.
+            reads the first token, or for questions every token.
         bias: whether the last layer has one.
     """
 
@@ -65,12 +66,12 @@ class HeadShape:
     bias: bool = True
 
     def upon(self, config: encoder.BertConfig) -> "HeadShape":
-        """The shape on a model: a fresh layer instead of a missing pooler.
+        """The shape on a model: a new layer replaces a missing pooler.
 
         Source: transformers, `RobertaClassificationHead`.
 
         Raises:
-            UserError: there is no pooler, and no layer can take its place.
+            UserError: there is no pooler, and no layer can replace it.
         """
         if config.has_pooler or not self.pooler:
             return self
@@ -84,16 +85,14 @@ class HeadShape:
         )
 
     def describe(self) -> Dict[str, Any]:
-        """`head` of a task's description; left out if it is as by default."""
-        return (
-            {} if self == type(self)() else {"head": dataclasses.asdict(self)}
-        )
+        """`head` of a task's description, unless it is the default."""
+        return {} if self == POOLED else {"head": dataclasses.asdict(self)}
 
     @classmethod
     def restore(
         cls, description: Mapping[str, Any], source: str
     ) -> "HeadShape":
-        """What `describe` gave, of the task's description.
+        """Reads `head` of a task's description.
 
         Raises:
             UserError: it is no shape; the message opens with `source`.
@@ -115,13 +114,13 @@ class HeadShape:
         return shape
 
 
-# BERT's own head of texts, and that of questions, which reads every token.
+# BERT's own heads of texts and of questions.
 POOLED = HeadShape()
 SPANS = HeadShape(pooler=False)
 
 
 class HiddenLayers(tf.Module):
-    """The layers of a head before its last: dropout, dense, activation.
+    """The layers of a head before its last: dense, activation, dropout.
 
     Parameters: (layers - 1) (D D + D). Source: AdapterHub's heads.
     """
@@ -161,7 +160,7 @@ class HiddenLayers(tf.Module):
         return outputs
 
 
-# How a row's texts may be called, whatever the task.
+# Names of a row's texts for any task.
 TEXT_COLUMNS = ("text", "text_b")
 
 
@@ -172,19 +171,19 @@ class TextTask(Task[Rows]):
     Attributes:
         labelled: layout of the training and dev files.
         unlabelled: layout of the test files; default: the same without labels.
-        metrics: names of `metrics.METRICS`, the main one first.
-        dev_splits: (suffix of its results, split) of each dev file.
-        test_splits: the same of each test file.
-        held_out: what of the training file is the dev set, or None where
-            that is a file of its own.
+        columns: names of a row's texts; default: those of `labelled`, or
+            `TEXT_COLUMNS` where that has numbers.
+        metrics: names of `metric_table`, the main one first.
+        held_out: the part of the training file that is the dev set, or None
+            where that is a file of its own.
         trained_as: the task whose heads serve this one too, itself without a
             training set; or None.
-        columns: names of a row's texts; default: those of `labelled`, or usual
-            ones where that has numbers.
         head: the layers of the head.
         names_rows: whether predictions are for the user's own eyes, with what
             names a row, instead of GLUE's.
         split_files: files of splits that were named one by one.
+        is_complete: whether nothing has still to be read from the task's data.
+        metric_table: functions of (labels, predictions) by name.
     """
 
     labelled: Layout
@@ -199,21 +198,25 @@ class TextTask(Task[Rows]):
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
 
+    reading = "texts"
+    is_complete = True
+    metric_table = METRICS
+
     def __post_init__(self):
-        """Names the texts, and says how test files are laid out.
+        """Completes `columns` and `unlabelled`.
 
         Raises:
             ValueError: `columns` has more or fewer than `labelled`.
         """
-        texts = (self.labelled.text_a, self.labelled.text_b)
-        choices = enumerate(self.labelled.choices)
-        places = (
-            *zip(TEXT_COLUMNS, texts),
-            *((f"choice{number}", place) for number, place in choices),
-        )
+        layout = self.labelled
+        texts = zip(TEXT_COLUMNS, (layout.text_a, layout.text_b))
+        choices = enumerate(layout.choices)
         derived = tuple(
             place if isinstance(place, str) else usual
-            for usual, place in places
+            for usual, place in (
+                *texts,
+                *((f"choice{number}", place) for number, place in choices),
+            )
             if place is not None
         )
         if len(self.columns or derived) != len(derived):
@@ -223,28 +226,28 @@ class TextTask(Task[Rows]):
             )
         object.__setattr__(self, "columns", self.columns or derived)
         if self.unlabelled is None:
-            layout = dataclasses.replace(self.labelled, label=None)
+            layout = dataclasses.replace(layout, label=None)
             object.__setattr__(self, "unlabelled", layout)
 
     @abc.abstractmethod
-    def check_label(self, label: str, where: str) -> None:
-        """Checks a label as a file has it.
+    def check_label(self, label: str, where: str) -> str:
+        """The task's own spelling of a label that a file has.
 
         Raises:
-            UserError: it is none; the message opens with `where`.
+            UserError: the label is none; the message opens with `where`.
         """
 
     @abc.abstractmethod
     def label_features(self, labels: Sequence[str]) -> Dict[str, np.ndarray]:
         """The head's feature of these labels, [rows]."""
 
-    def held_out_groups(self, labels: Sequence[str]) -> Sequence[Any]:
-        """By what the held-out share is taken equally: the labels."""
-        return labels
+    def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
+        """The labels of each row, which both parts of a split should have.
 
-    def held_out_sets(self, labels: Sequence[str]) -> Sequence[Sequence[Any]]:
-        """Of each row what both the dev and the training rows should have."""
-        return [(group,) for group in self.held_out_groups(labels)]
+        Raises:
+            UserError: a row's labels are malformed.
+        """
+        return [(label,) for label in rows.label]
 
     def describe(self):
         """Whether texts are pairs, which rows were held out, the head."""
@@ -259,8 +262,8 @@ class TextTask(Task[Rows]):
     def restore(self, description, source):
         """This task, if the head was trained on it."""
         trained = f"{source} was trained on the task {description['name']}"
-        before = description.get("held_out")
-        if before and self.held_out and before != self.describe()["held_out"]:
+        own, before = self.describe(), description.get("held_out")
+        if before and self.held_out and before != own["held_out"]:
             raise UserError(
                 f"{trained} with --dev_share={before['share']} "
                 f"--split_seed={before['seed']}; pass the same, since another "
@@ -274,7 +277,7 @@ class TextTask(Task[Rows]):
             )
         # Other programs do not say it.
         pairs = description.get("pairs")
-        if pairs not in (None, self.describe()["pairs"]):
+        if pairs not in (None, own["pairs"]):
             raise UserError(
                 f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"
@@ -312,13 +315,8 @@ class TextTask(Task[Rows]):
 
     @property
     def least_length(self):
-        """Of a pair room for a token of each text, and `[SEP]` behind both."""
+        """For a pair, room for a token of each text and a second `[SEP]`."""
         return 3 if self.labelled.text_b is None else 5
-
-    @property
-    def reading(self):
-        """All alike."""
-        return "texts"
 
     def make_rows(self, texts):
         """Rows of one text or of pairs."""
@@ -336,13 +334,8 @@ class TextTask(Task[Rows]):
         """The first rows."""
         return rows.take(np.arange(len(rows)) < count)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether nothing of the task has still to be read from its data."""
-        return True
-
     def complete(self, train: Rows) -> "TextTask":
-        """This task, with what it still has to take from the training rows.
+        """This task, completed from the training rows.
 
         Raises:
             UserError: the rows cannot be used.
@@ -350,27 +343,23 @@ class TextTask(Task[Rows]):
         return self
 
     @property
-    def named_train_file(self):
-        """That of `split_files`."""
+    def train_file(self):
+        """As `split_files` names it."""
         return self.split_files.train
 
     def check_files(self, data_dir, splits):
-        """Looks for the files, that of training where a part is held out."""
-        if self.held_out and {"train", "dev"} & set(splits):
-            self._check_held_out(data_dir)
+        """Looks for the files."""
         for split in splits:
-            held_out = self.held_out and split == "dev"
-            self._find(data_dir, "train" if held_out else split)
+            self._find(data_dir, split)
 
     def read(self, data_dir, splits):
-        """Reads files that were named, or those of the folder.
+        """Reads the files that were named, or files of the folder.
 
         The latter are `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`.
         """
         rows: Dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
-            self._check_held_out(data_dir)
             whole = self._read(data_dir, "train")
             rows = self._divide(whole)
         for split in splits:
@@ -381,78 +370,70 @@ class TextTask(Task[Rows]):
             # All rows that have a label of several may have been held out.
             train = rows.get("train") if whole is None else whole
             if train is None:
-                train = self._labels(data_dir)
+                train = self._read_labels(data_dir)
             task = self.complete(train)
-        return task, {split: task.check_rows(rows[split]) for split in splits}
+        return task, {split: task._check(rows[split]) for split in splits}
 
-    def _labels(self, data_dir: str) -> Rows:
+    def _read_labels(self, data_dir: str) -> Rows:
         """The labels of the training file, without its texts."""
-        if not data_dir and not self.split_files.train:
+        if not data_dir and not self.train_file:
             raise UserError(
                 f"the labels of the task {self.name} come from its data: pass "
                 "--train_file or --data_dir, or the --adapter of a trained one"
             )
-        path = self._find(data_dir, "train")
+        path = self.split_files.find(data_dir, "train", READERS)
         return read_rows(path, self.labelled.labels_only())
 
-    def spelling(self, label: str, where: str) -> str:
-        """The task's own spelling of a label that a file has.
-
-        Raises:
-            UserError: it cannot be one; the message opens with `where`.
-        """
-        del where
-        return label
-
-    def check_rows(self, rows: Rows) -> Rows:
-        """Rows with the task's own spelling of labels, all of them checked.
-
-        Raises:
-            UserError: as `check_label`.
-        """
+    def _check(self, rows: Rows) -> Rows:
+        """Checks rows, and gives their labels the task's own spelling."""
         if rows.label is None:
             return rows
         own: Dict[str, str] = {}
         for row, label in enumerate(rows.label):
             if label not in own:
-                own[label] = self.spelling(label, rows.where(row))
-                self.check_label(own[label], rows.where(row))
+                own[label] = self.check_label(label, rows.where(row))
         return dataclasses.replace(rows, label=[own[x] for x in rows.label])
 
-    def _check_held_out(self, data_dir: str) -> None:
-        """Refuses a dev file where a part of the training file is one."""
-        found = self.split_files.found(data_dir, "dev", READERS)
-        if found:
-            raise UserError(
-                f"{found[0]} is there, so no part of the training file is "
-                "needed as dev set; leave out --dev_share"
-            )
-
     def _divide(self, rows: Rows) -> Dict[str, Rows]:
-        """Both parts of the training file, neither of them empty."""
-        sets = self.held_out_sets(rows.label)
-        held_out = self.held_out.choose(self.held_out_groups(rows.label), sets)
+        """Both parts of the training file, neither of them empty.
+
+        Rows are held out by the rarest label of each, so that rare ones are
+        divided too. Source: Sechidis et al. 2011, section 3, its first step.
+        """
+        sets = self.strata(rows)
+        counts = collections.Counter(label for of in sets for label in of)
+        rarest = [
+            min(of, key=lambda x: (counts[x], x), default="") for of in sets
+        ]
+        held_out = self.held_out.choose(rarest, sets)
         if not held_out.any():
             raise UserError(
                 f"{rows.path}: of {len(rows)} rows --dev_share="
                 f"{self.held_out.share} takes none; pass a larger share, or "
                 "more rows of a label"
             )
-        labels = {label for of in sets for label in of}
         for name, side in (("training", ~held_out), ("dev", held_out)):
             has = {x for of in itertools.compress(sets, side) for x in of}
-            if labels - has:
+            if lost := set(counts) - has:
                 logging.warning(
                     "%s: of --dev_share's two parts, no %s row has the labels "
                     "%s, which have too few rows",
                     rows.path,
                     name,
-                    list_labels(sorted(labels - has)),
+                    list_labels(sorted(lost)),
                 )
         return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
     def _find(self, data_dir: str, split: str) -> str:
-        """The file of a split; refuses to train what has no training set."""
+        """The file of a split, which may be a part of the training file."""
+        if self.held_out and split in ("train", "dev"):
+            found = self.split_files.found(data_dir, "dev", READERS)
+            if found:
+                raise UserError(
+                    f"{found[0]} is there, so no part of the training file is "
+                    "needed as dev set; leave out --dev_share"
+                )
+            split = "train"
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
@@ -478,15 +459,37 @@ class TextTask(Task[Rows]):
         )
 
     def keep(self, rows: Rows):
-        """What names the rows in the predictions; of labelled ones the texts.
-
-        The test set may be large, and nothing tells its texts again.
-        """
+        """Labelled rows; of a test set, which may be large, the rows' names."""
         if rows.label is not None:
             return rows
         return dataclasses.replace(
             rows, text_a=None, text_b=None, label=None, choices=()
         )
+
+    @abc.abstractmethod
+    def compare(
+        self,
+        labels: Mapping[str, np.ndarray],
+        predictions: Mapping[str, np.ndarray],
+    ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labels and predictions as metrics read them, and losses.
+
+        Args:
+            labels: of `label_features`.
+            predictions: of `decode`.
+
+        Returns:
+            Labels [rows, ...]; predictions of the same shape; losses in
+            float64, [rows] or [rows, C].
+        """
+
+    def evaluate(self, rows, features, predictions):
+        """The task's metrics, and the mean loss."""
+        right, given, losses = self.compare(features.labels, predictions)
+        scores: Dict[str, float] = {
+            name: self.metric_table[name](right, given) for name in self.metrics
+        }
+        return {**scores, "loss": float(losses.mean())}
 
     def write_predictions(
         self,
@@ -495,65 +498,48 @@ class TextTask(Task[Rows]):
         predictions: Mapping[str, np.ndarray],
         suffix: str = "",
     ):
-        """Writes numbers as BERT does, and answers as GLUE takes them.
+        """Writes results as BERT does, and answers as GLUE takes them.
 
-        `test_results.tsv`: the head's numbers for each row, no header;
-        `test_results.json` names the columns.
-        `test_predictions.tsv`: `index`, `prediction` with a header; for the
-        user's own files `id` and `named_columns`.
+        `test_results.tsv`: `results`, no header; `test_results.json` names the
+        columns. `test_predictions.tsv`: `index`, `prediction` with a header;
+        for the user's own files `id` and all of `cells`.
         """
-        numbers, answers = self.answers(predictions)
-        results = results_path(output_dir, "test_results", suffix)
-        write_table(results, (list(map(str, row)) for row in numbers.tolist()))
+        path = results_path(output_dir, "test_results", suffix)
+        numbers = self.results(predictions).tolist()
+        write_table(path, (map(str, row) for row in numbers))
         shown = json.dumps(self.result_columns, ensure_ascii=False)
-        logging.info("columns of %s, in order: %s", results, shown[:500])
-        described = f"{os.path.splitext(results)[0]}.json"
+        logging.info("columns of %s, in order: %s", path, shown[:500])
+        described = f"{os.path.splitext(path)[0]}.json"
         files.write_json(described, {"columns": list(self.result_columns)})
+        names = rows.row_id or map(str, range(len(rows)))
+        lines = []
+        for name, answer in zip(names, self.answer(rows, predictions)):
+            cells = self.cells(answer)
+            first = {"index": name, "prediction": next(iter(cells.values()))}
+            lines.append({"id": name, **cells} if self.names_rows else first)
         table = results_path(output_dir, "test_predictions", suffix)
-        names = rows.row_id or list(map(str, range(len(rows))))
-        columns = {"index": names, "prediction": answers}
-        if self.names_rows:
-            columns = {"id": names, **self.named_columns(numbers, answers)}
-        write_table(table, [tuple(columns), *zip(*columns.values())])
-        return results, table
+        write_table(table, [lines[0], *map(dict.values, lines)])
+        return path, table
 
     @property
     @abc.abstractmethod
     def result_columns(self) -> Sequence[str]:
-        """What the columns of `answers`' numbers are called, in order."""
-
-    def named_columns(
-        self, numbers: np.ndarray, answers: List[str]
-    ) -> Dict[str, List[str]]:
-        """What the user's own files of predictions have beside `id`.
-
-        Args:
-            numbers: of `answers`.
-            answers: the same.
-
-        Returns:
-            Columns [rows] by name.
-        """
-        columns = {"label": answers}
-        if numbers.shape[1] > 1:
-            sure = numbers.max(axis=1).tolist()
-            columns["probability"] = list(map(str, sure))
-        return columns
+        """Names of the columns of `results`, in order."""
 
     @abc.abstractmethod
-    def answers(
-        self, predictions: Mapping[str, np.ndarray]
-    ) -> Tuple[np.ndarray, List[str]]:
-        """What to write of predictions.
+    def results(self, predictions: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Probabilities or numbers, float64 [rows, C]."""
 
-        Returns:
-            float64 [rows, C], probabilities or one number; [rows] answers.
-        """
+    def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
+        """The cells of an answer in a table, the answer itself first."""
+        chosen, probability, _ = answer.values()
+        return {"label": str(chosen), "probability": str(probability)}
 
 
-def write_table(path: str, rows: Iterable[Sequence[str]]) -> None:
-    """Writes rows of cells, in which there are no tabs and line breaks."""
+def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
+    """Writes rows of cells without tabs and line breaks; returns `path`."""
     files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+    return path
 
 
 def _check_ids(rows: Rows) -> None:
@@ -588,7 +574,7 @@ def _make_rows(
 
 
 def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
-    """How many tokens of a pair's texts are read, the longer one cut first.
+    """Tokens of a pair's texts that are read, the longer text cut first.
 
     While both exceed half of the room they are cut in turn, b first.
     """

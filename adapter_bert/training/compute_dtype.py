@@ -8,22 +8,23 @@ from absl import logging
 
 AUTO = "auto"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
-# What `--compute_dtype` may be.
+# Values of `--compute_dtype`.
 DTYPES = (FLOAT32, BFLOAT16, AUTO)
-# From which ratio on products in bfloat16 make a whole step faster: it has
-# casts, and much that is no product. From which on they are worth a warning.
+# Matrix products must be this many times as fast in bfloat16 to make a whole
+# step faster, which has casts and other operations too; below the second ratio
+# bfloat16 gets a warning.
 WORTHWHILE, SLOWER = 1.1, 0.9
-# GPUs of this compute capability on have units for bfloat16.
+# The first compute capability of GPUs with units for bfloat16.
 AMPERE = (8, 0)
-# Rows, inner size and columns of a product; about those of a BERT-base's layer.
+# Rows, inner size and columns of a product, as in a layer of BERT-base.
 SIZES = (512, 768, 1536)
 
 
 def rates() -> Dict[str, float]:
-    """Products per second by dtype, of a CPU: the best of five each.
+    """Matrix products per second of the CPU by dtype, the best of five each.
 
-    Of 2 x 512 x 768 x 1536 = 1.2 billion operations, with as many threads as
-    TensorFlow takes for one.
+    A product has 2 x 512 x 768 x 1536 = 1.2 billion operations, on
+    TensorFlow's default number of threads.
     """
     rows, inner, columns = SIZES
     pairs = {
@@ -34,11 +35,11 @@ def rates() -> Dict[str, float]:
         for dtype in (FLOAT32, BFLOAT16)
     }
     best = dict.fromkeys(pairs, 0.0)
-    # By turns, so that both see the same machine; the first is the warm-up.
+    # By turns, so that both dtypes see the same load; the first is a warm-up.
     for number in range(6):
         for dtype, (left, right) in pairs.items():
             began = time.perf_counter()
-            # Its end is waited for.
+            # `numpy` waits for the result.
             tf.matmul(left, right)[0, 0].numpy()
             seconds = time.perf_counter() - began
             if number:
@@ -49,16 +50,14 @@ def rates() -> Dict[str, float]:
 def choose_dtype(
     wanted: str, use_tpu: bool = False, known: Optional[str] = None
 ) -> str:
-    """The type to compute in.
+    """The dtype to compute in: `float32` or `bfloat16`.
+
+    On a CPU, `auto` measures both dtypes, and a slower bfloat16 gets a warning.
 
     Args:
         wanted: one of `DTYPES`.
         use_tpu: whether a TPU computes.
-        known: what the run has begun with, if it goes on.
-
-    Returns:
-        `float32` or `bfloat16`. On a CPU it is measured if `wanted` is `auto`
-        and nothing is known; of a bfloat16 that is slower there is a warning.
+        known: the dtype that a resumed run began with.
     """
     if wanted == FLOAT32:
         return wanted
@@ -67,10 +66,10 @@ def choose_dtype(
         return known
     gpus = tf.config.list_physical_devices("GPU")
     if use_tpu or gpus:
-        # Made for it, or not; a single product would measure its launch.
-        is_made_for_it = use_tpu or all(map(_has_bfloat16, gpus))
-        by_device = BFLOAT16 if is_made_for_it else FLOAT32
-        return by_device if wanted == AUTO else wanted
+        # Not measured: a single product would measure the kernel's launch.
+        if wanted == BFLOAT16 or use_tpu or all(map(_has_bfloat16, gpus)):
+            return BFLOAT16
+        return FLOAT32
     found = rates()
     ratio = found[BFLOAT16] / found[FLOAT32]
     if wanted == AUTO:
@@ -92,6 +91,6 @@ def choose_dtype(
 
 
 def _has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
-    """Whether a GPU has units for products in bfloat16."""
+    """Whether a GPU has units for matrix products in bfloat16."""
     details = tf.config.experimental.get_device_details(gpu)
     return details.get("compute_capability", (0, 0)) >= AMPERE

@@ -1,4 +1,4 @@
-"""Which processor this is, and how many of its cores may be used."""
+"""The processor's name and the number of cores that the process may use."""
 
 import math
 import os
@@ -7,13 +7,12 @@ from typing import Iterator, List, Tuple
 
 
 def count(proc: str = "/proc/self") -> int:
-    """Cores that the process is allowed, and a container's quota pays for.
+    """Cores that affinity and a container's quota allow the process.
 
-    A quota may be a fraction of cores; then it is rounded up.
+    A fraction of a core in a quota is rounded up.
 
     Args:
-        proc: the process's folder with `cgroup` and `mountinfo`, which only
-            Linux has.
+        proc: the process's folder with `cgroup` and `mountinfo` on Linux.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -28,7 +27,7 @@ def count(proc: str = "/proc/self") -> int:
 
 
 def name() -> str:
-    """The processor's name, as Linux tells it."""
+    """The processor's name in /proc/cpuinfo, else Python's name for it."""
     for line in _lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -36,7 +35,7 @@ def name() -> str:
 
 
 def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:
-    """(mount point, folder in it) of the groups that may limit processors."""
+    """(mount point, folder) of the control groups that may limit cores."""
     own = {}
     for line in _lines(os.path.join(proc, "cgroup")):
         # As `0::/a/b` (version 2) or `4:cpu,cpuacct:/a/b` (version 1).
@@ -54,7 +53,7 @@ def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:
             continue
         if path is None:
             continue
-        # A container may see only its own group, as the root.
+        # A container may see its own group as the root.
         inside = os.path.relpath(path, root)
         if inside.split(os.sep)[0] == os.pardir:
             inside = os.curdir
@@ -62,7 +61,7 @@ def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:
 
 
 def _quotas(mount: str, folder: str) -> Iterator[float]:
-    """Cores that a group and its parents may use, of those that say."""
+    """The quotas of a group and its parents, in cores."""
     while True:
         words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
         if not words:
@@ -70,7 +69,7 @@ def _quotas(mount: str, folder: str) -> Iterator[float]:
                 *_lines(os.path.join(folder, "cpu.cfs_quota_us")),
                 *_lines(os.path.join(folder, "cpu.cfs_period_us")),
             ]
-        # None is `max`, or -1 in version 1.
+        # Unlimited is `max`, or -1 in version 1.
         if len(words) == 2 and words[0] not in ("max", "-1"):
             yield int(words[0]) / int(words[1])
         if folder == mount:
@@ -79,7 +78,7 @@ def _quotas(mount: str, folder: str) -> Iterator[float]:
 
 
 def _lines(path: str) -> List[str]:
-    """Lines of a file, none where it is not there or may not be read."""
+    """A file's lines; none if the file is missing or unreadable."""
     try:
         with open(path) as file:
             return file.read().splitlines()

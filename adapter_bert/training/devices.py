@@ -1,4 +1,4 @@
-"""Which devices of this machine there are, as a tf.distribute strategy."""
+"""This machine's devices, as a tf.distribute strategy."""
 
 from typing import List
 
@@ -9,15 +9,15 @@ from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores, multi_worker, tpu
 from adapter_bert.training.engines import Hardware
 
-# More than four have not been measured.
+# More than four were not measured.
 MAX_LANES = 8
 
 
 def count(hardware: Hardware) -> int:
-    """How many GPUs of this machine to use; without a GPU, logical CPUs.
+    """The number of GPUs to use, or of logical CPUs without a GPU.
 
     Raises:
-        UserError: there are fewer GPUs than were asked for.
+        UserError: there are fewer GPUs than `--num_devices`.
     """
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus and hardware.num_devices > gpus:
@@ -31,11 +31,11 @@ def count(hardware: Hardware) -> int:
 def use_lanes(hardware: Hardware) -> int:
     """Chooses the number of lanes and sets TensorFlow's threads for them.
 
-    Several cores that share each operation wait for one another at its end;
-    lanes that compute whole groups of rows, one core each, do not.
+    Cores that share each operation wait for one another at its end; cores with
+    a lane each, a group of rows, do not.
 
     Raises:
-        UserError: several lanes were asked for beside other devices.
+        UserError: the flags ask for several lanes and for other devices.
     """
     others = hardware.use_tpu or hardware.num_devices > 1
     if others or tf.config.list_physical_devices("GPU"):
@@ -52,20 +52,19 @@ def use_lanes(hardware: Hardware) -> int:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(1)
         except RuntimeError:
-            # Too late: TensorFlow has run something.
+            # TensorFlow has already run something.
             logging.info("each operation keeps all cores, beside the lanes")
     return lanes
 
 
 def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
-    """Lets TensorFlow's graph optimizer (Grappler) work where that pays.
+    """Turns TensorFlow's graph optimizer (Grappler) on where that pays.
 
-    In float32 on a CPU a graph waits as long for it as for all else, and is no
-    faster (docs/performance.md); in bfloat16 it saves some casts. Its
-    rewriting of sums is never allowed: it orders their terms anew in every
-    graph that it sees, so the same training would give other bits each time.
-    On GPUs products in float32 are float32 then, not TensorFloat-32 with its 10
-    bits. The choice holds for the whole process from then on.
+    In float32 on a CPU, Grappler doubles the time to build a graph and makes
+    no graph faster (docs/performance.md); in bfloat16 it saves some casts. Its
+    rewriting of sums stays off: the order of the terms would differ from graph
+    to graph, and so would the bits. On GPUs, products in float32 do not use
+    TensorFloat-32, which has 10 bits. The choice holds for the whole process.
     """
     if not hardware.use_tpu:
         tf.config.experimental.enable_tensor_float_32_execution(
@@ -84,8 +83,8 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
 def names(hardware: Hardware) -> List[str]:
     """Names of the devices, as `GPU:0`.
 
-    Without a GPU the CPU is divided into as many logical devices, which shows
-    that a training on several devices works, not that it is faster.
+    Without a GPU, the CPU becomes several logical devices: for tests of a
+    training on several devices, not for speed.
 
     Raises:
         UserError: as `count`.
@@ -99,14 +98,14 @@ def names(hardware: Hardware) -> List[str]:
         try:
             tf.config.set_logical_device_configuration(cpu, logical)
         except RuntimeError:
-            # Too late to divide: TensorFlow has run something.
+            # TensorFlow has already run something.
             if len(tf.config.list_logical_devices("CPU")) < number:
                 raise
     return [f"CPU:{i}" for i in range(number)]
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """The strategy for a training.
+    """The strategy of a training.
 
     Raises:
         UserError: a device is missing, or TF_CONFIG cannot be used.

@@ -1,25 +1,22 @@
-"""How training and prediction run on devices.
+"""Engines: training and prediction on devices, and the choice of an engine."""
 
-An engine is a class with `check_devices`, `train` and `predictor`, which makes
-a `prediction.Predictor`; with `shards`, the devices that a batch is divided
-among, `lanes`, the groups of rows that each of them computes at the same time,
-`workers`, the processes that take part, and `is_chief`, whether this one writes
-the files, which hold after `check_devices`. `can_pause` says whether a training
-may be looked at (`Pause`). All see the same batches, model,
-optimizer and initial values, which a `Job` holds.
-"""
-
+import abc
 import dataclasses
 import importlib
-from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, Optional, Tuple, Type
 
 import tensorflow as tf
 
-from adapter_bert.bert.encoder import CreateVariable
-from adapter_bert.checkpoints.weights import InitialValues
+from adapter_bert.checkpoints import training_state
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Features, Plan
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.task_model import ParameterTable, TaskModel
+from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
+from adapter_bert.optimization import Schedule
+from adapter_bert.progress import TrainingProgress
 from adapter_bert.training import multi_worker
+from adapter_bert.training.prediction import Predictor
+from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
 ENGINES: Dict[str, str] = {
@@ -30,117 +27,164 @@ ENGINES: Dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The devices, under the names of google-research/bert's flags.
+    """The devices, under the names of google-research/bert's flags."""
 
-    Attributes:
-        use_tpu: whether to run on a TPU, else on a GPU or the CPU.
-        tpu_name: `local` on a TPU VM, or the name of the VM's own TPU; that
-            of another machine is refused, with its state.
-        tpu_zone: Google Cloud zone of such a TPU.
-        gcp_project: Google Cloud project of such a TPU.
-        master: what else would name the TPU, if nothing does.
-        num_tpu_cores: cores of the TPU.
-        iterations_per_loop: steps between returns from the TPU to the host.
-        num_devices: GPUs to train on, 0 for all there are; without a GPU, into
-            how many logical devices the CPU is divided.
-        cpu_lanes: groups of a batch's rows that the CPU's cores compute at the
-            same time, 0 for one on each core.
-    """
-
-    use_tpu: bool = False
-    tpu_name: str = ""
-    tpu_zone: str = ""
-    gcp_project: str = ""
-    master: str = ""
-    num_tpu_cores: int = 8
-    iterations_per_loop: int = 1000
-    num_devices: int = 0
-    cpu_lanes: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What an engine needs to build a model.
-
-    Attributes:
-        build_model: makes the model's variables with the given `create`.
-        table: those variables, and which are trained.
-        initial_values: their first values.
-        output_dir: folder of the training checkpoints `model.ckpt-<step>`.
-        seed: of dropout.
-        length: static number of tokens of every batch, or None to pad each
-            batch to its longest row.
-        parts: into which each device's rows are divided, to be computed one
-            after the other in less memory.
-        lanes: into which each part is divided, to be computed at the same
-            time.
-        share_layers: whether layers of one kind are calls of one function, so
-            that one is traced; a TPU must see them all in one. With `use_xla`
-            they never are.
-        use_xla: whether XLA compiles the model.
-        compute_dtype: of products and activations.
-        adam_bias_correction: whether the optimizer corrects young averages.
-        observes: whether prediction also gives what `Hooks.observe` shows.
-        narrow: names of frozen variables that are kept in `compute_dtype`,
-            since they are cast to it wherever they are read.
-        predict_tokens: tokens up to which a batch of prediction may have more
-            rows than were asked for, if batches have no static length.
-    """
-
-    build_model: Callable[[CreateVariable], TaskModel]
-    table: ParameterTable
-    initial_values: InitialValues
-    output_dir: str
-    seed: int
-    length: Optional[int]
-    parts: int = 1
-    lanes: int = 1
-    share_layers: bool = True
-    use_xla: bool = False
-    compute_dtype: str = "float32"
-    adam_bias_correction: bool = False
-    observes: bool = False
-    narrow: FrozenSet[str] = frozenset()
-    predict_tokens: int = 0
-
-    def dtype_of(self, name: str) -> tf.DType:
-        """The type in which a variable is kept."""
-        kept = self.compute_dtype if name in self.narrow else "float32"
-        return tf.as_dtype(kept)
-
-
-@dataclasses.dataclass(frozen=True)
-class Prediction:
-    """What prediction alone needs of a job; attributes as there."""
-
-    lanes: int = 1
-    share_layers: bool = True
-    use_xla: bool = False
-    compute_dtype: str = "float32"
-    observes: bool = False
+    num_devices: int = Topic.HARDWARE.setting(
+        0,
+        "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
+        NOT_NEGATIVE,
+    )
+    cpu_lanes: int = Topic.HARDWARE.setting(
+        0,
+        "Groups of a batch's rows that CPU cores compute at the same time; 0: "
+        "one group per core, at most 8.",
+        NOT_NEGATIVE,
+    )
+    use_tpu: bool = Topic.HARDWARE.setting(
+        False, "Run on a TPU instead of a GPU or the CPU."
+    )
+    tpu_name: str = Topic.HARDWARE.setting(
+        "",
+        "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
+        "error for any other TPU tells its state.",
+    )
+    num_tpu_cores: int = Topic.HARDWARE.setting(
+        8,
+        "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
+        "the right one.",
+        POSITIVE,
+    )
+    iterations_per_loop: int = Topic.HARDWARE.setting(
+        1000, "Steps of one call to the TPU.", POSITIVE
+    )
+    tpu_zone: str = Topic.HARDWARE.setting(
+        "", "Google Cloud zone of that other TPU."
+    )
+    gcp_project: str = Topic.HARDWARE.setting(
+        "", "Google Cloud project of that other TPU."
+    )
+    master: str = Topic.HARDWARE.setting(
+        "", "Another --tpu_name, for published commands."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """Where a training is looked at.
+    """The steps at which a training pauses for its dev sets to be scored.
 
     Attributes:
-        steps: after which it is saved, then looked at.
-        look: is given the step and a `prediction.Predictor` with the values of
-            that step, which the engine gives out again when the training is
-            over; says whether the training is to end here. Called on the
-            chief alone.
+        steps: after each of these the training is saved, then looked at.
+        look: takes the step and a predictor with the values of that step, which
+            the engine hands out again when the training is over; returns
+            whether the training ends here. Called on the chief alone.
     """
 
     steps: FrozenSet[int]
-    look: Callable[[int, Any], bool]
+    look: Callable[[int, Predictor], bool]
 
 
 # A training that is not looked at.
 NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 
-def choose_engine(name: str) -> Tuple[type, str]:
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """The steps of a training.
+
+    Attributes:
+        features: of the training rows.
+        plan: the order of the rows.
+        schedule: learning rates and the number of steps.
+        first_step: step of the newest checkpoint, or 0.
+        batch_size: rows of a step, over all devices.
+        save_checkpoints_steps: distance of checkpoints, in steps.
+        pause: where the training is looked at.
+    """
+
+    features: Features
+    plan: Plan
+    schedule: Schedule
+    first_step: int
+    batch_size: int
+    save_checkpoints_steps: int
+    pause: Pause = NO_PAUSE
+
+    def batches(
+        self, length: Optional[int], shards: int, own: Optional[range] = None
+    ) -> tf.data.Dataset:
+        """The batches of all steps; arguments as of `train_batches`."""
+        steps = range(self.first_step, self.schedule.num_train_steps)
+        return input_pipeline.to_dataset(
+            lambda: input_pipeline.train_batches(
+                self.features, self.plan, steps, length, shards, own
+            ),
+            self.features,
+            length,
+            self.batch_size // shards,
+        )
+
+
+class Engine(abc.ABC):
+    """Trains and predicts jobs: the loop, and the devices that it runs on.
+
+    All engines see the same batches, model, optimizer and initial values.
+    Attributes but `can_pause` hold after `check_devices`.
+
+    Attributes:
+        shards: devices that a batch is divided among, over all processes.
+        lanes: groups of rows that a device computes at the same time.
+        workers: processes that take part.
+        is_chief: whether this process writes the files.
+        can_pause: whether a training may be looked at (`Pause`).
+    """
+
+    def __init__(self, hardware: Hardware):
+        """Makes TensorFlow's operations deterministic."""
+        self._hardware = hardware
+        self.shards = self.lanes = self.workers = 1
+        self.is_chief = self.can_pause = True
+        # Job, step and predictor of a training that has just ended.
+        self._trained: Optional[Tuple[Job, int, Predictor]] = None
+        tf.config.experimental.enable_op_determinism()
+
+    @abc.abstractmethod
+    def check_devices(self) -> None:
+        """Looks for the devices.
+
+        Raises:
+            UserError: one is missing, or cannot be used.
+        """
+
+    @abc.abstractmethod
+    def train(
+        self, job: Job, course: Course, progress: TrainingProgress
+    ) -> None:
+        """Trains, and saves checkpoints in the job's folder.
+
+        Raises:
+            UserError: a loss or a value is no number any more, or another
+                process has stopped or trains something else.
+        """
+
+    def predictor(self, job: Job) -> Predictor:
+        """Predicts with the job's model, in this process alone.
+
+        A training that has just ended hands its own model over if the job is
+        the same.
+        """
+        trained, self._trained = self._trained, None
+        if trained is not None:
+            _, newest = training_state.latest_step(job.output_dir)
+            if trained[:2] == (job, newest):
+                return trained[2]
+        return self._new_predictor(job)
+
+    @abc.abstractmethod
+    def _new_predictor(self, job: Job) -> Predictor:
+        """A predictor that builds a model of its own."""
+
+
+def choose_engine(name: str) -> Tuple[Type[Engine], str]:
     """The engine called `name`, and why, if `auto` chose it.
 
     TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is

@@ -1,11 +1,8 @@
 """Training and prediction with TPUEstimator: Cloud TPU, GPUs or the CPU.
 
 The only file that names TPUEstimator, which TensorFlow has up to 2.15. Several
-GPUs run under a plain Estimator, with the same graph.
-Frozen variables are kept in the collection of local variables: they are given
-their pretrained values at every start and stay out of checkpoints.
-
-A prediction's session stays open: batches go in, outputs come out.
+GPUs run under a plain Estimator, with the same graph. A prediction's session
+stays open: batches go in, outputs come out.
 """
 
 import queue
@@ -21,13 +18,19 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from adapter_bert import optimization
 from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Batch, Features, Plan
+from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training import devices, multi_worker, strategy, training_step
+from adapter_bert.training import (
+    devices,
+    multi_worker,
+    training_step,
+    variables,
+)
 from adapter_bert.training import tpu as tpu_devices
-from adapter_bert.training.engines import NO_PAUSE, Hardware, Job, Pause
-from adapter_bert.training.prediction import Outputs, Predictor, Trained
+from adapter_bert.training.engines import Course, Engine, Hardware
+from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu
@@ -36,9 +39,8 @@ tpu = v1.estimator.tpu
 class SessionStream:
     """Computes batches in a session, in order.
 
-    The session lives in a thread of its own. There it may wait for batches, and
-    TensorFlow's defaults, which are those of a thread, are the graph's there
-    only: elsewhere operations are computed at once, as ever.
+    The session lives in a thread of its own, where it may wait for batches.
+    The default graph is that thread's; elsewhere execution stays eager.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class SessionStream:
 
         Args:
             start: builds the graph, whose dataset reads the given generator,
-                and yields its outputs, each when it is asked for.
+                and yields outputs on demand.
         """
         self._batches: queue.SimpleQueue = queue.SimpleQueue()
         self._requests: queue.SimpleQueue = queue.SimpleQueue()
@@ -56,12 +58,12 @@ class SessionStream:
         thread = threading.Thread(
             target=_serve,
             args=(start, self._batches, self._requests, self._answers),
-            # Python would wait for another kind before it closes anything.
+            # At exit Python would wait for any other thread first.
             daemon=True,
         )
         thread.start()
-        # Called by the program's end too, which would wait for ever for a
-        # dataset that waits for batches.
+        # Also called at exit, where a dataset that waits for batches would
+        # block the program for ever.
         self._end = weakref.finalize(self, _end, self._requests, thread)
 
     def put(self, batches: Sequence[Batch]) -> None:
@@ -88,14 +90,14 @@ def _serve(
     requests: queue.SimpleQueue,
     answers: queue.SimpleQueue,
 ) -> None:
-    """What the thread does until it is told to end."""
+    """The body of the thread."""
     last, has_ended = None, False
 
     def read() -> Iterator[Batch]:
         nonlocal last, has_ended
         if has_ended:
-            # A TPU's input is read again and again, for batches that mark the
-            # end on each core.
+            # A TPU's input is read again, for batches that mark the end on
+            # each core.
             if last is not None:
                 yield last
             return
@@ -116,8 +118,8 @@ def _serve(
             for _ in outputs:
                 pass
     except BaseException as error:
-        # It is raised where the answer is awaited. The dataset may be waiting
-        # for a batch, and is waited for when the session goes.
+        # Raised by `get`. The session's end waits for the dataset, which may
+        # be waiting for a batch.
         batches.put(None)
         answers.put(error)
 
@@ -131,7 +133,7 @@ class LoadHook(v1.train.SessionRunHook):
     """Sets variables before a session's next run."""
 
     def __init__(self, values: Optional[Dict[str, np.ndarray]]):
-        """Takes arrays by name, or None to leave all as they are."""
+        """Takes arrays by name, or None to change nothing."""
         self.values = values
         self._loaded: Optional[Dict[str, np.ndarray]] = None
 
@@ -149,71 +151,43 @@ class LoadHook(v1.train.SessionRunHook):
             return
         variables = {v.op.name: v for v in v1.global_variables()}
         for name, value in values.items():
-            # The assignment that is there, of another value.
+            # The initializer's assignment, fed with another value.
             assign = variables[name].initializer
             session.run(assign, {assign.inputs[1]: value})
         self._loaded = values
 
 
-class ProgressHook(v1.train.SessionRunHook):
-    """Tells a `TrainingProgress` every step's loss.
+class TrainingHook(v1.train.SessionRunHook):
+    """After each step: checks and shows the loss, saves, scores the dev sets.
 
-    Raises `UserError` where the loss is no number any more.
-    """
-
-    def __init__(self, progress: TrainingProgress):
-        self._progress = progress
-
-    def begin(self):
-        """Finds loss and step in the graph."""
-        # The Estimator adds the loss that it was given last.
-        self._loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
-        self._step = v1.train.get_global_step()
-
-    def before_run(self, run_context):
-        """Asks for the loss."""
-        return v1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        """Tells it."""
-        # Fetched with the loss, the step would be read before or after its
-        # increment, as it happens.
-        step = int(run_context.session.run(self._step))
-        loss = float(run_values.results)
-        training_step.check_loss(step, loss)
-        self._progress.update(step, loss)
-
-
-class SaverHook(v1.train.SessionRunHook):
-    """Saves `model.ckpt-<step>`: trained variables, their slots, the step.
-
-    Unlike TensorFlow's own hook it saves neither the graph, which holds
-    nothing of the task, nor the untrained model. Where the training is to be
-    looked at, that is done too.
+    Saves `model.ckpt-<step>` with the trained variables, their slots and the
+    step. Unlike TensorFlow's own hook it saves neither the graph, which holds
+    nothing of the task, nor the untrained model.
 
     Attributes:
-        predictor: with the values of the last look, or None.
-        looked_step: of the last look.
+        predictor: with the values of the last pause, or None.
+        paused_step: the step of the last pause.
     """
 
     def __init__(
         self,
         job: Job,
-        every_steps: int,
-        pause: Pause,
+        course: Course,
+        progress: TrainingProgress,
         make_predictor: Callable[[], Predictor],
     ):
-        """Takes the job, and when it is saved and looked at."""
-        self._job, self._every_steps = job, every_steps
-        self._pause, self._make_predictor = pause, make_predictor
+        self._job, self._course, self._progress = job, course, progress
+        self._make_predictor = make_predictor
         self.predictor: Optional[Predictor] = None
-        self.looked_step = 0
-        # The training's own cannot run operations outside of its graph. One
+        self.paused_step = 0
+        # The training's thread cannot run operations outside of its graph. One
         # for all saves: each thread that writes a checkpoint keeps megabytes.
         self._thread = futures.ThreadPoolExecutor(1)
 
     def begin(self):
-        """Finds what is saved in the graph."""
+        """Finds loss, step and values in the graph."""
+        # The Estimator adds the loss that it was given last.
+        self._loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
         self._step = v1.train.get_global_step()
         self._values = {
             variable.name.split(":")[0]: variable.read_value()
@@ -224,54 +198,64 @@ class SaverHook(v1.train.SessionRunHook):
         """Reads where the training begins."""
         self._saved_step = int(session.run(self._step))
 
+    def before_run(self, run_context):
+        """Asks for the loss."""
+        return v1.train.SessionRunArgs(self._loss)
+
     def after_run(self, run_context, run_values):
-        """Saves when it is time."""
+        """Does what is due after the step."""
+        # Fetched with the loss, the step would be read before or after its
+        # increment, as it happens.
         step = int(run_context.session.run(self._step))
-        is_looked_at = step in self._pause.steps
-        if is_looked_at or step - self._saved_step >= self._every_steps:
-            self._save(run_context, step, is_looked_at)
+        loss = float(run_values.results)
+        # First of all: a model that has diverged is not saved.
+        training_step.check_loss(step, loss)
+        self._progress.update(step, loss)
+        pauses = step in self._course.pause.steps
+        every = self._course.save_checkpoints_steps
+        if pauses or step - self._saved_step >= every:
+            values = self._save(run_context.session, step)
+            if (
+                pauses
+                and self._thread.submit(self._look, step, values).result()
+            ):
+                run_context.request_stop()
 
     def end(self, session):
         """Saves the last step."""
         step = int(session.run(self._step))
         if step != self._saved_step:
-            self._save(v1.train.SessionRunContext(None, session), step, False)
+            self._save(session, step)
         self._thread.shutdown()
 
-    def _save(self, run_context, step, is_looked_at):
-        values = run_context.session.run(self._values)
+    def _save(self, session, step: int) -> Dict[str, np.ndarray]:
+        values = session.run(self._values)
         self._thread.submit(
             training_state.save_training, self._job.output_dir, step, values
         ).result()
         self._saved_step = step
-        if (
-            is_looked_at
-            and self._thread.submit(self._look, step, values).result()
-        ):
-            run_context.request_stop()
+        return values
 
     def _look(self, step: int, values: Dict[str, np.ndarray]) -> bool:
         if self.predictor is None:
             self.predictor = self._make_predictor()
-        names = [p.name for p in self._job.table.trained]
-        self.looked_step = step
-        self.predictor.load({name: values[name] for name in names})
-        return self._pause.look(step, self.predictor)
+        self.paused_step = step
+        self.predictor.load(
+            {p.name: values[p.name] for p in self._job.table.trained}
+        )
+        return self._course.pause.look(step, self.predictor)
 
 
-class EstimatorEngine:
+class EstimatorEngine(Engine):
     """Runs a `Job` with TPUEstimator."""
 
     def __init__(self, hardware: Hardware):
         """Prepares TensorFlow for reproducible graphs."""
-        self._hardware = hardware
+        super().__init__(hardware)
         self._resolver: Optional[Any] = None
         self._devices = ["CPU:0"]
-        self.is_chief = True
-        self.workers = 1
-        self.lanes = 1
-        self._trained: Optional[Trained] = None
-        tf.config.experimental.enable_op_determinism()
+        # A second session would initialize the TPU anew.
+        self.can_pause = not hardware.use_tpu
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:
@@ -285,6 +269,7 @@ class EstimatorEngine:
         self.lanes = devices.use_lanes(hardware)
         if not hardware.use_tpu:
             self._devices = devices.names(hardware)
+            self.shards = len(self._devices)
             return
         resolver = tpu_devices.resolve(hardware)
         metadata = resolver.get_tpu_system_metadata()
@@ -296,67 +281,31 @@ class EstimatorEngine:
             "TensorFlow finds them",
         )
         self._resolver = resolver
+        self.shards = hardware.num_tpu_cores
 
     def train(
-        self,
-        job: Job,
-        features: Features,
-        plan: Plan,
-        schedule: optimization.Schedule,
-        first_step: int,
-        batch_size: int,
-        save_checkpoints_steps: int,
-        progress: TrainingProgress,
-        pause: Pause = NO_PAUSE,
+        self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains from `first_step` on, or from the folder's checkpoint.
-
-        Args:
-            job: the model; checkpoints go to its folder.
-            features: of the training split.
-            plan: order of the rows.
-            schedule: learning rates and the number of steps.
-            first_step: step of the folder's newest checkpoint, or 0.
-            batch_size: rows of a step, over all cores.
-            save_checkpoints_steps: distance of checkpoints, in steps.
-            progress: is told every step.
-            pause: where the training is looked at.
-
-        Raises:
-            UserError: the loss, or a value, is no number any more.
-        """
-        shards = self.shards
-        steps = range(first_step, schedule.num_train_steps)
+        """Trains; arguments and errors as of `Engine.train`."""
 
         def input_fn(params):
-            del params  # The batch is divided below.
-            dataset = input_pipeline.to_dataset(
-                lambda: input_pipeline.train_batches(
-                    features, plan, steps, job.length, shards
-                ),
-                features,
-                job.length,
-                batch_size // shards,
-            )
+            del params  # The batch has been divided already.
+            dataset = course.batches(job.length, self.shards)
             return dataset.map(_for_tpu) if self._hardware.use_tpu else dataset
 
         mirrored = len(self._devices) > 1
         estimator = (self._mirrored_estimator if mirrored else self._estimator)(
-            job, batch_size, schedule
+            job, course.batch_size, course.schedule
         )
-        saver = SaverHook(
-            job, save_checkpoints_steps, pause, lambda: self.predictor(job)
+        hook = TrainingHook(
+            job, course, progress, lambda: self._new_predictor(job)
         )
         self._trained = None
         try:
             estimator.train(
                 input_fn,
-                max_steps=schedule.num_train_steps,
-                hooks=[
-                    # First of all: no other may save a model that has diverged.
-                    ProgressHook(progress),
-                    saver,
-                ],
+                max_steps=course.schedule.num_train_steps,
+                hooks=[hook],
             )
         except tf.errors.InvalidArgumentError as error:
             # TPUEstimator looks at each value itself, before any hook.
@@ -366,39 +315,18 @@ class EstimatorEngine:
                 "a trained value is no number any more; lower --learning_rate "
                 "and choose another --output_dir"
             ) from error
-        if saver.predictor is not None:
-            self._trained = Trained(job, saver.looked_step, saver.predictor)
+        if hook.predictor is not None:
+            self._trained = job, hook.paused_step, hook.predictor
 
-    @property
-    def can_pause(self) -> bool:
-        """Not on a TPU: a second session would initialize it anew."""
-        return not self._hardware.use_tpu
-
-    @property
-    def shards(self) -> int:
-        """Devices that a batch is divided among."""
-        if self._hardware.use_tpu:
-            return self._hardware.num_tpu_cores
-        return len(self._devices)
-
-    def predictor(self, job: Job) -> Predictor:
-        """Predicts with the job's model, on one device or the TPU's cores.
-
-        That of a training that has just ended is handed over, if the job is
-        the same.
-        """
-        trained, self._trained = self._trained, None
-        if trained is not None and trained.serves(job):
-            return trained.predictor
-        cores = self.shards if self._hardware.use_tpu else 1
+    def _new_predictor(self, job: Job) -> Predictor:
         return _EstimatorPredictor(
             job,
-            cores,
+            self.shards if self._hardware.use_tpu else 1,
             self._hardware.use_tpu,
             lambda batch_size: self._estimator(job, batch_size, None),
         )
 
-    # One machine may have a TF_CONFIG, which a RunConfig may refuse.
+    # A RunConfig may refuse the TF_CONFIG of a single machine.
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
@@ -426,7 +354,7 @@ class EstimatorEngine:
     def _mirrored_estimator(self, job, batch_size, schedule):
         """A plain Estimator: TPUEstimator cannot use several GPUs."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        # One for the host, beside GPUs.
+        # One for the host beside GPUs.
         cpus = max(1, sum("CPU" in device for device in self._devices))
         config = tf.estimator.RunConfig(
             **_run_config(job, device_count={"CPU": cpus}),
@@ -443,20 +371,27 @@ class EstimatorEngine:
     def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):
             del labels, params
-            variables: Dict[str, tf.Variable] = {}
-            model = job.build_model(_graph_variables(job, variables))
+            made: variables.Variables = {}
+            model = job.build_model(variables.in_graph(job, made))
             if mode != tf.estimator.ModeKeys.TRAIN:
                 predictions = training_step.predict(job, model, features)
                 return tpu.TPUEstimatorSpec(mode, predictions=predictions)
-            trained = [(p.name, variables[p.name]) for p in job.table.trained]
+            trained = [(p.name, made[p.name]) for p in job.table.trained]
             step = v1.train.get_or_create_global_step()
             loss, gradients = training_step.loss_and_gradients(
                 job, model, trained, features, step, batch_size
             )
+            slots = {
+                f"{p.name}/{slot}": variables.slot_in_graph(
+                    f"{p.name}/{slot}", p.shape
+                )
+                for p in job.table.trained
+                for slot in optimization.SLOTS
+            }
             optimizer = optimization.AdamWeightDecay(
                 trained,
+                slots,
                 schedule,
-                _create_slot,
                 job.table.recipe,
                 job.adam_bias_correction,
             )
@@ -464,8 +399,8 @@ class EstimatorEngine:
                 loss, *gradients = map(
                     v1.tpu.cross_replica_sum, [loss, *gradients]
                 )
-            loss, updates = strategy.train(optimizer, loss, gradients, step)
-            # The Estimator will add up what every device returns.
+            loss, updates = optimizer.train(loss, gradients, step)
+            # The Estimator adds up the losses of all devices.
             loss /= len(self._devices)
             return tpu.TPUEstimatorSpec(
                 mode, loss=loss, train_op=tf.group(updates)
@@ -475,7 +410,7 @@ class EstimatorEngine:
 
 
 def _for_tpu(batch: Batch) -> Batch:
-    """A batch as a TPU takes it: its infeed knows bfloat16, but no uint16."""
+    """Makes bfloat16 of uint16, which a TPU's infeed does not know."""
     return {
         name: tf.bitcast(x, tf.bfloat16) if x.dtype == tf.uint16 else x
         for name, x in batch.items()
@@ -483,7 +418,7 @@ def _for_tpu(batch: Batch) -> Batch:
 
 
 def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
-    """Arguments of a run's config; sessions run as `devices` chose."""
+    """Arguments of a `RunConfig`; sessions have the options of `devices`."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
             tf.config.threading.get_intra_op_parallelism_threads()
@@ -500,7 +435,7 @@ def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
         "model_dir": job.output_dir,
         "tf_random_seed": job.seed,
         "session_config": config,
-        # Saved by `SaverHook`, which leaves the graph out.
+        # `TrainingHook` saves, and leaves the graph out.
         "save_checkpoints_steps": None,
         "save_checkpoints_secs": None,
         "save_summary_steps": None,
@@ -518,7 +453,7 @@ class _EstimatorPredictor(Predictor):
         use_tpu: bool,
         make_estimator: Callable[[int], Any],
     ):
-        """Takes what makes an estimator for a batch size."""
+        """Takes a function that makes an estimator for a batch size."""
         super().__init__(job, shards)
         self._use_tpu = use_tpu
         self._make_estimator = make_estimator
@@ -529,7 +464,7 @@ class _EstimatorPredictor(Predictor):
     def _run(
         self, groups: Iterator[List[Batch]], features: Features
     ) -> Iterator[Outputs]:
-        # One group waits while another is computed.
+        # One group waits while another one is computed.
         waiting = 0
         try:
             for group in groups:
@@ -548,7 +483,7 @@ class _EstimatorPredictor(Predictor):
                 yield self._stream.get()
                 waiting -= 1
         except BaseException:
-            # What is under way belongs to no later prediction.
+            # Batches in the stream belong to no later prediction.
             self._release()
             raise
 
@@ -557,7 +492,7 @@ class _EstimatorPredictor(Predictor):
         job, loader = self._job, LoadHook(self._loader.values)
         make_estimator = self._make_estimator
 
-        # Without the predictor, which would never be let go of.
+        # Captures no `self`, which would never be freed.
         def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
             def input_fn(params: Any) -> tf.data.Dataset:
                 del params  # Batches have been divided already.
@@ -582,49 +517,6 @@ class _EstimatorPredictor(Predictor):
 
     def _assign(self, values: Dict[str, np.ndarray]) -> None:
         if self._use_tpu:
-            # There the whole stream is one run, which has read the values.
+            # A TPU's stream is a single run, which has read the values.
             self._release()
         self._loader.values = values
-
-
-def _graph_variables(job: Job, variables: Dict[str, tf.Variable]):
-    """A `create` for TensorFlow 1 graphs that fills `variables` by name."""
-    trained = {p.name for p in job.table.trained}
-    keys = v1.GraphKeys
-
-    def create(name, shape, initializer):
-        del initializer  # The job's initial values have been chosen already.
-
-        def initial_value():
-            value = tf.numpy_function(job.initial_values[name], [], tf.float32)
-            value.set_shape(shape)
-            return tf.cast(value, job.dtype_of(name))
-
-        with v1.name_scope(None):
-            variables[name] = v1.Variable(
-                initial_value,
-                name=name,
-                trainable=name in trained,
-                collections=[
-                    keys.GLOBAL_VARIABLES
-                    if name in trained
-                    else keys.LOCAL_VARIABLES
-                ],
-                use_resource=True,
-            )
-        # Copies on other devices are called <name>/replica_<device>.
-        if variables[name].op.name.split("/replica_")[0] != name:
-            raise ValueError(f"the variable name {name} is taken twice")
-        return variables[name]
-
-    return create
-
-
-def _create_slot(name: str, shape) -> tf.Variable:
-    with v1.name_scope(None):
-        return v1.Variable(
-            lambda: tf.zeros(shape),
-            name=name,
-            trainable=False,
-            use_resource=True,
-        )

@@ -1,4 +1,4 @@
-"""How well a model does on the dev sets, at the end and while it is trained."""
+"""Scores on the dev sets, at the end of a training and in between."""
 
 import os
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
@@ -7,26 +7,23 @@ import numpy as np
 from absl import logging
 
 from adapter_bert.checkpoints import dev_scores, google, training_state
-from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.data.input_pipeline import Features, exact
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.task import ScoresAndData, SplitNames
 from adapter_bert.training import results
-from adapter_bert.training.engines import Job, Pause
+from adapter_bert.training.engines import Engine, Pause
 from adapter_bert.training.prediction import Predictor, check_finite
+from adapter_bert.training.settings import EPOCH
 from adapter_bert.training.setup import Setup
+from adapter_bert.training.training_step import Job
 
-# When dev sets are scored: after each pass over the training rows.
-EPOCH = "epoch"
-
-
-# What a method's hooks show of some rows, float32 [rows, ...], by name.
+# Values of `Hooks.observe`, float32 [rows, ...], by name.
 Shown = Dict[str, np.ndarray]
 
 
 class Splits(NamedTuple):
-    """The splits beside the training one.
+    """The splits other than the training one.
 
     Attributes:
         dev: those to evaluate.
@@ -43,7 +40,7 @@ class Splits(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the splits hold, by name.
+    """The rows of splits, by name.
 
     Attributes:
         splits: the splits.
@@ -59,16 +56,16 @@ class Rows(NamedTuple):
 def answer(
     setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
 ) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
-    """What the task decodes of the model's outputs, by split.
+    """Predicts splits.
 
     Args:
-        setup: the task, and how much is predicted at once.
+        setup: of the run.
         predictor: of the model.
         rows: of all splits.
-        splits: those to answer.
+        splits: to be predicted.
 
     Returns:
-        That, and what the method's hooks show.
+        The task's answers, and the values of `Hooks.observe`, by split.
 
     Raises:
         UserError: an output is no number.
@@ -85,13 +82,13 @@ def answer(
     answers, shown = {}, {}
     for name in splits.names:
         outputs, features = {}, rows.features[name]
-        # There are no rows where no context has a token.
+        # No rows if no context has a token.
         if len(features):
             outputs = predictor.predict(features, *how[name])
             check_finite(outputs, name)
         shown[name] = {
             key: outputs.pop(key)
-            for key in setup.method.observes
+            for key in setup.model.method.observes
             if key in outputs
         }
         answers[name] = setup.task.decode(rows.kept[name], features, outputs)
@@ -101,7 +98,7 @@ def answer(
 def score(
     setup: Setup, rows: Rows, answers: Dict[str, Any]
 ) -> Dict[str, ScoresAndData]:
-    """The scores of the dev splits, as `Task.score_tables` has them."""
+    """The result of `Task.score_tables` for the dev splits."""
     return setup.task.score_tables(
         {
             suffix: setup.task.evaluate(
@@ -120,24 +117,8 @@ def fingerprints(
     return {name: features[name].fingerprint() for _, name in splits.dev}
 
 
-def load_best(setup: Setup, predictor: Predictor) -> None:
-    """Gives a predictor the values of the best step, if that is kept.
-
-    Raises:
-        UserError: they are of another model.
-    """
-    path = dev_scores.best_checkpoint(setup.experiment.output_dir)
-    if path:
-        weights = google.open_tensorflow(path)
-        for p in setup.table.trained:
-            check_shape(weights, p.name, p.shape)
-        predictor.load(
-            {p.name: weights.read(p.name) for p in setup.table.trained}
-        )
-
-
 def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
-    """After which steps the dev sets are scored; the last is one of them."""
+    """The steps after which dev sets are scored, with the last one."""
     training, last = setup.experiment.training, schedule.num_train_steps
     if not training.eval_steps:
         return frozenset()
@@ -152,23 +133,29 @@ def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
 
 
 class Watch:
-    """Scores a training's steps on the dev sets, and keeps the best one."""
+    """Scores a training's steps on the dev sets, and keeps the best one.
 
-    def __init__(self, setup: Setup, schedule: Schedule, rows: Rows):
-        """Reads what was scored before.
+    Attributes:
+        steps: that are scored.
+    """
+
+    def __init__(
+        self, setup: Setup, schedule: Schedule, rows: Rows, first_step: int
+    ):
+        """Reads the scores of the steps before `first_step`.
 
         Raises:
-            UserError: that is damaged, or is not there although it should be.
+            UserError: they are damaged, or missing.
         """
         self._setup, self._rows = setup, rows
         self._folder = setup.experiment.output_dir
         self._keep_best = setup.experiment.training.keep_best
         self._last = schedule.num_train_steps
-        self._steps = steps_to_score(setup, schedule)
+        self.steps = steps_to_score(setup, schedule)
         found = dev_scores.read(self._folder)
         self._scores = found or dev_scores.DevScores(self._keep_best, {})
-        _, done = training_state.latest_step(self._folder)
-        lost = [s for s in self._steps - set(self._scores.by_step) if s < done]
+        unknown = self.steps - set(self._scores.by_step)
+        lost = [step for step in unknown if step < first_step]
         if self._keep_best and lost:
             raise UserError(
                 f"{os.path.join(self._folder, dev_scores.SCORES_FILE)} lacks "
@@ -178,27 +165,26 @@ class Watch:
 
     @property
     def pause(self) -> Pause:
-        """When a training is to be looked at."""
-        return Pause(self._steps, self._look)
+        """The steps to score, and how."""
+        return Pause(self.steps, self._look)
 
     def is_over(self, step: int) -> bool:
-        """Whether so many steps are all that is trained."""
+        """Whether the training ends after this step."""
         patience = self._setup.experiment.training.early_stopping
         return step >= self._last or bool(
             patience and self._scores.count_since_best(step) >= patience
         )
 
-    def catch_up(self, engine: Any, job: Job, step: int) -> None:
-        """Before a training: does what a killed process had left to do.
+    def catch_up(self, engine: Engine, job: Job, step: int) -> None:
+        """Before a training: finishes the work of a killed process.
 
-        A step that was saved is scored; what is not the best is deleted.
+        Scores a step that was saved, and deletes all but the best.
         """
-        if self._steps and not self._scores.by_step:
-            # So that its loss is noticed, whatever else is there by then.
+        if not self._scores.by_step:
+            # So that the file's loss is noticed.
             dev_scores.write(self._folder, self._scores, {})
-        # Of a process that was killed before it had deleted them.
         dev_scores.forget_others(self._folder, self._scores)
-        if step in self._steps and step not in self._scores.by_step:
+        if step in self.steps and step not in self._scores.by_step:
             with engine.predictor(job) as predictor:
                 self._look(step, predictor)
 

@@ -6,9 +6,10 @@ user's input is found before the first long step.
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from absl import logging
 
@@ -19,11 +20,13 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
+from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     evaluation,
     frozen_layers,
@@ -33,22 +36,43 @@ from adapter_bert.training import (
     results,
     two_phases,
 )
-from adapter_bert.training.compute_dtype import AUTO, choose_dtype
-from adapter_bert.training.engines import Job, check_batch_size, choose_engine
+from adapter_bert.training.compute_dtype import AUTO, FLOAT32, choose_dtype
+from adapter_bert.training.engines import (
+    NO_PAUSE,
+    Engine,
+    check_batch_size,
+    choose_engine,
+)
 from adapter_bert.training.evaluation import Splits
+from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import (
-    Experiment,
-    Model,
     Setup,
     complete,
     describe_run,
     describe_settings,
+    lowest_layer,
     open_model,
 )
+from adapter_bert.training.training_step import Job
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The checkpoints in a run's folder.
+
+    Attributes:
+        newest: the last checkpoint, or None.
+        step: its step, or 0.
+        best: the checkpoint of the best step, if one is kept.
+    """
+
+    newest: Optional[str]
+    step: int
+    best: Optional[str]
 
 
 def run(experiment: Experiment) -> Dict[str, float]:
-    """Does what the experiment asks for: train, evaluate, predict.
+    """Trains, evaluates and predicts, as the experiment says.
 
     Returns:
         The evaluation's results under BERT's key names; empty without one.
@@ -56,73 +80,64 @@ def run(experiment: Experiment) -> Dict[str, float]:
     Raises:
         UserError: anything that the user can mend.
     """
-    _check_request(experiment)
     began = time.monotonic()
+    if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
+        raise UserError(
+            "nothing to do: pass --do_train, --do_eval or --do_predict"
+        )
+    google.check_name(experiment.output_dir, "--output_dir")
     splits = _choose_splits(experiment)
-    experiment.task.check_files(experiment.data_dir, _names(experiment, splits))
+    names = [*(["train"] if experiment.do_train else []), *splits.names]
+    experiment.task.check_files(experiment.data_dir, names)
     engine = _start_engine(experiment)
-    experiment = dataclasses.replace(
-        experiment, compute_dtype=_choose_dtype(experiment)
-    )
+    if experiment.compute_dtype != FLOAT32:
+        experiment = dataclasses.replace(
+            experiment, compute_dtype=_choose_dtype(experiment)
+        )
     model = open_model(experiment)
-    _compare_settings(model)
-    setup, rows = _read(model, splits)
-    _compare_settings(setup)
-    frozen_layers.check(setup)
+    # As soon as more is known, each before a longer step.
+    refuse_others = functools.partial(
+        run_record.check,
+        experiment.output_dir,
+        base=model.base,
+        do_train=experiment.do_train,
+    )
+    refuse_others(record=describe_settings(experiment, model), partial=True)
+    task, rows = _read(experiment, model.task, splits, names)
+    setup = complete(experiment, model, task)
+    refuse_others(
+        record=describe_settings(experiment, model, setup), partial=True
+    )
+    if experiment.do_train and experiment.cache_frozen_layers:
+        frozen_layers.check(setup)
     logging.info("%s", "\n" + setup.table.to_text())
     with _own_folder(engine, setup):
-        return _run_in_folder(engine, setup, splits, rows, began)
-
-
-def _run_in_folder(
-    engine: Any,
-    setup: Setup,
-    splits: Splits,
-    rows: Dict[str, Any],
-    began: float,
-) -> Dict[str, float]:
-    """Does what needs the texts (`rows`, by split), and writes the files."""
-    experiment = setup.experiment
-    checkpoint, first_step = _find_checkpoint(setup)
-    resumed = bool(
-        checkpoint or two_phases.first_phase_step(experiment.output_dir)
-    )
-    features = _tokenize(setup, rows)
-    schedule = None
-    if experiment.do_train:
-        schedule = loop.make_schedule(setup, features["train"])
-    record = describe_run(setup, engine, features.get("train"), schedule)
-    record["cut_rows"] = {name: f.cut_rows for name, f in features.items()}
-    if experiment.do_train and experiment.training.keep_best:
-        # They decide what the training comes to.
-        record["training"]["dev_data"] = evaluation.fingerprints(
-            splits, features
-        )
-    run_record.check(
-        experiment.output_dir, record, setup.base, experiment.do_train
-    )
-    job = _make_job(engine, setup)
-    read = evaluation.Rows(splits, rows, features)
-    if experiment.do_train:
-        job = _train(
-            engine, setup, job, record, features.pop("train"), schedule, read
-        )
-    elif engine.is_chief:
-        training_state.recover(experiment.output_dir)
-    if not engine.is_chief:
-        logging.info("the chief evaluates and writes the results")
-        return {}
-    with engine.predictor(job) as predictor:
-        evaluation.load_best(setup, predictor)
-        answers, shown = evaluation.answer(setup, predictor, read, splits)
-    found = _evaluate(setup, read, answers)
-    _write_shown(setup, splits, shown)
-    _write_predictions(setup, splits, rows, answers)
-    # Of several workers none knows what the others took.
-    if schedule and training_state.latest_step(experiment.output_dir)[1] > (
-        first_step
-    ):
-        if engine.workers == 1:
+        state = _find_state(setup)
+        features = _tokenize(setup, rows)
+        record, schedule = _describe(engine, setup, features, splits)
+        refuse_others(record=record)
+        job = _make_job(engine, setup)
+        first_step, resumed = state.step, False
+        read = evaluation.Rows(splits, rows, features)
+        if experiment.do_train:
+            job, state, resumed = _train(
+                engine,
+                setup,
+                job,
+                record,
+                features.pop("train"),
+                schedule,
+                read,
+                state,
+            )
+        elif engine.is_chief:
+            training_state.recover(experiment.output_dir)
+        if not engine.is_chief:
+            logging.info("the chief evaluates and writes the results")
+            return {}
+        found = _answer(engine, setup, job, read, state)
+        # Of several workers none knows what the others took.
+        if state.step > first_step and engine.workers == 1:
             results.write_cost(
                 experiment.output_dir, resumed, time.monotonic() - began
             )
@@ -130,32 +145,24 @@ def _run_in_folder(
 
 
 @contextlib.contextmanager
-def _own_folder(engine: Any, setup: Setup) -> Iterator[None]:
+def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
     """Keeps others out of the output folder.
 
     Raises:
         UserError: another run is in it, or it cannot be written.
     """
+    if not engine.is_chief:
+        yield
+        return
     output_dir = setup.experiment.output_dir
-    with contextlib.ExitStack() as until_end:
-        if engine.is_chief:
-            files.prepare_folder(output_dir)
-            until_end.enter_context(folder_lock.hold(output_dir))
-            for member in filter(None, setup.task.members):
-                files.prepare_folder(os.path.join(output_dir, member))
+    files.prepare_folder(output_dir)
+    with folder_lock.hold(output_dir):
+        for member in filter(None, setup.task.members):
+            files.prepare_folder(os.path.join(output_dir, member))
         yield
 
 
-def _check_request(experiment: Experiment) -> None:
-    """Refuses what asks for nothing, or for a folder that cannot be one."""
-    if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
-        raise UserError(
-            "nothing to do: pass --do_train, --do_eval or --do_predict"
-        )
-    google.check_name(experiment.output_dir, "--output_dir")
-
-
-def _start_engine(experiment: Experiment) -> Any:
+def _start_engine(experiment: Experiment) -> Engine:
     """Makes the engine, whose devices can take the training's batches."""
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
@@ -182,7 +189,7 @@ def _start_engine(experiment: Experiment) -> Any:
 
 
 def _choose_dtype(experiment: Experiment) -> str:
-    """What the run computes in: of `auto`, as it began.
+    """The run's dtype; a run with `auto` goes on as it began.
 
     Raises:
         UserError: several processes would choose, each for itself.
@@ -198,20 +205,8 @@ def _choose_dtype(experiment: Experiment) -> str:
     return choose_dtype(experiment.compute_dtype, use_tpu, known)
 
 
-def _compare_settings(model: Model) -> None:
-    """Refuses a folder of another run, by what is known of this one so far."""
-    experiment = model.experiment
-    run_record.check(
-        experiment.output_dir,
-        describe_settings(model),
-        model.base,
-        experiment.do_train,
-        partial=True,
-    )
-
-
 def _choose_splits(experiment: Experiment) -> Splits:
-    """The splits that are asked for."""
+    """The splits to evaluate and to predict."""
     task = experiment.task
     dev = task.dev_splits if experiment.do_eval else ()
     test = task.test_splits if experiment.do_predict else ()
@@ -227,61 +222,57 @@ def _choose_splits(experiment: Experiment) -> Splits:
     return Splits(dev, test)
 
 
-def _names(experiment: Experiment, splits: Splits) -> List[str]:
-    """The splits, after that of training if it is asked for."""
-    return [*(["train"] if experiment.do_train else []), *splits.names]
-
-
-def _read(model: Model, splits: Splits) -> Tuple[Setup, Dict[str, Any]]:
-    """Reads the splits, and that of training if it is asked for.
+def _read(
+    experiment: Experiment, task: Task, splits: Splits, names: List[str]
+) -> Tuple[Task, Dict[str, Any]]:
+    """Reads splits, and learns the labels of the training rows.
 
     Returns:
-        The model for the task with its labels; the rows by split.
+        The task with its labels; the rows by split.
     """
-    names = _names(model.experiment, splits)
-    task, rows = model.task.read(model.experiment.data_dir, names)
+    task, rows = task.read(experiment.data_dir, names)
     most = dict.fromkeys(
-        (name for _, name in splits.dev), model.experiment.max_eval_examples
+        (name for _, name in splits.dev), experiment.max_eval_examples
     )
-    most["train"] = model.experiment.max_train_examples
+    most["train"] = experiment.max_train_examples
     for name in names:
         if most.get(name):
             rows[name] = task.first(rows[name], most[name])
     if "train" in rows:
         task = task.learn(rows["train"])
-    return complete(model, task), rows
+    return task, rows
 
 
-def _find_checkpoint(setup: Setup) -> Tuple[Any, int]:
-    """The folder's newest checkpoint, found whole, and its step, or (None, 0).
+def _find_state(setup: Setup) -> State:
+    """The checkpoints that the folder holds, found whole.
 
     Raises:
-        UserError: it is damaged, or is not what is to be evaluated.
+        UserError: one is damaged, or is not the one to be evaluated.
     """
-    experiment = setup.experiment
-    checkpoint, step = training_state.latest_step(experiment.output_dir)
-    if checkpoint:
+    experiment, best = setup.experiment, None
+    newest, step = training_state.latest_step(experiment.output_dir)
+    if newest:
         training_state.check_training_checkpoint(
-            checkpoint, {p.name: p.shape for p in setup.table.trained}
+            newest, {p.name: p.shape for p in setup.table.trained}
         )
-        named = setup.trained and files.absolute(setup.trained)
-        result = dev_scores.best_checkpoint(experiment.output_dir) or checkpoint
-        if not experiment.do_train and named not in (
-            None,
-            files.absolute(result),
-        ):
+    if experiment.training.keep_best or not experiment.do_train:
+        best = dev_scores.best_checkpoint(experiment.output_dir)
+    trained = setup.model.sources.trained
+    if newest and trained and not experiment.do_train:
+        result, named = best or newest, files.absolute(trained.source)
+        if named != files.absolute(result):
             raise UserError(
                 f"{experiment.output_dir} holds a training's {result}; "
                 f"pass another --output_dir to use {named}"
             )
-    return checkpoint, step
+    return State(newest, step, best)
 
 
 def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
     """Makes the features of every split.
 
-    Of `rows`, those of training are taken out, of the others stays what the
-    task keeps.
+    Takes the training rows out of `rows`, and leaves what the task keeps of the
+    others.
     """
     features = {}
     for split in list(rows):
@@ -291,7 +282,7 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
             "%s: %d examples%s", split, len(read), about and f": {about}"
         )
         features[split] = setup.task.featurize(
-            read, setup.tokenizer, setup.experiment.max_seq_length
+            read, setup.model.tokenizer, setup.experiment.max_seq_length
         )
         cut = features[split].cut_rows, len(read), setup.task.cut_at
         if cut[0]:
@@ -309,15 +300,15 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
     return features
 
 
-def _make_job(engine: Any, setup: Setup) -> Job:
-    """What the engine needs to build the model."""
-    experiment = setup.experiment
+def _make_job(engine: Engine, setup: Setup) -> Job:
+    """The job of the run's own method."""
+    experiment, model = setup.experiment, setup.model
+    config, method = model.config, model.method
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
-    layers = setup.config.num_hidden_layers
-    lowest = frozen_layers.lowest_layer(setup.table, layers)
+    lowest = lowest_layer(setup.table, config.num_hidden_layers)
     return Job(
         build_model=lambda create: task_model.TaskModel(
-            setup.config, setup.method, setup.task.build_head, create, lowest
+            config, method, setup.task.build_head, create, lowest
         ),
         table=setup.table,
         initial_values=setup.initial_values,
@@ -332,177 +323,195 @@ def _make_job(engine: Any, setup: Setup) -> Job:
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
-        observes=bool(setup.method.observes),
+        observes=bool(method.observes),
         # Workers send one another first values, which they cannot in bfloat16.
         narrow=frozenset()
         if engine.workers > 1
-        else task_model.narrow_variables(
-            setup.config, setup.method, setup.table
-        ),
+        else task_model.narrow_variables(setup.table),
         predict_tokens=experiment.predict_batch_tokens,
     )
 
 
+def _describe(
+    engine: Engine, setup: Setup, features: Dict[str, Features], splits: Splits
+) -> Tuple[Dict[str, Any], Optional[Schedule]]:
+    """The content of `run.json`, and the schedule of the training, if any."""
+    train_features, schedule = features.get("train"), None
+    if train_features is not None:
+        schedule = loop.make_schedule(setup, train_features)
+    record = describe_run(setup, engine, train_features, schedule)
+    record["cut_rows"] = {name: f.cut_rows for name, f in features.items()}
+    if schedule and setup.experiment.training.keep_best:
+        # These rows decide which step is the result.
+        record["training"]["dev_data"] = evaluation.fingerprints(
+            splits, features
+        )
+    return record, schedule
+
+
 def _train(
-    engine: Any,
+    engine: Engine,
     setup: Setup,
     job: Job,
     record: Dict[str, Any],
     features: Features,
     schedule: Schedule,
     rows: evaluation.Rows,
-) -> Job:
+    state: State,
+) -> Tuple[Job, State, bool]:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
-    Steps are scored on `rows`, those of the other splits.
+    Args:
+        engine: trains.
+        setup: of the run.
+        job: of the run's method.
+        record: the content of `run.json`.
+        features: of the training rows.
+        schedule: learning rates and the number of steps.
+        rows: of the other splits, on which steps are scored.
+        state: of the folder.
 
     Returns:
-        The job that was trained, with the values that it started from.
+        The job with the values that it started from, the folder's state, and
+        whether an earlier process began the training.
 
     Raises:
         UserError: the disk is too full, or as of `FrozenLayers`.
     """
-    _, first_step = training_state.latest_step(job.output_dir)
-    frozen = None
-    if setup.keeps_frozen_outputs and first_step < schedule.num_train_steps:
+    experiment, model, first_step = setup.experiment, setup.model, state.step
+    is_over = first_step >= schedule.num_train_steps
+    resumed = bool(state.newest)
+    # Only some runs have these.
+    frozen = watch = first_phase = None
+    if experiment.cache_frozen_layers and not is_over:
         frozen = frozen_layers.FrozenLayers(setup, job, features)
-    watch = evaluation.Watch(setup, schedule, rows)
-    has_first_phase = bool(
-        setup.method.first_phase and first_step < schedule.num_train_steps
-    )
-    if has_first_phase:
-        two_phases.check_first_phase(
-            engine, setup, job.output_dir, features, schedule
-        )
-    if engine.is_chief:
-        files.check_disk_space(
-            job.output_dir, _needed_space(setup, schedule, first_step)
-        )
-        for member in setup.task.members:
-            files.prepare_folder(
-                results.artifact_folder(os.path.join(job.output_dir, member))
-            )
-        # What refuses the folder has done so before anything in it is changed.
-        training_state.recover(job.output_dir)
-        run_record.write(
-            job.output_dir, record, setup.base, setup.parts.folders
-        )
-    if has_first_phase:
-        job = two_phases.train_first_phase(
+    if experiment.training.eval_steps:
+        watch = evaluation.Watch(setup, schedule, rows, first_step)
+    if model.method.first_phase and not is_over:
+        first_phase = two_phases.FirstPhase(
             engine, setup, job, features, schedule
         )
+        resumed = resumed or first_phase.step > 0
     if engine.is_chief:
+        every = experiment.training.save_checkpoints_steps
+        left = schedule.num_train_steps - first_step
+        scored = len(watch.steps) if watch else 0
+        # Every run writes artifacts; the best step is kept in addition.
+        copies = len(setup.task.members)
+        copies += 2 if experiment.training.keep_best else 0
+        needed = setup.table.trained_count * 4 * copies
+        needed += setup.table.trained_count * training_state.bytes_per_value(
+            job.output_dir, left, every, scored
+        )
+        if first_phase and not first_step:
+            left = schedule.num_train_steps - first_phase.step
+            needed += (
+                first_phase.table.trained_count
+                * training_state.bytes_per_value(
+                    first_phase.folder, left, every, scored
+                )
+            )
+        files.check_disk_space(job.output_dir, needed)
+        for member in setup.task.members:
+            files.prepare_folder(
+                os.path.join(job.output_dir, member, results.ADAPTER)
+            )
+        # All refusals of the folder precede the first change in it.
+        training_state.recover(job.output_dir)
+        run_record.write(
+            job.output_dir, record, model.base, model.parts.folders
+        )
+    if first_phase:
+        job = first_phase.train()
+    if watch and engine.is_chief:
         watch.catch_up(engine, job, first_step)
-    if watch.is_over(first_step):
+    if is_over or watch and watch.is_over(first_step):
         logging.info("already trained to step %d", first_step)
     else:
-        known = frozen.read(engine) if frozen else features
-        loop.run_steps(
+        newest, step = loop.run_steps(
             engine,
             setup,
             job,
             features,
             schedule,
             first_step,
-            watch.pause,
-            known,
+            watch.pause if watch else NO_PAUSE,
+            frozen.read(engine) if frozen else features,
         )
+        state = State(newest, step, None)
+    if experiment.training.keep_best and engine.is_chief:
+        best = dev_scores.best_checkpoint(job.output_dir)
+        state = dataclasses.replace(state, best=best)
     if engine.is_chief:
-        results.write_artifact(setup, job, record, schedule)
-    return job
-
-
-def _needed_space(setup: Setup, schedule: Schedule, first_step: int) -> int:
-    """Bytes that a training from `first_step` on needs for what it writes."""
-    output_dir = setup.experiment.output_dir
-    every = setup.experiment.training.save_checkpoints_steps
-    scored = evaluation.steps_to_score(setup, schedule)
-
-    def of(table: task_model.ParameterTable, folder: str, first: int) -> int:
-        left = schedule.num_train_steps - first
-        if not left:
-            return 0
-        # At every interval and at the end; one more than are kept, while it is
-        # written. Each variable has two slots.
-        kept = training_state.count_checkpoints(folder)
-        # Damaged ones are never deleted, so that there may be any number.
-        more = max(1, training_state.KEPT_CHECKPOINTS + 1 - kept)
-        new = min(1 + (left - 1) // every + len(scored), more)
-        return new * table.trained_count * 4 * 3
-
-    # Artifacts are written in any case, and the best step beside the last.
-    needed = setup.table.trained_count * 4 * len(setup.task.members)
-    if setup.experiment.training.keep_best:
-        needed += setup.table.trained_count * 4 * 2
-    needed += of(setup.table, output_dir, first_step)
-    if setup.method.first_phase and not first_step:
-        needed += of(
-            two_phases.first_phase_table(setup),
-            os.path.join(output_dir, two_phases.FIRST_PHASE),
-            two_phases.first_phase_step(output_dir),
+        results.write_artifact(
+            setup, job, record, schedule, state.best or state.newest
         )
-    return needed
+    return job, state, resumed
 
 
-def _evaluate(
-    setup: Setup, rows: evaluation.Rows, answers: Dict[str, Any]
+def _answer(
+    engine: Engine, setup: Setup, job: Job, rows: evaluation.Rows, state: State
 ) -> Dict[str, float]:
-    """Scores the dev splits, if there are any, and writes the results.
+    """Scores the dev splits, predicts the test splits, and writes both.
 
     Returns:
-        The results under BERT's key names.
+        The results under BERT's key names; empty without a dev split.
     """
-    dev, output_dir = rows.splits.dev, setup.experiment.output_dir
-    if not dev:
-        return {}
-    tables = evaluation.score(setup, rows, answers)
-    for suffix, name in dev:
-        for path in setup.task.write_report(
-            output_dir,
-            rows.kept[name],
-            rows.features[name],
-            answers[name],
-            suffix,
-        ):
-            logging.info("more of the evaluation is in %s", path)
-    _, step = training_state.latest_step(output_dir)
-    best = dev_scores.best_checkpoint(output_dir)
-    if best:
-        step = training_state.step_of(best)
-    found = dev_scores.read(output_dir)
-    if not found or step not in found.by_step:
-        results.write_curves(output_dir, tables[""][0], step or setup.step)
-    written = {
-        part: results.write_results(
-            os.path.join(output_dir, part), scores, step or setup.step, data
-        )
-        for part, (scores, data) in tables.items()
-    }
-    results.log_results(written[""])
-    return written[""]
-
-
-def _write_shown(
-    setup: Setup, splits: Splits, shown: Dict[str, evaluation.Shown]
-) -> None:
-    """Writes what the method's hooks show of the dev splits."""
-    for suffix, name in splits.dev:
+    task, output_dir = setup.task, setup.experiment.output_dir
+    with engine.predictor(job) as predictor:
+        if state.best:
+            weights = google.open_tensorflow(state.best)
+            for p in setup.table.trained:
+                check_shape(weights, p.name, p.shape)
+            predictor.load(
+                {p.name: weights.read(p.name) for p in setup.table.trained}
+            )
+        answers, shown = evaluation.answer(setup, predictor, rows, rows.splits)
+    found: Dict[str, float] = {}
+    if rows.splits.dev:
+        tables = evaluation.score(setup, rows, answers)
+        for suffix, name in rows.splits.dev:
+            for path in task.write_report(
+                output_dir,
+                rows.kept[name],
+                rows.features[name],
+                answers[name],
+                suffix,
+            ):
+                logging.info("more of the evaluation is in %s", path)
+        step = training_state.step_of(state.best) if state.best else state.step
+        known = dev_scores.read(output_dir)
+        if not known or step not in known.by_step:
+            results.write_curves(
+                output_dir,
+                tables[""][0],
+                step or setup.model.sources.step,
+            )
+        written = {
+            part: results.write_results(
+                os.path.join(output_dir, part),
+                scores,
+                step or setup.model.sources.step,
+                data,
+            )
+            for part, (scores, data) in tables.items()
+        }
+        found = written[""]
+        results.log_results(found)
+    for suffix, name in rows.splits.dev:
         if fusion.ATTENTION in shown[name]:
             attention = fusion_report.shares(
-                setup.method, setup.config, shown[name][fusion.ATTENTION]
+                setup.model.method,
+                setup.model.config,
+                shown[name][fusion.ATTENTION],
             )
             paths = fusion_report.write(
-                setup.experiment.output_dir, attention, suffix, setup.task.name
+                output_dir, attention, suffix, task.name
             )
             logging.info("how much of each adapter is used: %s", paths[1])
-
-
-def _write_predictions(
-    setup: Setup, splits: Splits, rows: Dict[str, Any], answers: Dict[str, Any]
-) -> None:
-    """Writes the predictions for the test splits."""
-    for suffix, name in splits.test:
-        for path in setup.task.write_predictions(
-            setup.experiment.output_dir, rows[name], answers[name], suffix
+    for suffix, name in rows.splits.test:
+        for path in task.write_predictions(
+            output_dir, rows.kept[name], answers[name], suffix
         ):
             logging.info("predictions written to %s", path)
+    return found

@@ -1,8 +1,8 @@
-"""What the layers below all that is trained compute, once for each row.
+"""A cache of the outputs of frozen layers, below everything trained.
 
-Without dropout these layers give the same in every epoch, and in every run of a
-sweep. Their outputs are kept in a file for each set of rows, BERT, number of
-layers and dtype, which all such runs share.
+Without dropout, these layers compute the same in every epoch and in every run
+of a sweep. Runs share a file for each set of rows, BERT, number of layers and
+dtype.
 """
 
 import contextlib
@@ -13,15 +13,14 @@ import json
 import os
 import re
 import uuid
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterator, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.bert.hooks import act_by_values, layer_of
-from adapter_bert.checkpoints.weights import POOLER, choose_initial_values
+from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.data.input_pipeline import Batch, Features, sorted_batches
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
@@ -29,32 +28,34 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import FROZEN_OUTPUTS
 from adapter_bert.training import multi_worker
-from adapter_bert.training.engines import Job
-from adapter_bert.training.setup import Setup
+from adapter_bert.training.engines import Engine
+from adapter_bert.training.settings import Experiment
+from adapter_bert.training.setup import Setup, lowest_layer
+from adapter_bert.training.training_step import Job
 
-# Raised with every change of what files hold.
+# Version of the files' content.
 FORMAT = 1
 FOLDER = "frozen_layers"
 LOCK = "frozen_layers.lock"
-# Of what is being written.
+# Suffix of temporary files.
 UNFINISHED = ".new"
 LEFT = ".*" + re.escape(UNFINISHED)
-# Tokens that are computed before they are written.
+# Tokens of one write.
 CHUNK_TOKENS = 65536
 GB = 1e9
-# What disks answer that reserve no room.
+# Errors of disks that cannot reserve room.
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownOutputs(Features):
-    """Rows of which it is known what frozen layers make of them.
+    """Rows with the outputs of frozen layers.
 
     Attributes:
         inner: the rows.
-        outputs: float32, or the bits of bfloat16 as uint16,
-            [sum of lengths, D]; or [sequences, D], of their first tokens.
-        first_token: whether it is these.
+        outputs: float32, or the bits of bfloat16 as uint16, of all tokens
+            [sum of lengths, D], or of first tokens [sequences, D].
+        first_token: whether of first tokens.
     """
 
     inner: Features
@@ -65,23 +66,23 @@ class KnownOutputs(Features):
     def of(
         cls, inner: Features, outputs: np.ndarray, first_token: bool
     ) -> "KnownOutputs":
-        """Adds outputs to rows; arguments as the attributes."""
+        """Adds outputs to rows; arguments are the attributes."""
         own = inner.tokens, inner.segments, inner.starts, inner.labels
         return cls(*own, inner, outputs, first_token)
 
     @property
     def token_labels(self) -> Optional[np.ndarray]:
-        """Those of the rows."""
+        """As of the rows."""
         return self.inner.token_labels
 
     @property
     def lengths(self) -> np.ndarray:
-        """Those of the rows."""
+        """As of the rows."""
         return self.inner.lengths
 
     @property
     def row_shape(self) -> Tuple[int, ...]:
-        """That of the rows."""
+        """As of the rows."""
         return self.inner.row_shape
 
     def __len__(self) -> int:
@@ -89,7 +90,7 @@ class KnownOutputs(Features):
         return len(self.inner)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """Those of the rows."""
+        """As of the rows."""
         return self.inner.sequences(rows)
 
     def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
@@ -118,7 +119,7 @@ class KnownOutputs(Features):
 
 
 class _Outputs(Head):
-    """Gives what the last layer does, of all tokens or of the first."""
+    """Returns the last layer's output, of all tokens or of the first."""
 
     needs_pooler = False
 
@@ -135,47 +136,25 @@ class _Outputs(Head):
         raise TypeError("the outputs of frozen layers have no loss")
 
 
-def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
-    """The lowest layer that is not the pretrained BERT's, or may change.
-
-    Args:
-        table: every variable.
-        layers: L.
-
-    Returns:
-        From 0, also if anything acts on embeddings or on all layers, to L, if
-        only the head, or BERT's pooler, is trained.
-    """
-    lowest = layers if act_by_values(table.hooks) else 0
-    for p in table.parameters:
-        is_above = p.group == "head" or p.name.startswith(POOLER)
-        if (p.trained or p.is_added) and not is_above:
-            lowest = min(lowest, layer_of(p.name) or 0)
-    return lowest
-
-
 def check(setup: Setup) -> None:
-    """Compares a run with what its flags say of frozen layers.
+    """Refuses a run that cannot cache frozen layers.
 
     Raises:
-        UserError: the task's rows are not the same in each step; nothing is
-            frozen below what is trained; another process takes part; there is
-            no local folder for the outputs.
+        UserError: the task's rows change with the step; the lowest layer is
+            trained; another process takes part; the folder is not local.
     """
-    experiment = setup.experiment
-    if not setup.keeps_frozen_outputs:
-        return
+    experiment, config = setup.experiment, setup.model.config
     if not setup.task.rows_are_fixed:
         raise UserError(
             "--cache_frozen_layers: the rows of this task are others in each "
             "step, so that nothing can be kept of them; leave it out"
         )
-    if not lowest_layer(setup.table, setup.config.num_hidden_layers):
+    if not lowest_layer(setup.table, config.num_hidden_layers):
         raise UserError(
-            f"--cache_frozen_layers: {setup.method} trains or adds something "
-            "in the lowest layer, so that nothing is the same in each epoch; "
-            "expected a method of upper layers, as head, top_layers or "
-            "houlsby(layers='6-11')"
+            f"--cache_frozen_layers: {setup.model.method} trains or adds "
+            "something in the lowest layer, so that nothing is the same in "
+            "each epoch; expected a method of upper layers, as head, "
+            "top_layers or houlsby(layers='6-11')"
         )
     if multi_worker.is_cluster():
         raise UserError(
@@ -189,11 +168,11 @@ def check(setup: Setup) -> None:
         )
 
 
-def _folder(experiment: Any) -> str:
-    """Where files of outputs are: by default beside the training file."""
+def _folder(experiment: Experiment) -> str:
+    """The folder of the files, by default beside the training file."""
     if experiment.frozen_layers_dir:
         return experiment.frozen_layers_dir
-    named = experiment.task.named_train_file
+    named = experiment.task.train_file
     beside = os.path.dirname(named) if named else experiment.data_dir
     return os.path.join(beside, FOLDER)
 
@@ -206,27 +185,28 @@ class FrozenLayers:
     """
 
     def __init__(self, setup: Setup, job: Job, features: Features):
-        """Finds the file, and checks that there is room for it.
+        """Finds the file, or checks that there is room for it.
 
         Args:
-            setup: found right by `check`.
+            setup: that `check` accepted.
             job: of the training.
             features: of the training rows.
 
         Raises:
-            UserError: the file is not there, and needs more room than there
-                is, or than the flags allow; or its folder cannot be written.
+            UserError: the file needs more room than there is, or than the flags
+                allow; or its folder cannot be written.
         """
         self._setup, self._job, self._features = setup, job, features
-        layers = setup.config.num_hidden_layers
+        config = setup.model.config
+        layers = config.num_hidden_layers
         self._lowest = lowest_layer(setup.table, layers)
-        head = setup.task.build_head(setup.config, lambda *_: None)
+        head = setup.task.build_head(config, lambda *_: None)
         self._first_token = self._lowest == layers and head.reads_first_token
         rows = len(features.tokens)
         if self._first_token:
             rows = len(features.starts) - 1
-        self._shape = rows, setup.config.hidden_size
-        # numpy itself has no bfloat16: its bits.
+        self._shape = rows, config.hidden_size
+        # numpy has no bfloat16, so its bits.
         is_half = job.compute_dtype == "bfloat16"
         self._dtype = np.dtype(np.uint16 if is_half else np.float32)
         self._folder = _folder(setup.experiment)
@@ -234,30 +214,27 @@ class FrozenLayers:
         files.prepare_folder(self._folder)
         is_written = False
         try:
-            # What killed processes have left counts no more.
+            # Deletes the temporary files of killed processes.
             with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
                 pass
         except UserError:
-            # Another process is writing, and `read` will wait for it.
+            # Another process is writing; `read` will wait.
             is_written = self._is_being_written()
         if not (is_written or os.path.exists(self.path)):
             self._check_space()
 
-    def read(self, engine: Any) -> KnownOutputs:
-        """The rows with these outputs, which it computes if need be.
-
-        Args:
-            engine: that computes.
+    def read(self, engine: Engine) -> KnownOutputs:
+        """The rows with their outputs, computed by `engine` if need be.
 
         Raises:
-            UserError: a file cannot be written, or is damaged; or there is no
-                room for it, after another process had begun it.
+            UserError: a file cannot be written or is damaged, or there is no
+                room left for it.
         """
         with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
             else:
-                # Another process may have ended that was to write it.
+                # The process that was to write the file may have ended.
                 self._check_space()
                 with self._new_file() as outputs:
                     self._compute(engine, outputs)
@@ -265,21 +242,21 @@ class FrozenLayers:
         return KnownOutputs.of(self._features, self._open(), self._first_token)
 
     def _rows(self) -> Features:
-        """The sequences of tokens alone."""
+        """The tokens, without labels."""
         own = self._features
         return Features(own.tokens, own.segments, own.starts, {})
 
     def _key(self) -> str:
-        """What tells a file from all others."""
+        """The hash of everything that decides the outputs."""
         hardware = self._setup.experiment.hardware
         device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         about = {
             "format": FORMAT,
-            "base": self._setup.base.fingerprint,
-            "config": dataclasses.asdict(self._setup.config),
+            "base": self._setup.model.base.fingerprint,
+            "config": dataclasses.asdict(self._setup.model.config),
             "layers": self._lowest,
             "dtype": self._job.compute_dtype,
-            # Others round products otherwise.
+            # Devices round differently.
             "device": "TPU" if hardware.use_tpu else device,
             "first_token": self._first_token,
             "rows": self._rows().fingerprint(),
@@ -288,11 +265,7 @@ class FrozenLayers:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _is_being_written(self) -> bool:
-        """Whether there is an unfinished file of the same key.
-
-        Raises:
-            UserError: its folder cannot be read.
-        """
+        """Whether there is a temporary file of the same key."""
         own = os.path.basename(self.path)
         return any(
             name.startswith(f"{own}.") and name.endswith(UNFINISHED)
@@ -300,11 +273,7 @@ class FrozenLayers:
         )
 
     def _check_space(self) -> None:
-        """Refuses what is too large.
-
-        Raises:
-            UserError: by the flag, or by the disk.
-        """
+        """Refuses more bytes than the flag, or the disk, allows."""
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
         try:
@@ -325,12 +294,8 @@ class FrozenLayers:
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
-        """An array to be filled, which becomes the file at the end.
-
-        Raises:
-            UserError: it cannot be written.
-        """
-        # Of no other process, also on a disk without locks.
+        """A mapped array to be filled, renamed to the file at the end."""
+        # A name of its own, also on a disk without locks.
         written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
         try:
             with files.writing(self.path):
@@ -343,18 +308,14 @@ class FrozenLayers:
                 array.flush()
                 files.replace(written, self.path)
         finally:
-            # The folder may be gone, or may not be written any more.
+            # The folder may be gone, or read-only by now.
             with contextlib.suppress(OSError):
                 os.unlink(written)
 
     def _open(self) -> np.ndarray:
-        """The array of the file, which stays there.
-
-        Raises:
-            UserError: it is damaged.
-        """
+        """The file, mapped; raises `UserError` if it is damaged."""
         try:
-            # Never a pickle, nor an archive of several arrays.
+            # Opens neither a pickle nor an archive of several arrays.
             array = np.lib.format.open_memmap(self.path, "r")
         except (OSError, ValueError) as error:
             raise UserError(
@@ -369,11 +330,11 @@ class FrozenLayers:
             )
         return array
 
-    def _compute(self, engine: Any, outputs: np.ndarray) -> None:
+    def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
         """Fills in the outputs of all sequences of tokens."""
         setup, first_token = self._setup, self._first_token
         config = dataclasses.replace(
-            setup.config, num_hidden_layers=self._lowest
+            setup.model.config, num_hidden_layers=self._lowest
         )
 
         def build_head(config, create):
@@ -383,7 +344,7 @@ class FrozenLayers:
             return task_model.TaskModel(config, HeadOnly(), build_head, create)
 
         table = task_model.list_parameters(config, HeadOnly(), build_head)
-        base, rows = setup.sources.opened.weights, self._rows()
+        base, rows = setup.model.sources.opened.weights, self._rows()
         with files.temporary_folder() as folder:
             lower = dataclasses.replace(
                 self._job,
@@ -392,7 +353,7 @@ class FrozenLayers:
                 initial_values=choose_initial_values(
                     table.parameters, base, None, self._job.seed
                 ),
-                # Without a checkpoint.
+                # Holds no checkpoint.
                 output_dir=folder,
                 observes=False,
             )
@@ -411,12 +372,9 @@ class FrozenLayers:
 
 
 def _reserve(path: str) -> None:
-    """Takes the room of a file that is to be mapped.
+    """Reserves the room of a file that is to be mapped; may raise `OSError`.
 
-    A disk without room would end the process while it writes there.
-
-    Raises:
-        OSError: there is no room.
+    On a full disk, a write into a mapped file would end the process.
     """
     with open(path, "rb+") as file:
         try:
@@ -427,11 +385,7 @@ def _reserve(path: str) -> None:
 
 
 def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
-    """Bytes of the files in a folder whose names end so.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
+    """Bytes of the files in a folder whose names end so."""
     for entry in os.scandir(folder):
         # Another process may have renamed it by now.
         with contextlib.suppress(FileNotFoundError):
@@ -440,7 +394,7 @@ def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
 
 
 def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """float32 as it is, or as the bits of bfloat16, in which it was made."""
+    """float32 as it is, or rounded back to the bits of bfloat16."""
     if dtype == np.float32:
         return values
     return values.astype(tf.bfloat16.as_numpy_dtype).view(dtype)

@@ -1,4 +1,4 @@
-"""How much of each adapter a fusion takes, as numbers and as a heatmap."""
+"""The attention of a fusion to its adapters, as numbers and as a heatmap."""
 
 import io
 import logging
@@ -22,12 +22,12 @@ def shares(
     Args:
         method: the fusion.
         config: of the BERT.
-        attention: float32 [rows, places, adapters], of each row the mean over
-            its tokens.
+        attention: float32 [rows, places, adapters], means over each row's
+            tokens.
 
     Returns:
-        `adapters`, their names; `places`, [layer, site] of each row of
-        `weights`, which has a column for each adapter.
+        `adapters`, names; `places`, [layer, site]; `weights`, with a row for
+        each place and a column for each adapter.
     """
     return {
         "adapters": [part.name for part in method.parts],
@@ -43,7 +43,7 @@ def write(
 
     Args:
         output_dir: of the run.
-        shown: as `shares` gives it.
+        shown: the result of `shares`.
         suffix: of the split, "" or as `mm`.
         title: of the heatmap.
 
@@ -66,12 +66,11 @@ def write(
 
 
 def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """A figure, as PNG, like Figure 5 of Pfeiffer et al. 2021.
+    """A PNG like Figure 5 of Pfeiffer et al. 2021.
 
-    Args:
-        panels: by their titles what `shares` gives.
+    `panels` are results of `shares` by their titles.
     """
-    # It takes a while to load, and tells what it does.
+    # Loads slowly, and logs.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib.figure import Figure
 
@@ -90,7 +89,7 @@ def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
     for axes, (title, shown) in zip(columns, panels.items()):
         _draw(axes, title, shown["adapters"], shown["places"], shown["weights"])
     image = io.BytesIO()
-    # Without the version, so that the same numbers give the same bytes.
+    # No version, so that equal numbers give equal bytes.
     figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
     return image.getvalue()
 

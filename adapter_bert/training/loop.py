@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Any, Optional
+from typing import Optional, Tuple
 
 from absl import logging
 
@@ -10,8 +10,9 @@ from adapter_bert.checkpoints import run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training.engines import NO_PAUSE, Job, Pause
+from adapter_bert.training.engines import NO_PAUSE, Course, Engine, Pause
 from adapter_bert.training.setup import Setup
+from adapter_bert.training.training_step import Job
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
@@ -25,11 +26,11 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
     if (begun.get("training") or {}).get("steps") == steps - 1:
         steps -= 1
     warmup = input_pipeline.exact(training.warmup_proportion)
-    return Schedule(setup.learning_rate, steps, int(steps * warmup))
+    return Schedule(setup.model.learning_rate, steps, int(steps * warmup))
 
 
 def run_steps(
-    engine: Any,
+    engine: Engine,
     setup: Setup,
     job: Job,
     features: input_pipeline.Features,
@@ -37,7 +38,7 @@ def run_steps(
     first_step: int,
     pause: Pause = NO_PAUSE,
     known: Optional[input_pipeline.Features] = None,
-) -> None:
+) -> Tuple[str, int]:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
     Args:
@@ -50,6 +51,9 @@ def run_steps(
         pause: where the training is looked at.
         known: the same rows with the outputs of frozen layers, if these are
             not computed anew.
+
+    Returns:
+        The last checkpoint and its step.
     """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(
@@ -76,21 +80,21 @@ def run_steps(
             job.output_dir if engine.is_chief else None,
         )
     ) as progress:
-        engine.train(
-            job,
+        course = Course(
             features if known is None else known,
             plan,
             schedule,
             first_step,
             training.batch_size,
             training.save_checkpoints_steps,
-            progress,
             pause,
         )
+        engine.train(job, course, progress)
     seconds = time.monotonic() - began
-    _, last_step = training_state.latest_step(job.output_dir)
+    checkpoint, last_step = training_state.latest_step(job.output_dir)
     logging.info(
         "trained in %.1f s, %.1f examples per second",
         seconds,
         (last_step - first_step) * training.batch_size / seconds,
     )
+    return checkpoint, last_step

@@ -1,10 +1,11 @@
-"""Which workers there are: the environment variable TF_CONFIG, the chief.
+"""Several workers: the environment variable TF_CONFIG, and the chief.
 
-Services that start programs set TF_CONFIG for a single machine too, which is
-then no cluster.
+Services that start programs set TF_CONFIG for a single machine too, which is no
+cluster.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 from typing import Any, Dict, Iterator, Mapping, Tuple
@@ -17,14 +18,24 @@ from adapter_bert.errors import UserError, first_line
 VARIABLE = "TF_CONFIG"
 # The chief's old name.
 MASTER = "master"
+# TensorFlow's errors where a worker is lost.
+LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
 
 
 def read() -> Tuple[Dict[str, Any], str, int]:
-    """The cluster of TF_CONFIG, and which of its tasks this process is.
+    """The cluster of TF_CONFIG, and the task of this process.
 
     Returns:
-        Addresses by the kind of task, `chief` or `worker`; this one's kind and
-        index. Without a cluster `{}`, "" and 0.
+        Addresses by the kind of task, `chief` or `worker`; this process's kind
+        and index. Without a cluster `{}`, "" and 0.
 
     Raises:
         UserError: TF_CONFIG is no such description, or has other tasks.
@@ -75,12 +86,8 @@ def _modern(kind: str) -> str:
 
 
 def is_cluster() -> bool:
-    """Whether TF_CONFIG names several processes.
-
-    Raises:
-        UserError: as `read`.
-    """
-    return _count(read()[0]) > 1
+    """Whether TF_CONFIG names several processes; raises as `read`."""
+    return VARIABLE in os.environ and _count(read()[0]) > 1
 
 
 def _count(cluster: Mapping[str, Any]) -> int:
@@ -89,7 +96,7 @@ def _count(cluster: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """Hides TF_CONFIG, for what would take one machine for a cluster."""
+    """Hides TF_CONFIG from code that would take one machine for a cluster."""
     value = os.environ.pop(VARIABLE, None)
     try:
         yield
@@ -105,8 +112,8 @@ def strategy() -> tf.distribute.Strategy:
         UserError: TF_CONFIG or a worker cannot be used.
     """
     cluster, kind, index = read()
-    # Without a word it would take none of them. TensorFlow supposes that all
-    # workers have as many.
+    # TensorFlow would take no GPU unless told, and expects as many of all
+    # workers.
     gpus = len(tf.config.list_physical_devices("GPU"))
     logging.info("waiting for all %d workers", _count(cluster))
     try:
@@ -146,3 +153,62 @@ def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
         cluster = resolver.cluster_spec().as_dict()
         return "chief" not in cluster and resolver.task_id == 0
     return resolver.task_type == "chief"
+
+
+def check_agreement(
+    found: tf.distribute.Strategy, first_step: int, training: str
+) -> None:
+    """Compares where the workers begin, and what they are to train.
+
+    Args:
+        found: the strategy of all workers.
+        first_step: steps done before.
+        training: what decides the training's result, as text.
+
+    Raises:
+        UserError: they see different checkpoints, flags or data.
+    """
+    digest = hashlib.sha256(training.encode()).digest()
+    mine = [[first_step, int.from_bytes(digest[:7], "big")]]
+
+    @tf.function(autograph=False)
+    def gather() -> tf.Tensor:
+        return found.run(
+            lambda: tf.distribute.get_replica_context().all_gather(
+                tf.constant(mine, tf.int64), axis=0
+            )
+        )
+
+    pairs = found.experimental_local_results(gather())[0].numpy()
+    steps, digests = (sorted(set(values)) for values in pairs.T.tolist())
+    if len(steps) == len(digests) == 1:
+        return
+    # A worker that ended now could take the answer from one that is still
+    # receiving it. A second round begins when all have the first answer.
+    with contextlib.suppress(tf.errors.OpError):
+        gather()
+    if len(steps) > 1:
+        raise UserError(
+            "the workers see different checkpoints in --output_dir (steps "
+            f"{steps}); it must be one folder that all of them share"
+        )
+    raise UserError(
+        "the workers have different flags or training data; start all "
+        "of them with the same"
+    )
+
+
+@contextlib.contextmanager
+def one_line_of_lost_workers() -> Iterator[None]:
+    """Makes one line of the errors that follow when another worker stops.
+
+    Raises:
+        UserError: another worker has stopped.
+    """
+    try:
+        yield
+    except LOST_WORKER as error:
+        raise UserError(
+            "another worker has stopped; see its log, then start all of "
+            f"them again ({first_line(error)})"
+        ) from error

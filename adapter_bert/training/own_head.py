@@ -1,7 +1,6 @@
-"""Which labels has the head of a BERT's own, and is it the task's?
+"""The head that a fine-tuned or merged BERT brings, compared with the task's.
 
-A fine-tuned BERT of Hugging Face's, or one with a merged adapter, has a head,
-and a config that may name its labels and its kind.
+A config of Hugging Face may name the head's kind and labels.
 """
 
 from typing import Any, List, Mapping, Sequence, Tuple
@@ -25,7 +24,7 @@ from adapter_bert.tasks.restored import (
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import ParameterTable
 
-# Where a task's description has the labels of its head.
+# Key of the labels in a task's description.
 LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
 
 
@@ -46,12 +45,7 @@ def _compared(opened: Pretrained, task: Task) -> List[str]:
 
 
 def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
-    """The task with the labels of a BERT's own head, if no file has any.
-
-    Args:
-        opened: the BERT.
-        task: that is not to be trained.
-        data_dir: folder of its files, or "".
+    """The task with the labels of a BERT's own head, if no file has labels.
 
     Raises:
         UserError: the head's labels cannot be the task's.
@@ -71,8 +65,7 @@ def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
 def fit(opened: Pretrained, task: Task) -> Weights:
     """The BERT with its own head in the order of the task's labels.
 
-    Returns:
-        It is without a head of other labels, or of another kind.
+    A head of other labels, or of another kind, is left out.
     """
     _, kind, labels = _about(task)
     if kind_of_head(opened.head) in ("", kind):
@@ -91,16 +84,16 @@ def fit(opened: Pretrained, task: Task) -> Weights:
 def check(
     opened: Pretrained, base: Weights, table: ParameterTable, task: Task
 ) -> None:
-    """Refuses to answer with a head that `fit` has left out.
+    """Refuses a task whose head `fit` has left out.
 
     Args:
         opened: the BERT.
-        base: what `fit` made of it.
-        table: the variables that are needed.
-        task: to answer.
+        base: the result of `fit`.
+        table: the variables that the task needs.
+        task: to be evaluated or predicted.
 
     Raises:
-        UserError: one of them was the head's.
+        UserError: `fit` left out one of these variables.
     """
     left_out = set(opened.weights.shapes) - set(base.shapes)
     if not left_out & {p.name for p in table.trained}:

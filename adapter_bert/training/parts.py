@@ -19,14 +19,14 @@ from adapter_bert.methods.base import Part, TuningMethod
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A method whose adapters are known.
+    """A method with its adapters found.
 
     Attributes:
-        method: it, with the method of each adapter.
-        folders: of the adapters, by name; not of those that lie within what
-            was trained.
+        method: with the method of each adapter.
+        folders: of the adapters, by name, except those that the trained
+            composition holds itself.
         hashes: SHA-256 of each adapter's weights, by name.
-        library: folder of adapters, "" for none, for what these are made of.
+        library: folder of adapters that these are made of, or "".
     """
 
     method: TuningMethod
@@ -53,14 +53,14 @@ def exchanged(texts: Sequence[str]) -> Dict[str, str]:
 
 
 def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
-    """A method with adapters in the places of others, as another language's.
+    """A composition with some adapters replaced, as by another language's.
 
     Args:
-        method: a composition.
-        pairs: the new adapter by the name of the one that it replaces.
+        method: the composition.
+        pairs: the new adapter by the name of the old one.
 
     Raises:
-        UserError: there is nothing to replace.
+        UserError: the method has no such adapter.
     """
     names = [part.name for part in method.parts if part.name]
     for old in pairs:
@@ -81,11 +81,11 @@ def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
 def by_name(
     method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
 ) -> TuningMethod:
-    """A method with the adapters that a trained one has by these names.
+    """A method with the adapters that a trained one has under its names.
 
     Args:
-        method: may name adapters of which nothing else is known.
-        trained: the other one.
+        method: may have adapters of which only the name is known.
+        trained: the trained method.
         hashes: SHA-256 of its adapters' weights, by name.
 
     Raises:
@@ -122,18 +122,16 @@ def find(
     """Finds the adapters that a method is made of.
 
     Args:
-        method: what was asked for; adapters are names of those in the library,
-            or folders.
-        exchanged: as of `exchange`; what is put in is looked for, also if it
-            has the name of what was trained upon.
-        library: folder of adapters; "" for none.
+        method: its adapters are names in the library, or folders.
+        exchanged: as of `exchange`; a new adapter is looked for even if it has
+            the old one's name.
+        library: folder of adapters, or "".
         places: folders where adapters lay before, by name.
-        trained: the description of something that was trained with such a
-            method; its adapters are not looked for.
+        trained: description of a trained composition, which holds its adapters.
 
     Raises:
-        UserError: an adapter is not found or damaged, or is not of the method
-            that the text says; or as of `exchange`.
+        UserError: an adapter is missing or damaged, or has another method than
+            the text says; or as of `exchange`.
     """
     held: Dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
@@ -196,13 +194,13 @@ def _folder(
 
 
 def _adapter_in(folders: Iterable[str]) -> Optional[str]:
-    """The first adapter's folder among some, and those of runs; or None."""
+    """The first folder of an adapter, or of a run with one; or None."""
     found = map(parts.adapter_in, filter(None, folders))
     return next(filter(None, found), None)
 
 
 def _short_name(name: str) -> str:
-    """A name for an adapter that may be named by its folder."""
+    """The name of an adapter, which may be a path."""
     if os.sep in name or name in (os.curdir, os.pardir):
         name = files.absolute(name)
     *rest, last = [part for part in name.split(os.sep) if part] or [name]
@@ -220,22 +218,17 @@ def open_weights(
 ) -> Optional[Weights]:
     """The values of the adapters that have folders, or None.
 
-    Args:
-        found: the adapters.
-        base: the BERT that they must have been trained upon.
-        weights: its values.
-        config: its sizes.
-        tokenizer: its vocabulary.
+    `weights` are those of the BERT.
 
     Raises:
-        UserError: one is damaged, or was trained upon another BERT, or is
-            another one than was found.
+        UserError: an adapter is damaged, belongs to another BERT, or has
+            changed since it was found.
     """
     own = encoder.list_variables(config)
     opened: List[Weights] = []
     for name, folder in found.folders.items():
         artifact = adapter_artifact.read(folder, weights)
-        # Runs tell of it by its hash.
+        # `run.json` has this hash.
         parts.check_same(
             folder, found.hashes[name], artifact.config.get("sha256")
         )
@@ -256,13 +249,12 @@ def complete(
     weights: Weights,
     config: BertConfig,
 ) -> Weights:
-    """What was trained, with the adapters that it still needs.
+    """A trained composition's values, with the adapters that it lacks.
 
     Args:
         trained: an adapter or a checkpoint, with its description.
-        found: the adapters of the method, of which some may be others than
-            those that it was trained upon.
-        folders: of libraries where those adapters may be.
+        found: the adapters of the method, some of which may be exchanged.
+        folders: libraries to search.
         weights: of the BERT.
         config: its sizes.
 

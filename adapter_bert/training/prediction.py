@@ -1,31 +1,29 @@
 """Prediction: which rows a device gets at once, and outputs in row order.
 
-In here: `Predictor`, of which every engine has its own kind, which only says
-how batches are computed.
+Every engine has a `Predictor` of its own, which computes the batches.
 """
 
 import abc
-import dataclasses
+import contextlib
 from typing import Any, Dict, Iterator, List, Mapping
 
 import numpy as np
 
-from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress
-from adapter_bert.training.engines import Job
+from adapter_bert.training.training_step import Job
 
 # The head's outputs for some rows, by name.
 Outputs = Dict[str, np.ndarray]
 
 
 def check_finite(outputs: Outputs, what: str) -> None:
-    """Refuses outputs [rows, ...] of some rows that are infinite or no number.
+    """Refuses outputs [rows, ...] that are infinite or no number.
 
     Raises:
-        UserError: there are some; the message says in how many rows.
+        UserError: there are some; names the number of rows.
     """
     bad = np.any(
         [
@@ -43,16 +41,16 @@ def check_finite(outputs: Outputs, what: str) -> None:
         )
 
 
-class Predictor(abc.ABC):
+class Predictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
-    The model is built when it is first used, with the values of the newest
-    checkpoint of the job's folder, else with the job's initial values. It is
-    let go of by `close`, or at the end of a `with`.
+    The model is built on first use, from the newest checkpoint in the job's
+    folder, else from the job's initial values. `close`, or the end of a `with`,
+    frees it.
     """
 
     def __init__(self, job: Job, shards: int):
-        """Takes the job and the devices that compute a batch each."""
+        """Takes the job, and how many devices compute a batch each."""
         self._job = job
         self._shards = shards
         self._is_closed = False
@@ -63,10 +61,10 @@ class Predictor(abc.ABC):
         """Predicts every row.
 
         Args:
-            features: of the split, at least one row; its labels are not read.
-            batch_size: rows at once, over all devices; of short rows more,
-                as `Job.predict_tokens` says.
-            what: name of the work, for its progress.
+            features: of the split, at least one row; labels are not read.
+            batch_size: rows at once, over all devices; more of short rows
+                (`Job.predict_tokens`).
+            what: name of the work, for the progress bar.
 
         Returns:
             The head's outputs by name, [rows, ...], in row order.
@@ -100,10 +98,7 @@ class Predictor(abc.ABC):
             done += rows
         progress.close()
         return {
-            name: input_pipeline.restore_order(
-                batches,
-                [input_pipeline.join_outputs(values)[: len(features)]],
-            )
+            name: input_pipeline.restore_order(batches, values)
             for name, values in outputs.items()
         }
 
@@ -131,14 +126,10 @@ class Predictor(abc.ABC):
         self._assign(arrays)
 
     def close(self) -> None:
-        """Lets go of the model; a second time does nothing."""
+        """Frees the model; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             self._release()
-
-    def __enter__(self) -> "Predictor":
-        """The predictor itself."""
-        return self
 
     def __exit__(self, *error: Any) -> None:
         """Closes it."""
@@ -154,13 +145,8 @@ class Predictor(abc.ABC):
     ) -> Iterator[Outputs]:
         """Computes groups of one batch for each device, in order.
 
-        Args:
-            groups: the batches.
-            features: that they are made of.
-
         Yields:
-            Of each group the outputs of all rows, those of the first device
-            first.
+            The outputs of all rows of a group, the first device's first.
         """
 
     @abc.abstractmethod
@@ -169,18 +155,4 @@ class Predictor(abc.ABC):
 
     @abc.abstractmethod
     def _release(self) -> None:
-        """Lets go of variables and graph."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """What a training leaves: its job, a predictor, the step of its values."""
-
-    job: Job
-    step: int
-    predictor: Predictor
-
-    def serves(self, job: Job) -> bool:
-        """Whether the predictor is the job's, with its newest values."""
-        newest = training_state.latest_step(job.output_dir)[1]
-        return self.job == job and self.step == newest
+        """Frees variables and graph."""

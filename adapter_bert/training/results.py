@@ -1,4 +1,4 @@
-"""What a run writes at its end: the artifact, scores, and what it took."""
+"""The files that a run writes at its end: artifact, scores, cost."""
 
 import os
 import resource
@@ -9,39 +9,41 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    dev_scores,
-    google,
-    run_record,
-    training_state,
-)
+from adapter_bert.checkpoints import adapter_artifact, google, run_record
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
-from adapter_bert.training.engines import Job
 from adapter_bert.training.setup import Setup, describe_task
+from adapter_bert.training.training_step import Job
 
-Values = Dict[str, np.ndarray]
-
-
-def artifact_folder(output_dir: str) -> str:
-    """Where a run's artifact is."""
-    return os.path.join(output_dir, "adapter")
+# The folder of an artifact, in that of its run.
+ADAPTER = "adapter"
 
 
 def write_artifact(
-    setup: Setup, job: Job, record: Dict[str, Any], schedule: Schedule
+    setup: Setup,
+    job: Job,
+    record: Dict[str, Any],
+    schedule: Schedule,
+    checkpoint: str,
 ) -> None:
-    """Writes what was trained as adapter artifacts, and its size.
+    """Writes the trained values as adapter artifacts, and their size.
 
-    Of each of `Task.members` there is one, beside a `run.json` as a run of that
-    task alone would write it.
+    Each of `Task.members` has one, and a `run.json` as a run of that task alone
+    would write it.
+
+    Args:
+        setup: of the run.
+        job: that was trained.
+        record: the content of `run.json`.
+        schedule: of the training.
+        checkpoint: that the training came to.
+
+    Raises:
+        UserError: a value is infinite or no number.
     """
-    newest, _ = training_state.latest_step(job.output_dir)
-    checkpoint = dev_scores.best_checkpoint(job.output_dir) or newest
+    model = setup.model
     weights = google.open_tensorflow(checkpoint)
     values = {p.name: weights.read(p.name) for p in job.table.trained}
     for name, value in values.items():
@@ -51,12 +53,12 @@ def write_artifact(
                 f"--learning_rate ({schedule.learning_rate}) and choose "
                 "another --output_dir"
             )
-    method, values = setup.method.finish(setup.config, values)
-    if setup.method.changes_few:
+    method, values = model.method.finish(model.config, values)
+    if model.method.changes_few:
         values = adapter_artifact.changes(
             values,
             lambda name: setup.initial_values[name](),
-            encoder.list_variables(setup.config),
+            encoder.list_variables(model.config),
         )
     if setup.experiment.carry_parts:
         carried = {
@@ -64,70 +66,51 @@ def write_artifact(
             for p in job.table.parameters
             if p.group == "parts"
         }
-        values = {**values, **adapter_artifact.few(carried)}
+        if carried:
+            values = {**values, **adapter_artifact.few(carried)}
     kept = {"kept": adapter_artifact.count(values)}
-    records = {
-        "": {**record, "parameters": {**record["parameters"], **kept}},
-    }
+    records = {"": {**record, "parameters": {**record["parameters"], **kept}}}
+    # The splits' rows are those of all members together.
+    described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in setup.task.members.items():
+        name = os.path.basename(member)
         own_method, own = method.of_task(
-            setup.config,
-            os.path.basename(member),
-            setup.task.values_of(member, values),
+            model.config, name, setup.task.values_of(member, values)
         )
         if member:
-            records[member] = _describe_member(
-                setup, record, member, own_method, own
+            table = task_model.list_parameters(
+                model.config, own_method, task.build_head
             )
+            records[member] = {
+                **described,
+                "task": describe_task(task),
+                "data_name": name,
+                "parameters": {
+                    "total": table.total_count,
+                    "trained": table.trained_count,
+                    "kept": adapter_artifact.count(own),
+                },
+            }
         config = {
             "checkpoint": os.path.basename(checkpoint),
-            **_without_cut_rows(records[member]),
+            **records[member],
             "method": str(own_method),
-            "trained_with": str(setup.method),
+            "trained_with": str(model.method),
             "task_settings": task.settings,
         }
-        if setup.parts.hashes:
+        config.pop("cut_rows", None)
+        if model.parts.hashes:
             config["carries_parts"] = setup.experiment.carry_parts
-        folder = artifact_folder(os.path.join(job.output_dir, member))
+        folder = os.path.join(job.output_dir, member, ADAPTER)
         adapter_artifact.write(folder, config, own)
         logging.info("the trained adapter is in %s", folder)
-    for member, described in records.items():
+    for member, content in records.items():
         run_record.write(
             os.path.join(job.output_dir, member),
-            described,
-            setup.base,
-            setup.parts.folders,
+            content,
+            model.base,
+            model.parts.folders,
         )
-
-
-def _without_cut_rows(record: Dict[str, Any]) -> Dict[str, Any]:
-    """A record but for what is of the run's splits as a whole."""
-    return {key: value for key, value in record.items() if key != "cut_rows"}
-
-
-def _describe_member(
-    setup: Setup,
-    record: Dict[str, Any],
-    member: str,
-    method: TuningMethod,
-    values: Values,
-) -> Dict[str, Any]:
-    """What `run.json` says of one of several tasks, as if trained alone.
-
-    `method` computes the task alone, of these values.
-    """
-    task = setup.task.members[member]
-    table = task_model.list_parameters(setup.config, method, task.build_head)
-    return {
-        **_without_cut_rows(record),
-        "task": describe_task(task),
-        "data_name": os.path.basename(member),
-        "parameters": {
-            "total": table.total_count,
-            "trained": table.trained_count,
-            "kept": adapter_artifact.count(values),
-        },
-    }
 
 
 def write_results(
@@ -155,7 +138,7 @@ def write_results(
 
 
 def log_results(results: Dict[str, float]) -> None:
-    """Shows what `write_results` has written."""
+    """Logs what `write_results` has written."""
     lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
     logging.info("***** Eval results *****%s", "".join(lines))
 
@@ -173,12 +156,12 @@ def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:
 
 
 def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:
-    """Writes `cost.json`: what this process has taken, all that it did."""
+    """Writes `cost.json`: time and memory of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     files.write_json(
         os.path.join(output_dir, "cost.json"),
         {
-            # Then this is not all that the training took.
+            # Whether an earlier process did a part of the training.
             "resumed": resumed,
             "seconds": seconds,
             "processor_seconds": usage.ru_utime + usage.ru_stime,

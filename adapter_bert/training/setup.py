@@ -1,8 +1,8 @@
 """Opens what a run names, and checks that it all fits together.
 
-In here: `Experiment`, what the flags say; `Model`, what was opened before any
-data is read; `Setup`, the whole when the task is complete; the table of
-`--describe`; the description of a run for `run.json`.
+`Model` holds the opened BERT and the method, `Setup` also what a task's labels
+decide. Also: the table of `--describe`, and the description of a run for
+`run.json`.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
     run_record,
@@ -21,13 +22,12 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints import sources as sources_module
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.sources import (
-    InitCheckpoint,
-    open_init_checkpoint,
-)
+from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
+    POOLER,
     Base,
     InitialValues,
+    Pretrained,
     Weights,
     choose_initial_values,
     identify,
@@ -36,98 +36,21 @@ from adapter_bert.checkpoints.weights import (
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.flags import recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import multi_worker, own_head, parts
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.engines import Engine
 from adapter_bert.training.parts import Found
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """How a task is trained.
-
-    Attributes:
-        batch_size: examples of a step, over all devices.
-        learning_rate: peak of the schedule, or None for the method's own.
-        adam_bias_correction: whether Adam corrects its young averages.
-        epochs: passes over the training split, may be a fraction.
-        warmup_proportion: share of the steps that warm up, 0 to 1.
-        save_checkpoints_steps: distance of checkpoints, in steps.
-        length_pool_batches: batches within which rows are grouped by length.
-        gradient_accumulation_steps: parts of a batch that are computed one
-            after the other.
-        seed: of everything random.
-        eval_steps: "", or when the dev sets are scored while training: `epoch`
-            or a number of steps.
-        keep_best: the score by which the best of these steps is kept as what
-            the training comes to, or "".
-        early_stopping: after how many evaluations without a better score the
-            training ends; 0 for never.
-    """
-
-    batch_size: int
-    learning_rate: Optional[float]
-    adam_bias_correction: bool
-    epochs: float
-    warmup_proportion: float
-    save_checkpoints_steps: int
-    length_pool_batches: int
-    gradient_accumulation_steps: int
-    seed: int
-    eval_steps: str = ""
-    keep_best: str = ""
-    early_stopping: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One run, as its flags describe it; see `flags.py` for each.
-
-    `method` is what the flags and their defaults say. A trained checkpoint or
-    an adapter brings its own method, which `named_method` (None if the user
-    named none) and `named_arguments` must not contradict.
-    """
-
-    task: Task
-    method: TuningMethod
-    named_method: Optional[str]
-    named_arguments: Dict[str, Any]
-    training: Training
-    hardware: Hardware
-    engine: str
-    use_xla: bool
-    compute_dtype: str
-    data_dir: str
-    output_dir: str
-    init_checkpoint: str
-    adapter: str
-    bert_config_file: str
-    vocab_file: str
-    do_lower_case: Optional[bool]
-    max_seq_length: int
-    do_train: bool
-    do_eval: bool
-    do_predict: bool
-    eval_batch_size: int
-    predict_batch_size: int
-    max_train_examples: Optional[int] = None
-    max_eval_examples: Optional[int] = None
-    library: str = ""
-    exchange_part: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    carry_parts: bool = True
-    predict_batch_tokens: int = 0
-    cache_frozen_layers: bool = False
-    frozen_layers_dir: str = ""
-    frozen_layers_gb: float = 20.0
+from adapter_bert.training.settings import Experiment
 
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The model that a run starts from.
+    """The sources of a run's values.
 
     Attributes:
         opened: what `--init_checkpoint` names, or None if nothing does.
@@ -136,7 +59,7 @@ class Sources:
         step: training steps of those.
     """
 
-    opened: Optional[InitCheckpoint]
+    opened: Optional[Pretrained]
     trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
@@ -144,71 +67,74 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What has been opened without the task's data.
+    """The opened BERT and the tuning method.
 
     Attributes:
-        experiment: what was asked for.
-        task: may still lack its labels.
-        method: of the flags, or of what was trained.
-        config: of the BERT.
+        config: sizes of the BERT.
         tokenizer: of the BERT.
+        base: which BERT it is.
         sources: where values come from.
-        base: the pretrained model.
+        task: as the flags, or what was trained, say; may lack its labels.
+        method: of the flags, or of what was trained.
+        learning_rate: peak of the schedule, the user's or the method's own.
         parts: the trained adapters that the method is made of.
-        part_weights: of those that lie beside what was trained, or None.
+        part_weights: of those with a folder of their own, or None.
     """
 
-    experiment: Experiment
-    task: Task
-    method: TuningMethod
     config: BertConfig
     tokenizer: TextTokenizer
-    sources: Sources
     base: Base
+    sources: Sources
+    task: Task
+    method: TuningMethod
+    learning_rate: float
     parts: Found
     part_weights: Optional[Weights]
 
-    @property
-    def learning_rate(self) -> float:
-        """Peak of the schedule."""
-        given = self.experiment.training.learning_rate
-        return given or self.method.learning_rate
-
-    @property
-    def keeps_frozen_outputs(self) -> bool:
-        """Whether a training computes frozen layers once for each row."""
-        experiment = self.experiment
-        return experiment.do_train and experiment.cache_frozen_layers
-
-    @property
-    def step(self) -> int:
-        """Training steps of the values that a run starts from."""
-        return self.sources.step
-
-    @property
-    def trained(self) -> Optional[str]:
-        """Where trained values come from, or None."""
-        found = self.sources.trained
-        return found.source if found else None
-
 
 @dataclasses.dataclass(frozen=True)
-class Setup(Model):
-    """The model for a task with its labels, found to fit together.
+class Setup:
+    """A model for a task with its labels, found to fit together.
 
     Attributes:
+        experiment: the settings of the run.
+        model: the BERT and the method.
+        task: with its labels.
         table: every variable.
-        start: fingerprint of trained values to start from, or None.
+        start: fingerprint of the trained values that training starts from, or
+            None.
         initial_values: every variable's first value.
     """
 
+    experiment: Experiment
+    model: Model
+    task: Task
     table: task_model.ParameterTable
     start: Optional[str]
     initial_values: InitialValues
 
 
+def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
+    """The lowest layer that differs from the pretrained BERT, or may change.
+
+    Args:
+        table: every variable.
+        layers: L.
+
+    Returns:
+        From 0, also if anything acts on embeddings or on all layers, to L, if
+        only the head, or BERT's pooler, is trained.
+    """
+    lowest = layers if table.hooks.by_values else 0
+    for p in table.parameters:
+        is_above = p.group == "head" or p.name.startswith(POOLER)
+        if (p.trained or p.is_added) and not is_above:
+            lowest = min(lowest, layer_of(p.name) or 0)
+    return lowest
+
+
 def _open_sources(experiment: Experiment) -> Sources:
-    """Opens `--init_checkpoint` (default: a used folder's) and `--adapter`."""
+    """Opens `--init_checkpoint` (default: the run's own) and `--adapter`."""
     path = experiment.init_checkpoint
     if not path and run_record.read_run(experiment.output_dir):
         path = run_record.place_of_base(experiment.output_dir)
@@ -228,7 +154,7 @@ def _open_sources(experiment: Experiment) -> Sources:
 def _task_and_method(
     experiment: Experiment, sources: Sources
 ) -> Tuple[Task, Found]:
-    """What the flags say, or what was trained, if that does not contradict."""
+    """The task and method of what was trained, else of the flags."""
     task, method = experiment.task, experiment.method
     begun = run_record.read_run(experiment.output_dir)
     if sources.description is None and begun:
@@ -248,6 +174,8 @@ def _task_and_method(
         task = own_head.label(sources.opened, task, experiment.data_dir)
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
+    if not (method.parts or experiment.exchange_part):
+        return task, Found(method, {}, {}, experiment.library)
     return task, parts.find(
         method,
         experiment.exchange_part,
@@ -260,7 +188,7 @@ def _task_and_method(
 def _places_of_parts(
     experiment: Experiment, sources: Sources
 ) -> Mapping[str, str]:
-    """Where adapters lay that this run, or a trained one, is made of."""
+    """Folders of the adapters that this or the trained run is made of."""
     folders = [experiment.output_dir]
     if experiment.adapter:
         folders.append(os.path.dirname(files.absolute(experiment.adapter)))
@@ -273,9 +201,9 @@ def _places_of_parts(
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters of a run; needs no checkpoint.
+    """The table of parameters, as text; needs no checkpoint.
 
-    Of the data the labels alone are read, if the task takes them from there.
+    Reads no data but labels that only files have.
 
     Raises:
         UserError: the config, the method or the task's labels are missing or
@@ -326,24 +254,30 @@ def open_model(experiment: Experiment) -> Model:
             is_adapter=bool(experiment.adapter),
         )
         logging.info("%s supplies without flags: %s", trained.source, told)
-        sources = _with_parts(experiment, sources, found, config)
+        if method.parts:
+            sources = _with_parts(experiment, sources, found, config)
+    part_weights = None
+    if method.parts:
+        part_weights = parts.open_weights(
+            found, base, opened.weights, config, tokenizer
+        )
     return Model(
-        experiment,
-        task,
-        method,
         config,
         tokenizer,
-        sources,
         base,
+        sources,
+        task,
+        method,
+        experiment.training.learning_rate or method.learning_rate,
         found,
-        parts.open_weights(found, base, opened.weights, config, tokenizer),
+        part_weights,
     )
 
 
 def _with_parts(
     experiment: Experiment, sources: Sources, found: Found, config: BertConfig
 ) -> Sources:
-    """What was trained, with the adapters that it needs and does not hold."""
+    """The sources with the adapters that the trained values lack."""
     folders = {
         os.path.dirname(f)
         for f in _places_of_parts(experiment, sources).values()
@@ -364,15 +298,17 @@ def _with_parts(
     )
 
 
-def complete(model: Model, task: Task) -> Setup:
+def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     """Lists a model's variables for its task with labels, and their values.
 
     Raises:
         UserError: a value is missing or damaged, or has another shape.
     """
-    experiment, opened = model.experiment, model.sources.opened
-    base = task.begin_head(own_head.fit(opened, task))
-    trained = model.sources.trained
+    opened, trained = model.sources.opened, model.sources.trained
+    base = opened.weights
+    if opened.head or opened.labels:
+        base = own_head.fit(opened, task)
+    base = task.begin_head(base)
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
     )
@@ -391,15 +327,17 @@ def complete(model: Model, task: Task) -> Setup:
                 own_head.check(opened, base, table, task)
             task_model.check_is_trained(table, weights.shapes, weights.source)
     return Setup(
-        **{**vars(model), "task": task},
-        table=table,
-        start=start_fingerprint(table.parameters, base, trained),
-        initial_values=initial_values,
+        experiment,
+        model,
+        task,
+        table,
+        start_fingerprint(table.parameters, base, trained),
+        initial_values,
     )
 
 
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
-    """Refuses where a method of two phases cannot be trained."""
+    """Refuses a training in two phases further, or in several processes."""
     if trained is not None:
         raise UserError(
             f"{trained.source} cannot be trained further with {method.name}, "
@@ -416,9 +354,9 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 def _trained_method(
     experiment: Experiment, description: Dict[str, Any], source: str
 ) -> TuningMethod:
-    """The method of something trained, which the flags must not contradict."""
+    """The method of trained values, which the flags must not contradict."""
+    # A training's result may have the form of another method.
     kept = registry.parse(description["method"])
-    # What is kept of a training may be another method's.
     text = description.get("trained_with") or description["method"]
     method = registry.parse(text)
     for argument in experiment.named_arguments:
@@ -451,30 +389,27 @@ def _trained_method(
 
 
 def describe_task(task: Task) -> Dict[str, Any]:
-    """What descriptions say of a task: its name, and what its head needs."""
+    """A task in descriptions: its name, and what its head needs."""
     return {"name": task.name, **task.describe()}
 
 
-def describe_settings(model: Model) -> Dict[str, Any]:
-    """What of `run.json` is known of a model without the task's data.
+def describe_settings(
+    experiment: Experiment, model: Model, setup: Optional[Setup] = None
+) -> Dict[str, Any]:
+    """The part of `run.json` that is known before the task's data are read.
 
-    Of a `Setup` there are the labels and the start too.
+    With the `setup`, also the labels and the start.
     """
-    experiment = model.experiment
-    training = dataclasses.asdict(experiment.training)
-    # How often a run is saved, and in how many parts a batch is computed, may
-    # change while it goes on.
-    del training["save_checkpoints_steps"]
-    del training["gradient_accumulation_steps"]
-    # So may what does not decide what the run comes to.
+    task = setup.task if setup else model.task
+    training = recorded(experiment.training)
+    # What does not decide the result may change while the run goes on.
     if not experiment.training.keep_best:
         del training["eval_steps"]
-    training.update(model.task.training_settings)
+    training.update(task.training_settings)
     training["learning_rate"] = model.learning_rate
-    if isinstance(model, Setup):
-        training["start"] = model.start
-    training["compute_dtype"] = experiment.compute_dtype
-    training["cache_frozen_layers"] = experiment.cache_frozen_layers
+    if setup:
+        training["start"] = setup.start
+    training.update(recorded(experiment))
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {
@@ -482,7 +417,7 @@ def describe_settings(model: Model) -> Dict[str, Any]:
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
         "parts": dict(model.parts.hashes),
-        "task": describe_task(model.task),
+        "task": describe_task(task),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
     }
@@ -490,20 +425,20 @@ def describe_settings(model: Model) -> Dict[str, Any]:
 
 def describe_run(
     setup: Setup,
-    engine: Any,
+    engine: Engine,
     train_features: Optional[Features],
     schedule: Optional[Schedule],
 ) -> Dict[str, Any]:
-    """What `run.json` says of this run; the last two are of its training."""
+    """`run.json` of this run; the last two arguments are of its training."""
     experiment = setup.experiment
-    record = describe_settings(setup)
+    record = describe_settings(experiment, setup.model, setup)
     if train_features is not None:
         record["training"].update(
             steps=schedule.num_train_steps,
             examples=len(train_features),
             data=train_features.fingerprint(),
         )
-    place = experiment.task.named_train_file or experiment.data_dir
+    place = experiment.task.train_file or experiment.data_dir
     return {
         **record,
         "data_name": place

@@ -1,23 +1,11 @@
 """Training and prediction with tf.distribute: CPU, GPUs, workers, TPUs.
 
-Runs on TensorFlow 2.15 and every later one. Trained variables, their slots and
-the step are saved as the TPUEstimator engine saves them, under the same names,
-so each engine goes on with the other's run.
+Runs on TensorFlow 2.15 and later. Checkpoints are those of the TPUEstimator
+engine, so each engine goes on with the other's run.
 """
 
-import contextlib
 import functools
-import hashlib
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -27,111 +15,33 @@ from adapter_bert import optimization
 from adapter_bert.checkpoints import google, training_state
 from adapter_bert.checkpoints.weights import InitialValues, Weights
 from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Batch, Features, Plan
-from adapter_bert.errors import UserError, first_line
-from adapter_bert.optimization import AdamWeightDecay, clip
+from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training import devices, multi_worker
-from adapter_bert.training.engines import NO_PAUSE, Hardware, Job, Pause
-from adapter_bert.training.prediction import Outputs, Predictor, Trained
+from adapter_bert.training.engines import Course, Engine, Hardware
+from adapter_bert.training.prediction import Outputs, Predictor
 from adapter_bert.training.training_step import (
+    Job,
     check_loss,
     loss_and_gradients,
     predict,
 )
+from adapter_bert.training.variables import Variables, at_once
 
-# Steps of one call to GPUs: few enough that progress is seen.
+# Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
-# What TensorFlow raises, at one place or another, where a worker is lost.
-LOST_WORKER = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-    tf.errors.UnknownError,
-)
 # A model, and its trained variables by name.
 Built = Tuple[TaskModel, Dict[str, tf.Variable]]
 
 
-def train(
-    optimizer: AdamWeightDecay,
-    loss: tf.Tensor,
-    gradients: Sequence[tf.Tensor],
-    step: tf.Variable,
-) -> Tuple[tf.Tensor, List[tf.Operation]]:
-    """Adds up over all devices, clips, and updates every copy alike.
-
-    Called on each device, or on the only one. Every device computes the same
-    update of its own copy, so that no variable has to travel.
-
-    Args:
-        optimizer: holds the variables and their slots.
-        loss: float32 [], this device's share.
-        gradients: this device's shares.
-        step: integer [], counted up by one.
-
-    Returns:
-        The whole batch's loss, float32 [], and the updates.
-    """
-    replica = tf.distribute.get_replica_context()
-    loss, *gradients = replica.all_reduce(
-        tf.distribute.ReduceOp.SUM, [loss, *gradients]
-    )
-    rates = optimizer.rates(tf.convert_to_tensor(step) + 1)
-
-    def update(strategy, gradients, *rates) -> List[tf.Operation]:
-        def on_device(function: Callable, variable: Any, *args: Any):
-            return strategy.extended.update(
-                variable, function, args=args, group=False
-            )
-
-        updates = optimizer.apply(gradients, rates, on_device)
-        # Everything else of this step reads the step before it is counted.
-        with tf.control_dependencies(tf.nest.flatten(updates)):
-            updates.append(
-                on_device(lambda step: tf.group(step.assign_add(1)), step)
-            )
-        return tf.nest.flatten(updates)
-
-    updates = replica.merge_call(update, args=(clip(gradients), *rates))
-    return loss, updates
-
-
-def _one_line_of_lost_workers(train: Callable) -> Callable:
-    """Makes one line of what comes of a worker that has stopped."""
-
-    @functools.wraps(train)
-    def guarded(engine: "StrategyEngine", *arguments: Any) -> None:
-        try:
-            train(engine, *arguments)
-        except LOST_WORKER as error:
-            if engine.workers == 1:
-                raise
-            raise UserError(
-                "another worker has stopped; see its log, then start all of "
-                f"them again ({first_line(error)})"
-            ) from error
-
-    return guarded
-
-
-class StrategyEngine:
+class StrategyEngine(Engine):
     """Runs a `Job` with tf.distribute."""
 
     def __init__(self, hardware: Hardware):
         """Prepares TensorFlow for reproducible computation."""
-        self._hardware = hardware
+        super().__init__(hardware)
         self._strategy = tf.distribute.get_strategy()
-        self.is_chief = True
-        self.can_pause = True
-        self.workers = 1
-        self.lanes = 1
-        self._trained: Optional[Trained] = None
-        tf.config.experimental.enable_op_determinism()
 
     def check_devices(self) -> None:
         """Looks for the devices and, under TF_CONFIG, the other workers.
@@ -141,102 +51,78 @@ class StrategyEngine:
         """
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
+        self.shards = self._strategy.num_replicas_in_sync
         self.is_chief = multi_worker.is_chief(self._strategy)
         self.workers = multi_worker.count_workers(self._strategy)
         logging.info(
-            "devices: %d (%s)",
-            self.shards,
-            type(self._strategy).__name__,
+            "devices: %d (%s)", self.shards, type(self._strategy).__name__
         )
 
     @property
     def _steps_per_call(self) -> int:
         """Steps of a training between two returns to the host.
 
-        An accelerator waits for its host as long as that reads a loss.
+        An accelerator waits while the host reads a loss.
         """
         if self._hardware.use_tpu:
             return self._hardware.iterations_per_loop
         return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1
 
-    @property
-    def shards(self) -> int:
-        """Devices that a batch is divided among, those of all workers."""
-        return self._strategy.num_replicas_in_sync
-
-    @_one_line_of_lost_workers
     def train(
-        self,
-        job: Job,
-        features: Features,
-        plan: Plan,
-        schedule: optimization.Schedule,
-        first_step: int,
-        batch_size: int,
-        save_checkpoints_steps: int,
-        progress: TrainingProgress,
-        pause: Pause = NO_PAUSE,
+        self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains from `first_step` on; arguments as `EstimatorEngine.train`.
-
-        Raises:
-            UserError: the loss is no number any more, or the workers see
-                different checkpoints, or one of them has stopped.
-        """
+        """Trains; arguments and errors as of `Engine.train`."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        strategy, last_step = self._strategy, schedule.num_train_steps
-        shards = self.shards
         self._trained = None
-        self._check_agreement(
-            first_step,
-            repr(
-                (
-                    schedule,
-                    batch_size,
-                    job.seed,
-                    job.table.method,
-                    job.compute_dtype,
-                    job.adam_bias_correction,
-                    plan,
-                    features.fingerprint(),
-                )
-            ),
+        if self.workers == 1:
+            self._train(job, course, progress)
+            return
+        training = (
+            course.schedule,
+            course.batch_size,
+            job.seed,
+            job.table.method,
+            job.compute_dtype,
+            job.adam_bias_correction,
+            course.plan,
+            course.features.fingerprint(),
         )
+        with multi_worker.one_line_of_lost_workers():
+            multi_worker.check_agreement(
+                self._strategy, course.first_step, repr(training)
+            )
+            self._train(job, course, progress)
+
+    def _train(
+        self, job: Job, course: Course, progress: TrainingProgress
+    ) -> None:
+        strategy, pause = self._strategy, course.pause
+        step, last_step = course.first_step, course.schedule.num_train_steps
         with strategy.scope():
-            state = _TrainingState(job, schedule, first_step)
+            state = _TrainingState(job, course.schedule, step)
 
         def make_dataset(context: Any) -> tf.data.Dataset:
-            count = shards // context.num_input_pipelines
+            count = self.shards // context.num_input_pipelines
             first = context.input_pipeline_id * count
-
-            def generate() -> Iterator[Batch]:
-                return input_pipeline.train_batches(
-                    features,
-                    plan,
-                    range(first_step, last_step),
-                    job.length,
-                    shards,
-                    range(first, first + count),
-                )
-
-            return input_pipeline.to_dataset(
-                generate,
-                features,
-                job.length,
-                batch_size // shards,
-            )
+            own = range(first, first + count)
+            return course.batches(job.length, self.shards, own)
 
         def on_device(batch: Dict[str, tf.Tensor]) -> tf.Tensor:
             loss, gradients = loss_and_gradients(
-                job, state.model, state.trained, batch, state.step, batch_size
+                job,
+                state.model,
+                state.trained,
+                batch,
+                state.step,
+                course.batch_size,
             )
-            return train(state.optimizer, loss, gradients, state.step)[0]
+            return state.optimizer.train(loss, gradients, state.step)[0]
 
         def one_step(batches: Iterator) -> tf.Tensor:
             loss = strategy.run(on_device, args=(next(batches),))
             return strategy.experimental_local_results(loss)[0]
 
-        # AutoGraph would translate all that is called from here.
+        # AutoGraph would translate every function that is called here.
         @tf.function(autograph=False)
         def train_steps(batches: Iterator, count: tf.Tensor) -> tf.Tensor:
             if self._steps_per_call == 1:
@@ -251,91 +137,42 @@ class StrategyEngine:
             )
             return losses.stack()
 
-        # Predicts with the training's own variables.
-        variables = dict(state.trained)
-        predictor = None
-        if not multi_worker.is_multi_worker(strategy):
-            built = state.model, variables
+        # The chief of several workers predicts alone, else the training's own
+        # variables do.
+        alone, predictor = self.workers > 1, None
+        if not alone:
+            built = state.model, dict(state.trained)
             predictor = _StrategyPredictor(job, strategy, built)
         elif self.is_chief and pause.steps:
-            predictor = self.predictor(job)
+            predictor = self._new_predictor(job)
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
-        step, save_at = first_step, first_step
+        save_at = step
         while step < last_step:
             if step == save_at:
                 stops = [s for s in pause.steps if s > step]
-                save_at = min(step + save_checkpoints_steps, last_step, *stops)
+                save_at += course.save_checkpoints_steps
+                save_at = min(save_at, last_step, *stops)
             count = min(self._steps_per_call, save_at - step)
             for loss in _run(train_steps, batches, tf.constant(count)):
                 step += 1
                 count -= 1
                 check_loss(step, loss)
-                # Steps of one call have been done by its end.
+                # The steps of one call end together.
                 progress.update(step, loss, is_timed=not count)
             if step == save_at and self.is_chief:
                 values = state.values()
                 training_state.save_training(job.output_dir, step, values)
                 if step in pause.steps:
-                    if multi_worker.is_multi_worker(strategy):
-                        predictor.load({n: values[n] for n in variables})
+                    if alone:
+                        predictor.load({n: values[n] for n, _ in state.trained})
                     if pause.look(step, predictor):
                         break
         if predictor is not None:
-            self._trained = Trained(job, step, predictor)
+            self._trained = job, step, predictor
 
-    def _check_agreement(self, first_step: int, training: str) -> None:
-        """Compares where the workers begin, and what they are to train.
-
-        Args:
-            first_step: steps done before.
-            training: what decides the training's result, as text.
-
-        Raises:
-            UserError: they see different checkpoints, flags or data.
-        """
-        if not multi_worker.is_multi_worker(self._strategy):
-            return
-
-        digest = hashlib.sha256(training.encode()).digest()
-        mine = [[first_step, int.from_bytes(digest[:7], "big")]]
-
-        @tf.function(autograph=False)
-        def gather() -> tf.Tensor:
-            return self._strategy.run(
-                lambda: tf.distribute.get_replica_context().all_gather(
-                    tf.constant(mine, tf.int64), axis=0
-                )
-            )
-
-        found = self._strategy.experimental_local_results(gather())[0].numpy()
-        steps, digests = (sorted(set(values)) for values in found.T.tolist())
-        if len(steps) == len(digests) == 1:
-            return
-        # A worker that ended now could take the answer from one that is still
-        # receiving it: what comes second begins when all have it.
-        with contextlib.suppress(tf.errors.OpError):
-            gather()
-        if len(steps) > 1:
-            raise UserError(
-                "the workers see different checkpoints in --output_dir (steps "
-                f"{steps}); it must be one folder that all of them share"
-            )
-        raise UserError(
-            "the workers have different flags or training data; start all "
-            "of them with the same"
-        )
-
-    def predictor(self, job: Job) -> Predictor:
-        """Predicts with the job's model, one worker alone.
-
-        That of a training that has just ended is handed over, if the job is
-        the same; its optimizer's variables are gone.
-        """
+    def _new_predictor(self, job: Job) -> Predictor:
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        trained, self._trained = self._trained, None
-        if trained is not None and trained.serves(job):
-            return trained.predictor
-        alone = multi_worker.is_multi_worker(self._strategy)
+        alone = self.workers > 1
         return _StrategyPredictor(
             job, tf.distribute.get_strategy() if alone else self._strategy
         )
@@ -357,7 +194,7 @@ class _StrategyPredictor(Predictor):
         strategy: tf.distribute.Strategy,
         built: Optional[Built] = None,
     ):
-        """Takes what is built already, if anything is."""
+        """Takes a model that is built already, if there is one."""
         super().__init__(job, strategy.num_replicas_in_sync)
         self._strategy = strategy
         self._built = built
@@ -379,11 +216,11 @@ class _StrategyPredictor(Predictor):
 
     def _build(self) -> Built:
         if self._built is None:
-            job, variables = self._job, {}
+            job, made = self._job, {}
             values = _first_values(job, _newest_checkpoint(job))
             with self._strategy.scope():
-                model = job.build_model(_creator(job, values, set(), variables))
-            trained = {p.name: variables[p.name] for p in job.table.trained}
+                model = job.build_model(at_once(job, values, made))
+            trained = {p.name: made[p.name] for p in job.table.trained}
             self._built = model, trained
         return self._built
 
@@ -423,35 +260,39 @@ class _TrainingState:
     """The variables of a training: the model's, the optimizer's, the step."""
 
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
-        """Makes them with the values of the folder's newest checkpoint.
+        """Takes the values of the folder's newest checkpoint.
 
-        Without one, trained variables get their initial values and slots zero.
+        Without one, takes initial values, and zero for slots.
         """
         saved = _newest_checkpoint(job)
-        names = {p.name for p in job.table.trained}
-        variables: Dict[str, tf.Variable] = {}
+        trained = [p.name for p in job.table.trained]
+        made: Variables = {}
         self.model = job.build_model(
-            _creator(job, _first_values(job, saved), names, variables)
+            at_once(job, _first_values(job, saved), made, trained)
         )
-        self.trained = [(p.name, variables[p.name]) for p in job.table.trained]
+        self.trained = [(name, made[name]) for name in trained]
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
-        self._saved = dict(self.trained)
-
-        def create_slot(name: str, shape: Any) -> tf.Variable:
-            value = saved.read(name) if saved else np.zeros(shape, np.float32)
-            self._saved[name] = tf.Variable(value, trainable=False)
-            return self._saved[name]
-
+        slots = {
+            f"{name}/{slot}": tf.Variable(
+                saved.read(f"{name}/{slot}")
+                if saved
+                else np.zeros(variable.shape, np.float32),
+                trainable=False,
+            )
+            for name, variable in self.trained
+            for slot in optimization.SLOTS
+        }
+        self._saved = {**dict(self.trained), **slots}
         self.optimizer = optimization.AdamWeightDecay(
             self.trained,
+            slots,
             schedule,
-            create_slot,
             job.table.recipe,
             job.adam_bias_correction,
         )
 
     def values(self) -> Dict[str, np.ndarray]:
-        """What a checkpoint holds, by name."""
+        """The content of a checkpoint, by name."""
         values = {name: v.numpy() for name, v in self._saved.items()}
         values["global_step"] = self.step.numpy()
         return values
@@ -463,30 +304,9 @@ def _newest_checkpoint(job: Job) -> Optional[Weights]:
 
 
 def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
-    """First values of every variable: of what is trained, those saved."""
+    """Initial values, replaced by the saved ones of trained variables."""
     values = dict(job.initial_values)
     if saved is not None:
         for p in job.table.trained:
             values[p.name] = functools.partial(saved.read, p.name)
     return values
-
-
-def _creator(
-    job: Job,
-    values: InitialValues,
-    trained: set,
-    variables: Dict[str, tf.Variable],
-):
-    """A `create` that makes variables on the devices and notes them by name."""
-
-    def create(name, shape, initializer):
-        del shape, initializer  # The values have been chosen already.
-        if name in variables:
-            raise ValueError(f"the variable name {name} is taken twice")
-        variables[name] = tf.Variable(
-            tf.cast(values[name](), job.dtype_of(name)),
-            trainable=name in trained,
-        )
-        return variables[name]
-
-    return create

@@ -1,7 +1,7 @@
 """This machine's TPU, and why another machine's cannot be used.
 
-A TPU serves the programs of its own virtual machine alone. So of any other
-TPU there is only to tell its state.
+A TPU serves the programs of its own virtual machine alone; for any other TPU
+the error tells its state.
 """
 
 import http.client
@@ -16,17 +16,16 @@ import tensorflow as tf
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.training.engines import Hardware
 
-# Of the API of TPU VMs. The client's own default is that of the TPU nodes,
-# which were retired.
+# The API of TPU VMs; the client's default is that of the retired TPU nodes.
 DISCOVERY = "https://tpu.googleapis.com/$discovery/rest?version=v2"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-# What a lookup imports. All but the first would be brought by the first, which
-# asks for them in versions that fit no protobuf of TensorFlow's.
+# Imports of a lookup. The first one requires the others, but in versions that
+# need another protobuf than TensorFlow.
 MODULES = ("cloud_tpu_client", "googleapiclient", "oauth2client", "google.auth")
 INSTALL = (
     "pip install --no-deps --require-hashes -r requirements/tpu-client.txt"
 )
-# Seconds; the server of a virtual machine's metadata is on the same host.
+# Seconds; the metadata server is on the same host.
 METADATA_TIMEOUT = 3
 # Google's images with TensorFlow: version, several hosts, interface.
 RUNTIME = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\S*?(-pod)?(-se|-pjrt)?")
@@ -35,29 +34,26 @@ OLDEST = (2, 15)
 STREAM_EXECUTOR = ("v2-", "v3-", "v4-")
 # The name of the TPU that a machine has itself.
 LOCAL = "local"
-# What TensorFlow says of an operation that it only knows by name.
+# In TensorFlow's error for an operation without an implementation.
 NO_KERNELS = "no registered kernels"
 
 
 def is_own(name: str) -> bool:
     """Whether the TPU of this machine has the name."""
-    # Kubernetes Engine tells a container both. TPU_NAME alone may have been
-    # set on any machine, to be used in commands.
+    # Kubernetes Engine sets both. TPU_NAME alone may be set on any machine, for
+    # use in commands.
     if "TPU_WORKER_ID" in os.environ and name == os.environ.get("TPU_NAME"):
         return True
     return name == _metadata("instance/attributes/instance-id")
 
 
 def refusal(name: str, zone: str, project: str) -> UserError:
-    """Why the TPU of another machine cannot be used, and what to do.
+    """The error for the TPU of another machine, with its state if known.
 
     Args:
         name: of the TPU.
-        zone: of Google Cloud; "" for that of this virtual machine.
-        project: of Google Cloud; "" for that of this virtual machine.
-
-    Returns:
-        The error for the user; also where nothing can be found out.
+        zone: of Google Cloud; "" for this virtual machine's.
+        project: of Google Cloud; "" for this virtual machine's.
     """
     if "://" in name:
         return UserError(
@@ -81,7 +77,7 @@ def refusal(name: str, zone: str, project: str) -> UserError:
 
 
 def look_up(name: str, zone: str, project: str) -> Dict[str, Any]:
-    """What Google Cloud's API says of a TPU, a `Node` of its version 2.
+    """The `Node` of a TPU in version 2 of Google Cloud's API.
 
     Raises:
         UserError: there is no such TPU, Google Cloud does not answer, or the
@@ -104,11 +100,11 @@ def look_up(name: str, zone: str, project: str) -> Dict[str, Any]:
         client = cloud_tpu_client.Client(
             name, zone, project, credentials, discovery_url=DISCOVERY
         )
-        # Its public methods ask anew for every property, and do not know the
-        # runtime's name in this version of the API.
+        # The public methods send a request for every property, and do not know
+        # the runtime's name in this version of the API.
         return client._fetch_cloud_tpu_metadata()
     except Exception as error:
-        # Whatever these libraries raise. The client wraps the API's answers.
+        # Any error of these libraries; the client wraps the API's answers.
         wrapped = isinstance(error, ValueError) and error.__context__
         cause = wrapped or error
         if wrapped and getattr(cause, "status_code", None) == 404:
@@ -126,7 +122,7 @@ def look_up(name: str, zone: str, project: str) -> Dict[str, Any]:
 
 
 def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
-    """Why a TPU cannot be used from here."""
+    """The reason that a TPU cannot be used from here."""
     state = node.get("state", "UNKNOWN")
     vm = "gcloud compute tpus tpu-vm"
     where = f"{name} --zone={zone} --project={project}"
@@ -163,9 +159,9 @@ def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
 
 
 def _needed_runtime(found: str, accelerator: str) -> str:
-    """The image that a TPU needs instead of the one it has; "" if none.
+    """The image that a TPU needs instead of its own, or "".
 
-    An image without TensorFlow does: it gets one from packages.
+    An image without TensorFlow serves, since packages bring one.
     """
     image = RUNTIME.fullmatch(found)
     if not image:
@@ -179,13 +175,13 @@ def _needed_runtime(found: str, accelerator: str) -> str:
 
 
 def _metadata(path: str) -> str:
-    """What a virtual machine of Google Cloud is told of itself, else ""."""
+    """An entry of the metadata of a Google Cloud VM, else ""."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(
         f"http://{host}/computeMetadata/v1/{path}",
         headers={"Metadata-Flavor": "Google"},
     )
-    # It is no machine that a proxy could reach.
+    # No proxy could reach this server.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=METADATA_TIMEOUT) as answer:
@@ -222,15 +218,15 @@ def resolve(hardware: Hardware) -> Any:
     # Batches and initial values are made in this process.
     if name != LOCAL and not is_own(name):
         raise refusal(name, hardware.tpu_zone, hardware.gcp_project)
-    # By any other name the resolver would look for one over the network.
+    # For any other name the resolver would search the network.
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)
 
 
 def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
-    """Checks that the TPU has one host and as many cores as were asked for.
+    """Checks that the TPU has one host and `--num_tpu_cores` cores.
 
     Raises:
-        UserError: it has not; `advice` is added about the cores.
+        UserError: it has not; `advice` follows the message about cores.
     """
     name = name_of(hardware)
     if hosts > 1:
@@ -245,11 +241,7 @@ def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """The strategy for all of its cores.
-
-    Raises:
-        UserError: as `resolve`; or it has other cores than were asked for.
-    """
+    """The strategy for all cores; raises as `resolve` and `check`."""
     resolver = resolve(hardware)
     try:
         tf.config.experimental_connect_to_cluster(resolver)

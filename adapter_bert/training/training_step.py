@@ -5,17 +5,90 @@ computed: each device takes the sum over its own rows, divided by the rows of
 the whole batch; engines add these up over devices, and clip what results.
 """
 
+import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import tensorflow as tf
 
+from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.task_model import TaskModel
-from adapter_bert.training.engines import Job, Prediction
+from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 
 Gradients = List[tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A model to build, and how to compute with it.
+
+    Attributes:
+        build_model: makes the model's variables with the given `create`.
+        table: those variables, and which are trained.
+        initial_values: their first values.
+        output_dir: folder of the training checkpoints `model.ckpt-<step>`.
+        seed: of dropout.
+        length: static number of tokens of every batch, or None to pad each
+            batch to its longest row.
+        parts: of each device's rows, computed one after the other in less
+            memory.
+        lanes: of each part, computed at the same time.
+        share_layers: whether layers of one kind call one function, which is
+            traced once. A TPU must see every layer; with `use_xla` none are
+            shared.
+        use_xla: whether XLA compiles the model.
+        compute_dtype: of products and activations.
+        adam_bias_correction: whether Adam corrects its young averages.
+        observes: whether prediction also gives what `Hooks.observe` shows.
+        narrow: names of frozen variables that are kept in `compute_dtype`,
+            since they are cast to it wherever they are read.
+        predict_tokens: tokens up to which a batch of prediction may have more
+            rows than asked for, if batches have no static length.
+    """
+
+    build_model: Callable[[CreateVariable], TaskModel]
+    table: ParameterTable
+    initial_values: InitialValues
+    output_dir: str
+    seed: int
+    length: Optional[int]
+    parts: int = 1
+    lanes: int = 1
+    share_layers: bool = True
+    use_xla: bool = False
+    compute_dtype: str = "float32"
+    adam_bias_correction: bool = False
+    observes: bool = False
+    narrow: FrozenSet[str] = frozenset()
+    predict_tokens: int = 0
+
+    def dtype_of(self, name: str) -> tf.DType:
+        """The dtype in which a variable is kept."""
+        kept = self.compute_dtype if name in self.narrow else "float32"
+        return tf.as_dtype(kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """The part of a `Job` that prediction without variables needs."""
+
+    lanes: int = 1
+    share_layers: bool = True
+    use_xla: bool = False
+    compute_dtype: str = "float32"
+    observes: bool = False
 
 
 def loss_and_gradients(
@@ -61,7 +134,15 @@ def loss_and_gradients(
     ) as whole:
         whole.watch([variable for _, variable in variables])
         prepared = hooks.prepare(make_context(features, {}))
-    behind, direct = _divide_variables(whole, prepared, variables)
+    # Variables that `prepare` reads, and the others.
+    behind, direct = [], list(variables)
+    if prepared:
+        found = whole.gradient(
+            list(prepared.values()), [variable for _, variable in variables]
+        )
+        pairs = list(zip(variables, found))
+        behind = [pair for pair, gradient in pairs if gradient is not None]
+        direct = [pair for pair, gradient in pairs if gradient is None]
 
     def compute(part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]):
         context = make_context(part, prepared)
@@ -110,24 +191,6 @@ def loss_and_gradients(
         )
         found.update((name, g) for (name, _), g in zip(behind, through))
     return loss, [found[name] for name, _ in variables]
-
-
-def _divide_variables(
-    tape: tf.GradientTape,
-    prepared: Dict[str, tf.Tensor],
-    variables: Sequence[Tuple[str, tf.Variable]],
-) -> Tuple[list, list]:
-    """(name, variable) of those that `prepared` was made of, and the others."""
-    if not prepared:
-        return [], list(variables)
-    gradients = tape.gradient(
-        list(prepared.values()), [variable for _, variable in variables]
-    )
-    pairs = list(zip(variables, gradients))
-    return (
-        [pair for pair, gradient in pairs if gradient is not None],
-        [pair for pair, gradient in pairs if gradient is None],
-    )
 
 
 def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
@@ -192,13 +255,13 @@ def predict(
     model: Callable[[Dict[str, tf.Tensor], Context], Dict[str, tf.Tensor]],
     features: Dict[str, tf.Tensor],
 ) -> Dict[str, tf.Tensor]:
-    """What a model gives for a batch, without dropout, in lanes."""
+    """The outputs of a model for a batch, without dropout, in lanes."""
 
     def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
         context = Context(
             lane["input_mask"],
             dtype=tf.as_dtype(job.compute_dtype),
-            # What a shared layer hands on is gone after it.
+            # Values that a shared layer hands on are lost after it.
             share_layers=job.share_layers and not (job.use_xla or job.observes),
             observes=job.observes,
         )

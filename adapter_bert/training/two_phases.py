@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import os
-from typing import Any, Dict
 
 import numpy as np
 from absl import logging
@@ -15,109 +14,114 @@ from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.training import loop
-from adapter_bert.training.engines import Job
+from adapter_bert.training.engines import Engine
 from adapter_bert.training.setup import Setup, describe_run
+from adapter_bert.training.training_step import Job
 
-# Folder of the training that comes before a method of two phases.
-FIRST_PHASE = "phase_1"
-
-
-def first_phase_step(output_dir: str) -> int:
-    """How far the first of two trainings has come."""
-    _, step = training_state.latest_step(os.path.join(output_dir, FIRST_PHASE))
-    return step
+# Folder of the first training, within the run's.
+FOLDER = "phase_1"
 
 
-def first_phase_table(setup: Setup) -> task_model.ParameterTable:
-    """The variables of what is trained before the setup's method."""
-    return task_model.list_parameters(
-        setup.config, setup.method.first_phase, setup.task.build_head
-    )
+class FirstPhase:
+    """The training of `TuningMethod.first_phase`, before the method's own.
 
-
-def check_first_phase(
-    engine: Any,
-    setup: Setup,
-    output_dir: str,
-    features: input_pipeline.Features,
-    schedule: Schedule,
-) -> Dict[str, Any]:
-    """Refuses what of a first phase cannot be gone on with.
-
-    Returns:
-        What its `run.json` says.
-
-    Raises:
-        UserError: it is of another run, or none of its checkpoints is whole.
+    Attributes:
+        folder: of its checkpoints.
+        table: of its variables.
+        step: how far it has come.
     """
-    table = first_phase_table(setup)
-    folder = os.path.join(output_dir, FIRST_PHASE)
-    record = describe_run(setup, engine, features, schedule)
-    record["method"] = str(setup.method.first_phase)
-    run_record.check(folder, record, setup.base, do_train=True)
-    checkpoint, _ = training_state.latest_step(folder)
-    if checkpoint:
-        training_state.check_training_checkpoint(
-            checkpoint, {p.name: p.shape for p in table.trained}
+
+    def __init__(
+        self,
+        engine: Engine,
+        setup: Setup,
+        job: Job,
+        features: input_pipeline.Features,
+        schedule: Schedule,
+    ):
+        """Refuses a folder that this training cannot go on with.
+
+        Args:
+            engine: that trains.
+            setup: of the run.
+            job: of the method itself.
+            features: of the training rows.
+            schedule: of either training.
+
+        Raises:
+            UserError: the folder is of another run, or none of its checkpoints
+                is whole.
+        """
+        self._engine, self._setup, self._job = engine, setup, job
+        self._features, self._schedule = features, schedule
+        self._method = setup.model.method.first_phase
+        self.table = task_model.list_parameters(
+            setup.model.config, self._method, setup.task.build_head
         )
-    return record
-
-
-def train_first_phase(
-    engine: Any,
-    setup: Setup,
-    job: Job,
-    features: input_pipeline.Features,
-    schedule: Schedule,
-) -> Job:
-    """Trains what comes before the method, in a folder of its own.
-
-    A first phase that was interrupted goes on; one that is over is read.
-
-    Returns:
-        The job of the method itself, with the values that it starts from.
-    """
-    method, table = setup.method.first_phase, first_phase_table(setup)
-    folder = os.path.join(job.output_dir, FIRST_PHASE)
-    files.prepare_folder(folder)
-    initial_values = {
-        p.name: setup.initial_values.get(p.name)
-        or functools.partial(
-            encoder.initial_values, p.name, p.shape, p.initializer, job.seed
+        self.folder = os.path.join(job.output_dir, FOLDER)
+        self._record = describe_run(setup, engine, features, schedule)
+        self._record["method"] = str(self._method)
+        run_record.check(
+            self.folder, self._record, setup.model.base, do_train=True
         )
-        for p in table.parameters
-    }
-    record = check_first_phase(
-        engine, setup, job.output_dir, features, schedule
-    )
-    training_state.recover(folder)
-    run_record.write(folder, record, setup.base)
-    _, step = training_state.latest_step(folder)
-    logging.info("phase 1 of 2: %s", method)
-    if step < schedule.num_train_steps:
-        first = dataclasses.replace(
-            job,
-            build_model=lambda create: task_model.TaskModel(
-                setup.config, method, setup.task.build_head, create
-            ),
-            table=table,
-            initial_values=initial_values,
-            output_dir=folder,
+        self._checkpoint, self.step = training_state.latest_step(self.folder)
+        if self._checkpoint:
+            training_state.check_training_checkpoint(
+                self._checkpoint, {p.name: p.shape for p in self.table.trained}
+            )
+
+    def train(self) -> Job:
+        """Trains, or goes on, or reads a training that is over.
+
+        Returns:
+            The job of the method itself, with the values that it starts from.
+        """
+        setup, job, model = self._setup, self._job, self._setup.model
+        files.prepare_folder(self.folder)
+        training_state.recover(self.folder)
+        run_record.write(self.folder, self._record, model.base)
+        logging.info("phase 1 of 2: %s", self._method)
+        if self.step < self._schedule.num_train_steps:
+            first = dataclasses.replace(
+                job,
+                build_model=lambda create: task_model.TaskModel(
+                    model.config, self._method, setup.task.build_head, create
+                ),
+                table=self.table,
+                initial_values={
+                    p.name: setup.initial_values.get(p.name)
+                    or functools.partial(
+                        encoder.initial_values,
+                        p.name,
+                        p.shape,
+                        p.initializer,
+                        job.seed,
+                        lambda name: setup.initial_values[name](),
+                    )
+                    for p in self.table.parameters
+                },
+                output_dir=self.folder,
+            )
+            self._checkpoint, _ = loop.run_steps(
+                self._engine,
+                setup,
+                first,
+                self._features,
+                self._schedule,
+                self.step,
+            )
+        logging.info("phase 2 of 2: %s", model.method)
+        kept = {p.name for p in job.table.trained if p.is_added}
+        start = model.method.second_start(
+            [p.name for p in self.table.parameters if not p.is_added],
+            [p.name for p in self.table.trained if p.name in kept],
+            lambda name: setup.initial_values[name](),
+            google.open_tensorflow(self._checkpoint).read,
         )
-        loop.run_steps(engine, setup, first, features, schedule, step)
-    checkpoint, _ = training_state.latest_step(folder)
-    logging.info("phase 2 of 2: %s", setup.method)
-    kept = {p.name for p in job.table.trained if p.is_added}
-    start = setup.method.second_start(
-        [p.name for p in table.parameters if not p.is_added],
-        [p.name for p in table.trained if p.name in kept],
-        lambda name: setup.initial_values[name](),
-        google.open_tensorflow(checkpoint).read,
-    )
-    values = {
-        name: functools.partial(np.asarray, value, np.float32)
-        for name, value in start.items()
-    }
-    return dataclasses.replace(
-        job, initial_values={**job.initial_values, **values}
-    )
+        values = {
+            name: functools.partial(np.asarray, value, np.float32)
+            for name, value in start.items()
+        }
+        return dataclasses.replace(
+            job, initial_values={**job.initial_values, **values}
+        )

@@ -45,7 +45,7 @@ PADDINGS = {
 
 
 class Comparison(NamedTuple):
-    """One of our configurations beside the peer's.
+    """A configuration of ours and the peer's.
 
     Attributes:
         kind: `train` or `predict`.

@@ -1,4 +1,4 @@
-"""Checks that other programs compute the same of the same adapters.
+"""Checks that other programs compute equal logits of exchanged adapters.
 
     .venv/bin/python -m lab.speed.exchange --peer_python=.venv-peer/bin/python
 
@@ -134,7 +134,7 @@ def random_artifact(
 def logits(
     bert: FrozenBert, artifact: Artifact, examples: Dict[str, np.ndarray]
 ) -> np.ndarray:
-    """What this project computes, float32.
+    """This project's logits, float32.
 
     Returns:
         [rows, classes], or of questions [rows, tokens, 2], 0 at padding.

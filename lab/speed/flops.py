@@ -26,8 +26,8 @@ def forward(
 ) -> int:
     """Operations of a forward pass over `rows` x `tokens`.
 
-    The task reads the first token alone, of which the last layer computes no
-    more. The head and the pooler are left out.
+    The task reads the first token alone, so the last layer computes only that
+    token. The head and the pooler are left out.
     """
     products = sum(_product(config, p, rows, tokens) for p in _kernels(table))
     return products + sum(_attentions(config, rows, tokens))
@@ -68,7 +68,7 @@ def _product(config: BertConfig, p: Parameter, rows: int, tokens: int) -> int:
 
 
 def _attentions(config: BertConfig, rows: int, tokens: int) -> List[int]:
-    """Of each layer, scores from queries and keys, then a mixture of values."""
+    """The two products of each layer's attention."""
     asking = [tokens] * (config.num_hidden_layers - 1) + [1]
     return [2 * 2 * rows * n * tokens * config.hidden_size for n in asking]
 

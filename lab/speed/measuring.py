@@ -1,4 +1,4 @@
-"""What the benchmarks share: workers that take turns, spreads, and tables."""
+"""Workers that take turns, spreads and tables, for all benchmarks."""
 
 import argparse
 import contextlib
@@ -168,7 +168,7 @@ def publish(name: str, results: Dict[str, Any], text: str) -> None:
 
 
 def make_parser(module_doc: str, rounds: int) -> argparse.ArgumentParser:
-    """The command line of a benchmark beside the peer.
+    """The command line of a benchmark against the peer.
 
     Args:
         module_doc: the module's docstring, whose first line is shown.

@@ -7,7 +7,7 @@ reading, graphs and files count as much as steps there. `run_classifier.py`,
 with each engine, and the peer's program (`peers/adapters_start.py`) train the
 same adapters on the same files, in processes that take turns. Writes
 `lab/results/start.json` and a table in docs/performance.md, and the page's
-first table if there is a `compare.json` beside.
+first table if there is a `compare.json` too.
 """
 
 import argparse
@@ -244,7 +244,7 @@ def to_summary(compared: Dict[str, Any], started: Dict[str, Any]) -> str:
 
     Args:
         compared: the results of `compare`.
-        started: those of this benchmark.
+        started: the results of this benchmark.
     """
     header = "; speed, usual padding; speed, grouped by length; memory, usual "
     rows = [f"{header}padding; share of the products' best".split("; ")]

@@ -1,4 +1,4 @@
-"""Trains or predicts in a process of its own, as far as it is told to.
+"""Trains or predicts in a process of its own, one measurement a request.
 
     .venv/bin/python -m lab.speed.worker '{"kind": "train", ...}'
 
@@ -34,8 +34,9 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import prediction
-from adapter_bert.training.engines import Hardware, Job, choose_engine
+from adapter_bert.training.engines import Course, Hardware, choose_engine
 from adapter_bert.training.frozen_layers import lowest_layer
+from adapter_bert.training.training_step import Job
 from lab.speed import flops
 
 TASK = TextClassification("benchmark", Layout(0), Layout(0), labels=("0", "1"))
@@ -80,7 +81,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         seed=1,
         length=None,
         compute_dtype=options["dtype"],
-        narrow=task_model.narrow_variables(config, method, table),
+        narrow=task_model.narrow_variables(table),
     )
 
 
@@ -156,16 +157,9 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
     def length_of(step: int) -> int:
         return int(lengths[plan.rows(step)].max())
 
-    engine.train(
-        job,
-        rows,
-        plan,
-        optimization.Schedule(1e-4, MANY_STEPS, MANY_STEPS // 10),
-        0,
-        size,
-        MANY_STEPS,
-        Meter(options, job, length_of),
-    )
+    schedule = optimization.Schedule(1e-4, MANY_STEPS, MANY_STEPS // 10)
+    course = Course(rows, plan, schedule, 0, size, MANY_STEPS)
+    engine.train(job, course, Meter(options, job, length_of))
 
 
 class BatchClock:

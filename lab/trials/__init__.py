@@ -1,1 +1,1 @@
-"""Kills and damages runs, and feeds readers, for as long as one likes."""
+"""Fault injection, fuzzing and mutation testing."""

@@ -1,11 +1,11 @@
-"""Kills, starves and damages runs, cuts their power, and tells what is lost.
+"""Fault injection: kills and damages runs, cuts their power, checks the result.
 
     .venv/bin/python -m lab.trials --minutes=60
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
-docs/reliability.md says what is tried. The folder `--output_dir` has every
-trial with its seed (`soak.json`) at the end, and the files of each trial that
-failed. The exit code is 1 if there was any such trial.
+docs/reliability.md lists the faults. `--output_dir` gets every trial with its
+seed (`soak.json`), and the files of each failed trial. The exit code is 1 if a
+trial failed.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from lab import report
 from lab.trials import bench as benches
-from lab.trials import calls, faults, material, power, runs
+from lab.trials import faults, material, power_cuts, runs, strace
 from lab.trials.bench import DIFFERENT, FAULTS, LOST, REFUSED, Bench, Plan
 from lab.trials.faults import DAMAGE
 
-TRIALS = {**faults.TRIALS, power.POWER: power.cut_power}
+TRIALS = {**faults.TRIALS, power_cuts.POWER: power_cuts.cut_power}
 # The column of each kind of trial.
 COLUMNS = {
     faults.KILL: "killed",
     faults.WRITE: "killed while it writes",
     faults.FULL: "a write fails",
     DAMAGE: "a file is damaged",
-    power.POWER: "power cut",
+    power_cuts.POWER: "power cut",
     faults.PERMISSION: "a right is missing",
     faults.VANISHED: "a folder vanishes",
     faults.CLOCK: "the clock is wrong",
@@ -58,24 +58,24 @@ Trial = Dict[str, Any]
 
 
 def say(text: str) -> None:
-    """Shows whoever waits how far it is."""
+    """Prints progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def turns_of(only: Optional[str]) -> List[str]:
-    """The kinds of trials, one after the other: all that can be, if None."""
+    """The kinds of trials in turn; all that can run here, if None."""
     if only:
         return [only]
     try:
-        calls.check()
+        strace.check()
     except UserError as error:
         say(f"{error}; they are left out")
-        return [turn for turn in TURNS if turn != power.POWER]
+        return [turn for turn in TURNS if turn != power_cuts.POWER]
     return [*TURNS]
 
 
 def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
-    """Makes the trial of a kind and a seed, in the soak's folder."""
+    """Runs one trial in the soak's folder."""
     began = time.monotonic()
     run = runs.of_seed(seed)
     place = work / f"trial-{only}-{seed}"
@@ -96,12 +96,12 @@ def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
 def in_processes(
     jobs: int, calls: Iterable[Callable[[], Any]], until: float = float("inf")
 ) -> Iterator[Any]:
-    """Yields what functions return, as soon as it is there.
+    """Yields results of functions in the order of their ends.
 
     Args:
         jobs: processes.
         calls: the functions; may be endless.
-        until: of the clock, after which none is begun.
+        until: `time.monotonic()` after which no call is started.
     """
     left = iter(calls)
     context = multiprocessing.get_context("fork")
@@ -133,7 +133,7 @@ def soak(
         jobs: trials at a time.
         only: the kind of trials; None for all in turn.
         seeds: of the trials.
-        seconds: after which none is begun.
+        seconds: after which no trial is started.
     """
     here, turns = runs.here(), turns_of(only)
     if isinstance(seeds, list):
@@ -144,9 +144,9 @@ def soak(
     say(f"{len(here)} kinds of runs are left alone first")
     runs.make_adapters(data)
     makers = [benches.make_reference]
-    if power.POWER in turns:
+    if power_cuts.POWER in turns:
         say("then each is recorded")
-        makers.append(power.record)
+        makers.append(power_cuts.record)
     for make in makers:
         made = [functools.partial(make, work, run) for run in here]
         for number, _ in enumerate(in_processes(jobs, made), 1):
@@ -166,7 +166,7 @@ def soak(
 
 
 def count(trials: Iterable[Trial]) -> Counter:
-    """How many trials of each kind of run and each kind came to what."""
+    """Counts outcomes by kind of run and kind of trial."""
     return Counter((t["run"], t["only"], t["what"]) for t in trials)
 
 
@@ -206,7 +206,7 @@ def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
 
 
 def add(path: pathlib.Path, about: Dict[str, Any], counts: Counter) -> None:
-    """Adds a soak to those of a file, and writes the page's table of all.
+    """Adds a soak to a file of soaks, and writes the page's table of all.
 
     Raises:
         UserError: the file is no file of soaks, or cannot be written.
@@ -254,8 +254,8 @@ def parse_arguments() -> argparse.Namespace:
             f"--minutes={arguments.minutes:g} --jobs={arguments.jobs} tries "
             "nothing; expected more than 0"
         )
-    if arguments.only == power.POWER:
-        calls.check()
+    if arguments.only == power_cuts.POWER:
+        strace.check()
     if arguments.add_to:
         read_soaks(arguments.add_to)
     if arguments.seed is not None:

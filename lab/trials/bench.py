@@ -1,4 +1,4 @@
-"""A trial of a run: what a seed draws, where it happens, what comes of it."""
+"""A trial of a run: its plan, its folders, its outcome."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """All that a seed says; each kind of trial reads a part of it.
+    """The choices that a seed draws; each kind of trial reads some of them.
 
     A share is a number from 0 to 1.
     """
@@ -102,7 +102,7 @@ def folder_of(work: pathlib.Path, run: Run) -> pathlib.Path:
 
 
 def make_reference(work: pathlib.Path, run: Run) -> None:
-    """Runs a kind of run alone, and half of it.
+    """Does a run without faults, and half of one.
 
     Args:
         work: folder of a soak, with the material in `data`.
@@ -150,7 +150,7 @@ class Bench:
     def __init__(
         self, work: pathlib.Path, reference: Reference, place: pathlib.Path
     ):
-        """Takes the soak's folder, the expected result, the trial's folder."""
+        """Takes the soak's folder, the reference, and the trial's folder."""
         self.work, self.data = work, work / DATA
         self.reference, self.place = reference, place
         self.run = reference.run
@@ -184,7 +184,7 @@ class Bench:
         tracer: Sequence[str] = (),
         **inside: Any,
     ) -> End:
-        """Starts the run; the arguments are those of `starts.start`."""
+        """Starts the run, with the arguments of `starts.start`."""
         command = self.run.command(self.data, self.place)
         end = start(command, str(self.place), moment, happens, inside, tracer)
         self.kills += end.was_killed
@@ -201,14 +201,14 @@ class Bench:
         return Moment(changes=1 + int(share * left * self.reference.changes))
 
     def has_failed(self, end: End) -> bool:
-        """Whether a run has ended wrongly where nothing hinders it.
+        """Whether an undisturbed run has failed.
 
         A library or an export may refuse to do a second time what is done.
         """
         return bool(end.code) and (self.run.trains or end.refusal is None)
 
     def different(self, ignored: str = "") -> List[str]:
-        """The files in which the result is not that of the reference.
+        """The files that differ from the reference.
 
         Args:
             ignored: the beginning of paths that do not count.

@@ -1,10 +1,7 @@
-"""Writes TensorFlow checkpoints entry by entry, whatever the entries say.
+"""Writes TensorFlow checkpoints with false entries but right checksums.
 
-TensorFlow writes none that lies. Its checksums tell what a disk has damaged,
-but whoever writes a file writes these too; so here they are always right.
-
-Source of the layout: TensorFlow, `tensor_bundle.proto` and `lib/io/table`,
-which is that of LevelDB's tables.
+Source of the layout: TensorFlow, `tensor_bundle.proto` and `lib/io/table`
+(LevelDB's tables).
 """
 
 import types
@@ -77,7 +74,7 @@ def write_bundle(
     """A checkpoint's files by the ends of their names.
 
     Args:
-        values: tensors by name; those of bytes are texts.
+        values: tensors by name; tensors of bytes are texts.
         changed: the lies of entries, by the tensor's name: `dtype` (a number),
             `shape` (a list), `shard_id`, `offset`, `size` or `slices`.
         lengths: the lie of the length of each text.

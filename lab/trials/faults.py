@@ -1,4 +1,4 @@
-"""The kinds of trials: what is done to a run, and how it is judged.
+"""The kinds of trials: a fault, and the judgement of the run.
 
 docs/reliability.md says what each kind tries.
 """

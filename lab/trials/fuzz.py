@@ -1,15 +1,13 @@
-"""Gives odd inputs to all that reads others' files, and keeps some of them.
+"""Fuzzing of everything that reads others' files, guided by coverage.
 
     make fuzz MINUTES=60
     .venv/bin/python -m lab.trials.fuzz --reader=squad --minutes=5
 
-libFuzzer (of Atheris) sees which of the project's code an input leads to, and
-changes inputs further that have led to new code. `reading.py` says what a
-defect is; the end of the process, and a minute without an answer, are defects
-too. Inputs that reach lines of their own are kept in `tests/corpora/`: later
-runs begin with them, and tests read them. `--output_dir` has all that led to
-something new, and the input of each defect. A seed may come to other inputs the
-next time.
+libFuzzer (of Atheris) mutates inputs that have reached new code. `reading.py`
+defines defects; crashes, and a minute without an answer, are defects too.
+Inputs that reach lines of their own are kept in `tests/corpora/`: later runs
+begin with them, and tests read them. `--output_dir` gets all inputs that
+reached new code, and the input of each defect. A seed does not repeat a run.
 """
 
 import argparse
@@ -40,7 +38,7 @@ KEPT = ROOT / "tests" / "corpora"
 READERS = "lab.trials.readers"
 # An input may become so many times as long as the right one, or so long.
 GROWTH, SHORT = 4, 2**12
-# Bytes that a process may take, beside those that it has when it begins.
+# Bytes that a process may take in addition to its first ones.
 MOST_MEMORY = 2**30
 # Deaths of a reader's processes, after which it is left.
 MOST_DEATHS = 20

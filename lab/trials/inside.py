@@ -1,11 +1,11 @@
-"""Runs a program in a process that differs from others.
+"""Runs a program with a wrong clock, without rights, or with limits.
 
     .venv/bin/python -m lab.trials.inside '{"clock": [[0, -86400]]}' PROGRAM ...
 
 `clock`: seconds after the start, and how wrong the clock is from then on, as
-Python sees it, not TensorFlow's own code. `rights`: false takes those of the
-superuser away, for whom modes of files mean nothing. `largest_file`: bytes
-beyond which a write into any file fails.
+Python sees it, not TensorFlow's own code. `rights`: false drops the superuser's
+rights, so that files' modes apply. `largest_file`: bytes beyond which writes
+into a file fail.
 """
 
 import datetime

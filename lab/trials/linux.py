@@ -1,4 +1,4 @@
-"""Parts of Linux that Python lacks: changes of a folder, mounts, rights."""
+"""System calls that Python lacks: inotify, mounts, capabilities."""
 
 import contextlib
 import ctypes
@@ -144,7 +144,7 @@ class _Part(ctypes.Structure):
 
 
 def drop_rights() -> None:
-    """Has the modes of files count for this thread, even the superuser's.
+    """Drops the superuser's rights to files, for this thread alone.
 
     Raises:
         OSError: the system does not let it.

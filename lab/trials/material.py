@@ -1,7 +1,6 @@
 """A BERT of a few kilobytes and data for it, so that a run takes seconds.
 
-Drawn from a seed of its own: the same files every time. The tests have others,
-written out by hand, since they know what is in them.
+The files are drawn from a fixed seed.
 """
 
 import dataclasses

@@ -1,14 +1,13 @@
-r"""Has tests run on mutants of the core modules, and tells which survive.
+r"""Mutation testing of the core modules.
 
     make mutants SEED=1 MUTANTS=300
 
-cosmic-ray knows what can be mutated and how. A place is drawn, of all places
-alike, then one of its mutations. pytest runs the tests of the module's name in
-a copy of the project until one fails, then all others that name the module. The
-table goes into docs/reliability.md, and each survivor into
-results/mutants.json, where `why` is for whoever looks at it. `tried.jsonl` in
-`--output_dir` keeps the mutants that were killed; delete it to begin anew. The
-exit code is 1 if too few are killed.
+cosmic-ray makes the mutations. Places are drawn uniformly, then one mutation of
+each. pytest runs the module's own tests in a copy of the project until one
+fails, then all others that name the module. The table goes into
+docs/reliability.md, and each survivor into results/mutants.json, where `why` is
+to be filled in. `tried.jsonl` in `--output_dir` has the killed mutants; delete
+it to begin anew. The exit code is 1 if too few are killed.
 """
 
 import argparse
@@ -42,17 +41,18 @@ PACKAGE = "adapter_bert"
 CORE = (
     "optimization bert/* methods/* data/* tasks/* checkpoints/* "
     "training/estimator training/evaluation training/frozen_layers "
-    "training/multi_worker training/parts training/prediction training/setup "
-    "training/strategy training/training training/training_step "
-    "training/two_phases serving/asking serving/batching serving/exported "
+    "training/loop training/multi_worker training/parts training/prediction "
+    "training/setup training/strategy training/training_step "
+    "training/two_phases training/variables serving/answers serving/asking "
+    "serving/batching serving/exported "
     "serving/frozen_bert serving/graph_answers serving/graph_tokenizer "
     "serving/library serving/loaded_task serving/mixed_bert "
     "serving/mixed_hooks serving/mixed_model serving/predictor serving/rest "
     "serving/row_stream serving/saved_model serving/text_model "
     "serving/text_windows"
 ).split()
-# They change nothing where they can be used: CPython has one object of each
-# small number and each name, and nothing else is None.
+# They seldom change anything: CPython has one object of each small number, each
+# name, and None.
 NO_CHANGE = ("Eq_Is", "Is_Eq", "NotEq_IsNot", "IsNot_NotEq")
 # Of the mutants that change something, at least so many are to be killed.
 GOAL = 0.98
@@ -85,7 +85,7 @@ def core_modules() -> List[str]:
 
 
 def _annotations(source: str) -> Set[Position]:
-    """Lines and columns of all that is within annotations."""
+    """Positions within type annotations."""
     outer = [
         getattr(node, name, None)
         for node in ast.walk(ast.parse(source))
@@ -181,8 +181,8 @@ def _change(before: str, after: str) -> List[str]:
 def tests_of(path: str) -> List[List[str]]:
     """The files of tests of a module, in groups that are run one by one.
 
-    The tests of the module's name; then those that name the module, the
-    shortest first, and those of everything. Only groups that hold any.
+    First the tests of the module's name; then tests that name the module,
+    the shortest first, and tests of everything. No group is empty.
     """
     stem = pathlib.Path(path).stem
     texts = {
@@ -198,7 +198,7 @@ def tests_of(path: str) -> List[List[str]]:
 
 
 def copy_project(folder: pathlib.Path) -> None:
-    """Copies all that git does not ignore."""
+    """Copies all files that git does not ignore."""
     words = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
     done = subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
     names = filter(None, os.fsdecode(done.stdout).split("\0"))
@@ -337,7 +337,7 @@ def try_all(
 
 
 def key_of(one: Found) -> Tuple[str, Tuple[str, ...]]:
-    """The path and change by which a mutant is known again."""
+    """The path and change that identify a mutant."""
     return one["path"], tuple(one["change"])
 
 

@@ -1,4 +1,4 @@
-"""All that reads others' files: each reader, with an input that it takes."""
+"""The targets of fuzzing: each reader of others' files, with a valid input."""
 
 import contextlib
 import dataclasses
@@ -25,6 +25,7 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
+from adapter_bert import flags as program_flags
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -60,7 +61,6 @@ from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import flags as run_flags
-from adapter_bert.training import help_page
 from lab.report import ROOT
 from lab.trials.bundles import write_bundle
 from lab.trials.reading import Reader
@@ -512,8 +512,7 @@ def _define(module: ModuleType) -> None:
         return
     forget()
     before = set(flags.FLAGS)
-    module.define_flags()  # type: ignore
-    help_page.define_help(flags.FLAGS, module.__name__)
+    program_flags.define(module.SETTINGS)
     _DEFINED.update({module.__name__: (), "names": set(flags.FLAGS) - before})
 
 
@@ -527,7 +526,7 @@ def _program(
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                help_page.parse(flags.FLAGS, [module.__name__, *given])
+                program_flags.parse(flags.FLAGS, [module.__name__, *given])
             use()
 
     def read(folder: pathlib.Path) -> None:
@@ -671,7 +670,7 @@ def flag_readers() -> Dict[str, Reader]:
         **_program(run_squad, [*SHARED[:-1], *squad], _squad),
         **_program(run_tagger, SHARED, run_flags.tuning_method),
         **_program(run_mlm, SHARED, run_flags.tuning_method),
-        **_program(predict, asked, adapter_flags.check_adapter_flags),
+        **_program(predict, asked, adapter_flags.read_flags),
         **_program(serve, limits, serve.limits_from_flags),
         "command line of library": _reader(library.encode(), _library),
     }

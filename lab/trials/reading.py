@@ -1,4 +1,4 @@
-"""Gives a reader an odd input: a right one, changed in a few places at random.
+"""Gives a reader a valid input with random changes, and judges the outcome.
 
 A reader may take an input, or refuse it in one line. Anything else is a defect:
 another exception, more than a second of the processor's time, more memory than

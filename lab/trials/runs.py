@@ -1,4 +1,4 @@
-"""The kinds of runs, and the files by which two runs are compared."""
+"""The kinds of runs, and the comparison of their files."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Starts a program, and ends it where that is wanted."""
+"""Starts a program, and kills it at a moment."""
 
 import json
 import os

@@ -1,11 +1,13 @@
-"""Flags: what --help prints, and from a command line to their values."""
+"""Flags: declared as fields, shown by --help, parsed, read."""
 
-import itertools
+import dataclasses
 import subprocess
 import sys
+from typing import List, Mapping, Optional
 
 import pytest
 from absl import flags
+from absl.testing import flagsaver
 from conftest import ROOT, entry_point
 from limits import limited
 
@@ -20,8 +22,19 @@ from adapter_bert.commands import (
     serve,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.training import help_page
-from adapter_bert.training.help_page import END, TOPICS, page
+from adapter_bert.flags import (
+    END,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    Topic,
+    define,
+    is_given,
+    page,
+    parse,
+    read,
+    recorded,
+)
 
 FLAGS = flags.FLAGS
 PROGRAMS = (
@@ -36,66 +49,126 @@ PROGRAMS = (
 )
 
 
-def shown(values):
-    """The page of some flags."""
-    own = [values[name] for name in values]
-    return page("program.py", "Does 100% of it.\n", own)
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Settings within others."""
+
+    rate: float = Topic.TRAINING.setting(
+        1.0, "A rate.", POSITIVE_NUMBER, recorded=True
+    )
+    passes: float = Topic.TRAINING.setting(
+        3.0, "Passes.", flag="epoch_count", alias="rounds"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Settings of each kind, and a field that is none."""
+
+    plain: str
+    size: Optional[int] = Topic.SERVED.setting(None, "A size.", POSITIVE)
+    port: int = Topic.SERVED.setting(
+        8501, "Port to listen at.", NOT_NEGATIVE, recorded=True
+    )
+    name: str = Topic.SERVED.setting("bert", "By 90% of clients known.")
+    rates: Rates = dataclasses.field(default_factory=Rates)
+    train: bool = Topic.TO_DO.setting(False, "Train.")
+    id_column: str = Topic.TABLES.setting("3", "Column; default: the 3rd.")
+    names: List[str] = Topic.METHOD.setting([], "Names, or all.")
+    pairs: Mapping[str, str] = Topic.METHOD.setting({}, "Pairs.")
+    folders: List[str] = Topic.METHOD.setting([], "Folder", repeated=True)
+    type: str = Topic.HARDWARE.setting("a", "A type.", choices=("a", "b"))
 
 
 @pytest.fixture
-def values():
-    found = flags.FlagValues()
-    string = flags.DEFINE_string
-    string("vocab_file", None, "The vocabulary.", flag_values=found)
-    string("name", "bert", "By 90% of clients known.", flag_values=found)
-    string("id_column", "3", "Column; default: the 3rd.", flag_values=found)
-    string("unheard_of", None, "In no topic.", flag_values=found)
-    flags.DEFINE_integer("port", 8501, "Port to listen at.", flag_values=found)
-    flags.DEFINE_bool("do_train", False, "Train.", flag_values=found)
-    flags.DEFINE_list("task", [], "Names, or all.", flag_values=found)
-    return found
+def known():
+    """The flags of `Sample`, and those of absl that name files."""
+    known = define([Sample], flags.FlagValues())
+    flags.DEFINE_string("flagfile", "", "A file.", flag_values=known)
+    flags.DEFINE_string("undefok", "", "None.", flag_values=known)
+    return known
 
 
-def test_the_page(values):
-    assert shown(values) == (
+def test_the_page(known):
+    # A value that was given is not the default.
+    known(["program.py", "--port=1"])
+    assert page("program.py", "Does 100% of it.\n", [Sample], known) == (
         "usage: program.py [flags]\n"
         "\n"
         "Does 100% of it.\n"
         "\n"
         "What to do:\n"
-        "  --[no]do_train     Train; default: false.\n"
+        "  --[no]train       Train; default: false.\n"
         "\n"
         "Your own tables, with --task_name=custom:\n"
-        "  --id_column TEXT   Column; default: the 3rd.\n"
-        "\n"
-        "Pretrained model:\n"
-        "  --vocab_file TEXT  The vocabulary.\n"
+        "  --id_column TEXT  Column; default: the 3rd.\n"
         "\n"
         "Tuning method and trained adapters:\n"
-        "  --task A,B         Names, or all.\n"
+        "  --names A,B       Names, or all.\n"
+        "  --pairs A,B       Pairs.\n"
+        "  --folders TEXT    Folder; repeat this option to specify a list of "
+        "values\n"
+        "\n"
+        "Training:\n"
+        "  --rate X          A rate; default: 1.0.\n"
+        "  --epoch_count X   Passes; default: 3.0.\n"
+        "  --rounds X        Alias for --epoch_count; default: 3.0.\n"
         "\n"
         "Served model:\n"
-        "  --name TEXT        By 90% of clients known; default: bert.\n"
-        "  --port N           Port to listen at; default: 8501.\n"
+        "  --size N          A size.\n"
+        "  --port N          Port to listen at; default: 8501.\n"
+        "  --name TEXT       By 90% of clients known; default: bert.\n"
+        "\n"
+        "Hardware:\n"
+        "  --type TEXT       <a|b>: A type; default: a.\n"
         "\n"
         f"{END}\n"
     )
 
 
-def test_a_value_that_was_given_is_not_the_default(values):
-    values(["program.py", "--port=1"])
-    assert "default: 8501." in shown(values)
+@pytest.fixture
+def defined():
+    """Those of `Sample` among the program's."""
+    before = set(FLAGS)
+    define([Sample])
+    with flagsaver.flagsaver():
+        FLAGS(["program"])
+        yield
+    FLAGS.remove_flag_values(set(FLAGS) - before)
+    FLAGS.unparse_flags()
 
 
-def test_every_flag_has_one_topic():
-    topics = list(itertools.chain(*TOPICS.values()))
-    assert len(topics) == len(set(topics))
-    found = set()
-    for module in PROGRAMS:
-        before = set(FLAGS)
-        with entry_point(module):
-            found |= set(FLAGS) - before
-    assert found == set(topics)
+def test_values_are_read_into_the_dataclass(defined):
+    assert read(Sample, plain="x") == Sample("x", pairs=[])
+    FLAGS(["program", "--port=0", "--rounds=2", "--train", "--names=a,b"])
+    found = read(Sample, plain="x", pairs={"a": "b"})
+    assert found == Sample(
+        "x",
+        port=0,
+        rates=Rates(passes=2.0),
+        train=True,
+        names=["a", "b"],
+        pairs={"a": "b"},
+    )
+    assert is_given("port") and not is_given("size")
+    assert recorded(found) == {"port": 0}
+    assert recorded(found.rates) == {"rate": 1.0}
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("--size=0", "--size is 0, expected >= 1$"),
+        ("--port=-1", "--port is -1, expected >= 0$"),
+        ("--rate=0", "--rate is 0.0, expected a positive number$"),
+        ("--rate=inf", "--rate is inf, expected a positive number$"),
+        ("--rate=nan", "--rate is nan, expected a positive number$"),
+    ],
+)
+def test_a_value_out_of_its_range_is_refused(defined, given, message):
+    FLAGS(["program", given])
+    with pytest.raises(UserError, match=f"^{message}"):
+        read(Sample, plain="x")
 
 
 @pytest.mark.newer_stack
@@ -114,23 +187,6 @@ def test_a_program_prints_its_own_flags_and_succeeds(argument):
     assert done.stdout.endswith(END + "\n")
     assert "  --port N  " in done.stdout
     assert "--alsologtostderr" not in done.stdout
-
-
-# Values
-
-
-@pytest.fixture
-def known():
-    """A program's flags, of which one is of a number."""
-    known = flags.FlagValues()
-    flags.DEFINE_integer("size", 1, "A size.", flag_values=known)
-    flags.DEFINE_bool("train", False, "Train.", flag_values=known)
-    flags.DEFINE_float("rate", 1.0, "A rate.", flag_values=known)
-    flags.DEFINE_list("names", [], "Names.", flag_values=known)
-    flags.DEFINE_enum("type", "a", ["a", "b"], "A type.", flag_values=known)
-    flags.DEFINE_string("flagfile", "", "A file.", flag_values=known)
-    flags.DEFINE_string("undefok", "", "None.", flag_values=known)
-    return known
 
 
 TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
@@ -152,7 +208,7 @@ TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
 def test_what_is_none_is_one_short_line(known, given, message):
     """In little time and memory: absl looks for names that are alike."""
     with limited(more=2**27), pytest.raises(UserError, match=message) as caught:
-        help_page.parse(known, ["program", given])
+        parse(known, ["program", given])
     assert len(str(caught.value)) < 500
 
 
@@ -182,21 +238,21 @@ def test_a_value_in_another_form_is_told_the_right_one(known, given, message):
     # Of one word where it holds a blank after its sign.
     words = [given] if ": " in given else given.split()
     with pytest.raises(UserError, match=message):
-        help_page.parse(known, ["program", *words])
+        parse(known, ["program", *words])
 
 
 @pytest.mark.newer_stack
 def test_every_boolean_flag_has_the_form_that_is_told(known):
     for word in ("true", "false", "True", "FALSE", "1", "0", "t", "f"):
         given = ["program", f"--train={word}", "--size", "3"]
-        assert help_page.parse(known, given) == ["program"]
+        assert parse(known, given) == ["program"]
         assert (known.train, known.size) == (
             word.lower() in ("true", "t", "1"),
             3,
         )
-    help_page.parse(known, ["program", "--train"])
+    parse(known, ["program", "--train"])
     assert known.train
-    help_page.parse(known, ["program", "--notrain"])
+    parse(known, ["program", "--notrain"])
     assert not known.train
 
 
@@ -214,20 +270,20 @@ def test_each_boolean_flag_of_each_program_is_named(program):
                 continue  # They show a page, and end the program.
             message = f"False after --{name}; write --{name}=true or --{name}=f"
             with pytest.raises(UserError, match=message):
-                help_page.parse(FLAGS, ["x", f"--{name}", "False"])
+                parse(FLAGS, ["x", f"--{name}", "False"])
             with pytest.raises(UserError, match="expected true or false$"):
-                help_page.parse(FLAGS, ["x", f"--{name}=yes"])
+                parse(FLAGS, ["x", f"--{name}=yes"])
 
 
 @pytest.mark.newer_stack
 def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):
     path = tmp_path / "flags"
     path.write_text("--size=3")
-    help_page.parse(known, ["program", f"--flagfile={path}"])
+    parse(known, ["program", f"--flagfile={path}"])
     assert known.size == 3
     path.write_text("--" + "a" * 10**6)
     with pytest.raises(UserError, match="no flag has so long a name"):
-        help_page.parse(known, ["program", f"--flagfile={path}"])
+        parse(known, ["program", f"--flagfile={path}"])
     path.write_bytes(b"--size=\xff")
     with pytest.raises(UserError, match="flagfile is not UTF-8 text"):
-        help_page.parse(known, ["program", f"--flagfile={path}"])
+        parse(known, ["program", f"--flagfile={path}"])

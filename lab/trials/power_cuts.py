@@ -1,6 +1,6 @@
-"""Runs whose machine loses its power, and which are started again after it.
+"""Power cuts: the states that a disk may be left in, and the runs that go on.
 
-A run is recorded once, call by call (`calls.py`). Then a moment of the
+A run is recorded once, call by call (`strace.py`). Then a moment of the
 recording is drawn, and the folder is made as a disk may hold it. Which disks
 are meant, docs/reliability.md says: the content of a file is there as of its
 last sync; files are made, renamed and deleted on the disk in the order in which
@@ -16,9 +16,10 @@ import tempfile
 from typing import Callable, Dict, List, NamedTuple, Optional, Set, Union
 
 from lab.trials import bench as benches
-from lab.trials import calls, runs
+from lab.trials import runs, strace
 from lab.trials.bench import LOST, Bench, Outcome, Plan
-from lab.trials.calls import (
+from lab.trials.starts import start
+from lab.trials.strace import (
     DELETE,
     EMPTY,
     MAKE_FOLDER,
@@ -29,7 +30,6 @@ from lab.trials.calls import (
     WRITE,
     Operation,
 )
-from lab.trials.starts import start
 
 POWER = "power"
 # Beside a reference's own folders: the folder of a recorded run, its calls, and
@@ -258,11 +258,11 @@ def record(work: pathlib.Path, run: runs.Run) -> None:
     run.begin(work / benches.DATA, place)
     disk = Disk(place)
     command = run.command(work / benches.DATA, place)
-    tracer = calls.tracer(folder / CALLS)
+    tracer = strace.tracer(folder / CALLS)
     end = start(command, str(place), tracer=tracer)
     if end.code:
         raise RuntimeError(f"{run.name}, recorded: {end}")
-    faults = _faults(disk, calls.read(folder / CALLS, place), place)
+    faults = _faults(disk, strace.read(folder / CALLS, place), place)
     (folder / FAULTS).write_text(json.dumps(faults))
 
 
@@ -300,7 +300,7 @@ def cut_power(plan: Plan, bench: Bench) -> Outcome:
     """Cuts the power once or twice, and lets the run go to its end."""
     chance = random.Random(plan.how)
     folder = bench.reference.folder
-    operations = calls.read(folder / CALLS, folder / PLACE)
+    operations = strace.read(folder / CALLS, folder / PLACE)
     faults = json.loads((folder / FAULTS).read_text())
     bench.begin()
     notes: List[str] = []
@@ -310,8 +310,8 @@ def cut_power(plan: Plan, bench: Bench) -> Outcome:
             # No recording begins from the files that are left.
             with tempfile.TemporaryDirectory(dir=bench.place.parent) as own:
                 place = pathlib.Path(own) / CALLS
-                end = bench.start(tracer=calls.tracer(place))
-                operations = calls.read(place, bench.place)
+                end = bench.start(tracer=strace.tracer(place))
+                operations = strace.read(place, bench.place)
             if bench.has_failed(end):
                 return Outcome(LOST, f"{'; '.join(notes)}; then {end}")
             faults = _faults(whole, operations, bench.place)

@@ -1,7 +1,7 @@
-"""The calls by which a program changes a folder's files, seen by strace.
+"""Records the system calls that change a folder's files, with strace.
 
-TensorFlow's own threads are seen like all others. Each thread has a file, whose
-lines bear the time at which a call began and are put in order by it.
+All threads are recorded, TensorFlow's own too. strace writes one file for each
+thread; the times of the calls put the lines in order.
 """
 
 import os
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 
 
 def check() -> None:
-    """Checks that calls can be seen.
+    """Checks that strace works here.
 
     Raises:
         UserError: strace is not installed, or may follow no program here.
@@ -80,7 +80,7 @@ def check() -> None:
 
 
 def tracer(folder: pathlib.Path) -> List[str]:
-    """The words before a command line that have its calls written down.
+    """The words before a command line that record its calls.
 
     The folder is made, and gets a file for each thread.
     """
@@ -127,7 +127,7 @@ def _text(quoted: str) -> str:
 
 
 def _bytes(quoted: str) -> bytes:
-    """The bytes that strace has written as hexadecimal numbers."""
+    """Decodes strace's hexadecimal bytes."""
     if quoted.endswith("..."):
         raise RuntimeError(f"a program has written more than {LONGEST} bytes")
     return bytes.fromhex(quoted.strip('"').replace("\\x", ""))

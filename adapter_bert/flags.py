@@ -1,0 +1,340 @@
+"""Flags: fields of dataclasses that declare, parse, show and read them.
+
+A field made by `Topic.setting` is the only declaration of its flag: the flag,
+`--help`, docs/flags.md, the value that code reads, and the setting in
+`run.json` come from the field.
+"""
+
+import argparse
+import dataclasses
+import enum
+import functools
+import os
+import re
+import sys
+import typing
+import unicodedata
+from types import ModuleType
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+)
+
+from absl import flags
+
+from adapter_bert.errors import UserError
+
+FLAGS = flags.FLAGS
+Declared = TypeVar("Declared")
+
+
+class Range(NamedTuple):
+    """A flag's allowed values, and the error for others."""
+
+    holds: Callable[[Any], bool]
+    problem: str
+
+
+POSITIVE = Range(lambda value: value >= 1, "expected >= 1")
+NOT_NEGATIVE = Range(lambda value: value >= 0, "expected >= 0")
+POSITIVE_NUMBER = Range(
+    lambda value: 0 < value < float("inf"), "expected a positive number"
+)
+
+
+class Topic(enum.Enum):
+    """Topics of `--help` in their order; each makes the fields of its flags."""
+
+    TO_DO = "What to do"
+    DATA = "Task and data"
+    TABLES = "Your own tables, with --task_name=custom"
+    MODEL = "Pretrained model"
+    METHOD = "Tuning method and trained adapters"
+    TRAINING = "Training"
+    EVALUATION = "Evaluation and prediction"
+    SERVED = "Served model"
+    LIMITS = "Limits of the server"
+    HARDWARE = "Hardware"
+
+    def setting(
+        self,
+        default: Any,
+        meaning: str,
+        within: Optional[Range] = None,
+        **more: Any,
+    ) -> Any:
+        """A dataclass's field that is a flag; for the arguments see `About`.
+
+        The field's type decides the flag's: a bool, int, float or str, optional
+        or not, else a list with commas.
+        """
+        metadata = {"about": About(self, meaning, within, **more)}
+        if isinstance(default, (list, dict)):
+            return dataclasses.field(
+                default_factory=default.copy, metadata=metadata
+            )
+        return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class About:
+    """A flag's declaration, besides its field's type and default.
+
+    Attributes:
+        topic: heading of `--help` for the flag.
+        meaning: one or two sentences for `--help`, with the unit.
+        within: the allowed values; None is always allowed.
+        flag: the flag's name, if it is not the field's.
+        alias: a second name of the flag.
+        choices: all values that a str may have.
+        repeated: whether the flag is repeated to give several values.
+        recorded: whether `run.json` has the value; another value makes another
+            run.
+    """
+
+    topic: Topic
+    meaning: str
+    within: Optional[Range] = None
+    flag: str = ""
+    alias: str = ""
+    choices: Sequence[str] = ()
+    repeated: bool = False
+    recorded: bool = False
+
+
+def declared(
+    classes: Sequence[type],
+) -> Iterator[Tuple[str, About, dataclasses.Field]]:
+    """Flags by name, those of nested dataclasses in their place."""
+    for declaring in classes:
+        for field in dataclasses.fields(declaring):
+            about = field.metadata.get("about")
+            if about:
+                yield about.flag or field.name, about, field
+            elif dataclasses.is_dataclass(field.type):
+                yield from declared([field.type])
+
+
+def define(
+    classes: Sequence[type], known: flags.FlagValues = FLAGS
+) -> flags.FlagValues:
+    """Defines the flags of dataclasses among the known flags."""
+    plain = {
+        bool: flags.DEFINE_bool,
+        int: flags.DEFINE_integer,
+        float: flags.DEFINE_float,
+        str: flags.DEFINE_string,
+    }
+    for name, about, field in declared(classes):
+        kind, default = field.type, field.default
+        if typing.get_origin(kind) is typing.Union:
+            [kind] = set(typing.get_args(kind)) - {type(None)}
+        if default is dataclasses.MISSING:
+            default = []
+        make = plain.get(kind, flags.DEFINE_list)
+        if about.repeated:
+            make = flags.DEFINE_multi_string
+        if about.choices:
+            make = functools.partial(
+                flags.DEFINE_enum, enum_values=about.choices
+            )
+        make(name, default, help=about.meaning, flag_values=known)
+        if about.alias:
+            flags.DEFINE_alias(about.alias, name, flag_values=known)
+    return known
+
+
+def read(declaring: Type[Declared], **given: Any) -> Declared:
+    """A dataclass with the flags' values.
+
+    Args:
+        declaring: the dataclass.
+        given: values of fields that are no flags, or that need more than
+            their flag.
+
+    Raises:
+        UserError: a value is not within its range.
+    """
+    for field in dataclasses.fields(declaring):
+        about = field.metadata.get("about")
+        if field.name in given:
+            continue
+        if about:
+            name = about.flag or field.name
+            value = given[field.name] = FLAGS[name].value
+            within = about.within
+            if within and value is not None and not within.holds(value):
+                raise UserError(f"--{name} is {value!r}, {within.problem}")
+        elif dataclasses.is_dataclass(field.type):
+            given[field.name] = read(field.type)
+    return declaring(**given)
+
+
+def is_given(name: str) -> bool:
+    """Whether the command line has a flag."""
+    return bool(FLAGS[name].present)
+
+
+def recorded(values: Any) -> Dict[str, Any]:
+    """A dataclass's own settings for `run.json`, by their fields' names."""
+    return {
+        field.name: getattr(values, field.name)
+        for field in dataclasses.fields(values)
+        if "about" in field.metadata and field.metadata["about"].recorded
+    }
+
+
+# --help
+
+# Placeholders for values in --help, by the flag's type.
+VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
+END = """\
+--helpfull also shows the flags of absl, as --flagfile=FILE, a file with one
+flag per line."""
+
+
+def by_topic(
+    classes: Sequence[type], known: flags.FlagValues = FLAGS
+) -> Iterator[Tuple[str, List[flags.Flag]]]:
+    """Topics in their order, with the flags of each."""
+    for topic in Topic:
+        names = [
+            name
+            for first, about, _ in declared(classes)
+            if about.topic is topic
+            for name in (first, about.alias)
+            if name
+        ]
+        if names:
+            yield topic.value, [known[name] for name in names]
+
+
+def default_of(flag: flags.Flag) -> str:
+    """A flag's default as text, "" if its meaning names the default."""
+    is_told = "default:" in flag.help.lower()
+    if is_told or flag.default in (None, "", []):
+        return ""
+    return flag.default_as_str.strip("'")
+
+
+def page(
+    program: str,
+    doc: str,
+    classes: Sequence[type],
+    known: flags.FlagValues = FLAGS,
+) -> str:
+    """The text of `--help`: a program's purpose, and its flags by topic."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        usage="%(prog)s [flags]",
+        description=doc.strip(),
+        epilog=END,
+        formatter_class=functools.partial(
+            argparse.RawDescriptionHelpFormatter, width=80, max_help_position=30
+        ),
+        add_help=False,
+    )
+    for topic, shown in by_topic(classes, known):
+        group = parser.add_argument_group(topic)
+        for flag in shown:
+            meaning, default = flag.help, default_of(flag)
+            if default:
+                meaning = f"{meaning.rstrip('.')}; default: {default}."
+            meaning = meaning.replace("%", "%%")
+            if flag.boolean:
+                name = f"--[no]{flag.name}"
+                group.add_argument(name, action="store_true", help=meaning)
+            else:
+                value = VALUES.get(flag.flag_type(), "TEXT")
+                group.add_argument(
+                    f"--{flag.name}", metavar=value, help=meaning
+                )
+    return parser.format_help()
+
+
+# Command lines
+
+# Expected values by a flag's type, for errors.
+EXPECTED = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+}
+HELP = re.compile(r"--?(help|helpshort|\?)(=true)?")
+# More than any flag's name has, in characters.
+LONGEST_NAME = 40
+# Categories of characters: bytes that are no text, and line breaks.
+BROKEN = {"Cc", "Cs", "Zl", "Zp"}
+
+
+def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
+    """Gives flags the values of a command line.
+
+    Args:
+        known: the flags.
+        arguments: the program's name, then its arguments.
+
+    Returns:
+        The program's name.
+
+    Raises:
+        UserError: an argument is not a flag, or its value is of another type.
+    """
+    for argument in arguments:
+        if BROKEN & set(map(unicodedata.category, argument)):
+            raise UserError(f"unreadable argument {argument[:200]!a}")
+    try:
+        arguments = known.read_flags_from_files(arguments, force_gnu=False)
+        for argument in arguments[1:]:
+            if argument == "--":
+                break
+            # absl takes long to find names that resemble a long one.
+            name = argument.partition("=")[0]
+            if name.startswith("-") and len(name) > LONGEST_NAME:
+                raise UserError(
+                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
+                )
+        left = known(arguments)
+    except UnicodeError as error:
+        raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
+    except flags.IllegalFlagValueError as error:
+        named = re.match(r"flag --(\w+)=", str(error))
+        expected = EXPECTED.get(named and known[named[1]].flag_type())
+        if expected is None:
+            raise UserError(str(error)) from error
+        given = str(error).removesuffix(str(error.__context__))
+        raise UserError(f"{given}expected {expected}") from error
+    # ValueError: of "--noflag=value".
+    except (flags.Error, ValueError, OSError) as error:
+        raise UserError(str(error)) from error
+    if left[1:]:
+        for flag, word in zip(arguments, arguments[1:]):
+            for name in (flag.lstrip("-"), flag.lstrip("-").removeprefix("no")):
+                if word == left[1] and name in known and known[name].boolean:
+                    raise UserError(
+                        f"unexpected: {word} after {flag}; write --{name}=true "
+                        f"or --{name}=false"
+                    )
+        raise UserError(
+            f"unexpected: {left[1]}; expected --name=value, with commas "
+            "between several values"
+        )
+    return left
+
+
+def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
+    """Parses a program's flags, or prints its page and ends the program."""
+    if any(map(HELP.fullmatch, arguments[1:])):
+        name = os.path.basename(arguments[0])
+        print(page(name, module.__doc__, module.SETTINGS), end="")
+        sys.exit(0)
+    return parse(FLAGS, arguments)

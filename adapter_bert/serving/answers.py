@@ -1,0 +1,76 @@
+"""The form of answers in Python, JSON Lines and HTTP."""
+
+from typing import Any, Dict, List, Mapping, Optional, TypedDict
+
+
+class Answer(TypedDict, total=False):
+    """An answer, with the members of its kind; docs/prediction.md has a table.
+
+    Attributes:
+        label, probability: the likeliest label.
+        labels: a row's set of labels.
+        scores: probabilities by label, or by a choice's column.
+        choice: number of the likeliest choice, from 0.
+        value: a regression's value, in the unit of the training labels.
+        answer: "" if there is none.
+        start, end: the answer's characters in the context, `end` one past the
+            last.
+        score, null_score: sums of logits, of the best answer and "no answer".
+        tokens, tags: words and their tags.
+        entities: `type`, `text`, `start` and `end` of each.
+    """
+
+    label: str
+    probability: float
+    scores: Dict[str, float]
+    labels: List[str]
+    choice: int
+    value: float
+    answer: str
+    start: Optional[int]
+    end: Optional[int]
+    score: Optional[float]
+    null_score: Optional[float]
+    tokens: List[str]
+    tags: List[str]
+    entities: List[Dict[str, Any]]
+
+
+# Kinds of tasks whose outputs `from_outputs` knows.
+KINDS = ("classification", "multi-label", "regression", "questions")
+
+
+def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
+    """A row's answer from the outputs of an exported model.
+
+    Args:
+        task: the task's description in `tasks.json`.
+        outputs: one of `ExportedModel.answers`.
+    """
+    kind = task["kind"]
+    if kind == "regression":
+        return {"value": outputs["value"]}
+    if kind == "questions":
+        score, null_score = outputs["score"], outputs["null_score"]
+        if outputs["start"] >= 0:
+            place = outputs["start"], outputs["end"]
+            # 0 stands for "does not count".
+            null_score = null_score or None
+        else:
+            place, score = (None, None), score or None
+        return {
+            "answer": outputs["answer"],
+            "start": place[0],
+            "end": place[1],
+            "score": score,
+            "null_score": null_score,
+        }
+    scores = dict(zip(task["labels"], outputs["scores"]))
+    label = outputs["label"]
+    if kind == "multi-label":
+        labels = label.split(task["label_separator"]) if label else []
+        return {"labels": labels, "scores": scores}
+    if kind == "classification":
+        probability = outputs["probability"]
+        return {"label": label, "probability": probability, "scores": scores}
+    raise KeyError(kind)

@@ -1,0 +1,250 @@
+"""The settings of a run that all four programs share, each declared once.
+
+Names and defaults are google-research/bert's where it has the flag.
+"""
+
+import dataclasses
+import re
+from typing import Any, Dict, Mapping, Optional
+
+from adapter_bert.data.input_pipeline import POOL_BATCHES
+from adapter_bert.flags import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_NUMBER,
+    Range,
+    Topic,
+)
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.tasks.task import Task
+from adapter_bert.training.compute_dtype import DTYPES, FLOAT32
+from adapter_bert.training.engines import ENGINES, Hardware
+
+# Value of `--eval_steps`.
+EPOCH = "epoch"
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """How a task is trained.
+
+    How often a run is saved, and in how many parts a batch is computed, may
+    change while the run goes on: these settings are not recorded.
+    """
+
+    batch_size: int = Topic.TRAINING.setting(
+        32,
+        "Examples of a training step.",
+        POSITIVE,
+        flag="train_batch_size",
+        recorded=True,
+    )
+    learning_rate: Optional[float] = Topic.TRAINING.setting(
+        None,
+        "Peak learning rate; default: the method's own.",
+        POSITIVE_NUMBER,
+        recorded=True,
+    )
+    adam_bias_correction: bool = Topic.TRAINING.setting(
+        False,
+        "Correct Adam's averages in the first steps. Most programs do, BERT's "
+        "does not.",
+        recorded=True,
+    )
+    epochs: float = Topic.TRAINING.setting(
+        3.0,
+        "Passes over the training set.",
+        POSITIVE_NUMBER,
+        flag="num_train_epochs",
+        alias="epochs",
+        recorded=True,
+    )
+    warmup_proportion: float = Topic.TRAINING.setting(
+        0.1,
+        "Share of the steps that warm up (0-1).",
+        Range(lambda value: 0 <= value <= 1, "expected a number from 0 to 1"),
+        recorded=True,
+    )
+    gradient_accumulation_steps: int = Topic.TRAINING.setting(
+        1,
+        "Parts of a training batch that are computed one after the other, for "
+        "the same update in less memory.",
+        POSITIVE,
+    )
+    length_pool_batches: int = Topic.TRAINING.setting(
+        POOL_BATCHES,
+        "Training batches within which rows of similar length are grouped. 1 "
+        "groups none: more padding, more shuffling.",
+        POSITIVE,
+        recorded=True,
+    )
+    save_checkpoints_steps: int = Topic.TRAINING.setting(
+        1000, "Steps between two checkpoints.", POSITIVE
+    )
+    seed: int = Topic.TO_DO.setting(
+        1,
+        "Seed of all random choices.",
+        Range(lambda value: 0 <= value < 2**31, "expected 0 to 2147483647"),
+        recorded=True,
+    )
+    eval_steps: str = Topic.TRAINING.setting(
+        "",
+        "Steps between two scorings of the dev set in training, or epoch. "
+        "Default: epoch with --keep_best or --early_stopping, else no scoring.",
+        Range(
+            lambda value: (
+                value in ("", EPOCH) or re.fullmatch("[1-9][0-9]{0,8}", value)
+            ),
+            f"expected a number of steps or {EPOCH}",
+        ),
+        recorded=True,
+    )
+    keep_best: str = Topic.TRAINING.setting(
+        "",
+        "Score that chooses the step to keep, as f1 or loss. Default: the "
+        "task's main score with --early_stopping, else the last step is kept.",
+        recorded=True,
+    )
+    early_stopping: int = Topic.TRAINING.setting(
+        0,
+        "Scored steps in a row without a new best that end training; 0: never.",
+        NOT_NEGATIVE,
+        recorded=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """The tuning method's text, and flags for arguments of the method."""
+
+    tuning_method: str = Topic.METHOD.setting(
+        "houlsby",
+        "Method that decides what is added and trained, with its arguments "
+        f"as in houlsby(size=64); one of {', '.join(registry.METHODS)}.",
+    )
+    size: Optional[int] = Topic.METHOD.setting(
+        None,
+        "Bottleneck size; default: the method's, 64 for houlsby.",
+        flag="adapter_size",
+    )
+    init_scale: Optional[float] = Topic.METHOD.setting(
+        None,
+        "Standard deviation of fresh adapter weights; default: the method's, "
+        "0.01 for houlsby.",
+        flag="adapter_init_scale",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """One run.
+
+    `method` is what the flags and their defaults say. A trained checkpoint or
+    an adapter brings its own method, which `named_method` (None if the user
+    named none) and `named_arguments` must not contradict. Each program
+    declares `data_dir`, `max_seq_length` and `eval_batch_size` for itself.
+    """
+
+    task: Task
+    method: TuningMethod
+    named_method: Optional[str]
+    named_arguments: Dict[str, Any]
+    data_dir: str = ""
+    max_seq_length: int = 128
+    eval_batch_size: int = 8
+    do_train: bool = Topic.TO_DO.setting(False, "Train.")
+    do_eval: bool = Topic.TO_DO.setting(
+        False, "Score the model on labelled data."
+    )
+    do_predict: bool = Topic.TO_DO.setting(
+        False, "Predict, and write the predictions."
+    )
+    describe: bool = Topic.TO_DO.setting(
+        False, "Print what would be added, trained and frozen, then stop."
+    )
+    output_dir: str = Topic.TO_DO.setting(
+        "", "Folder for checkpoints and results."
+    )
+    max_train_examples: Optional[int] = Topic.DATA.setting(
+        None, "Train on the first N examples only; default: all.", POSITIVE
+    )
+    max_eval_examples: Optional[int] = Topic.DATA.setting(
+        None, "Score the first N examples only; default: all.", POSITIVE
+    )
+    init_checkpoint: str = Topic.MODEL.setting(
+        "",
+        "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
+        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
+        "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, or a training "
+        "checkpoint of this program.",
+    )
+    bert_config_file: str = Topic.MODEL.setting(
+        "", "BERT's sizes; default: beside the model."
+    )
+    vocab_file: str = Topic.MODEL.setting(
+        "", "The vocabulary; default: beside the model."
+    )
+    do_lower_case: Optional[bool] = Topic.MODEL.setting(
+        None,
+        "Lower-case the text, as uncased models need. Default: what the model "
+        "or its vocabulary says.",
+    )
+    adapter: str = Topic.METHOD.setting(
+        "", "Folder of a trained adapter to evaluate, predict with or train on."
+    )
+    library: str = Topic.METHOD.setting(
+        "",
+        "Folder of the trained adapters that a composition names, as in "
+        "--tuning_method='fusion(mrpc, rte)'.",
+    )
+    exchange_part: Mapping[str, str] = Topic.METHOD.setting(
+        {},
+        "Trained adapters that take the places of others in a composition: "
+        "english=german puts german in the place of english.",
+    )
+    carry_parts: bool = Topic.METHOD.setting(
+        True,
+        "Store a composition's trained adapters within the new adapter, which "
+        "needs --library otherwise.",
+    )
+    training: Training = dataclasses.field(default_factory=Training)
+    engine: str = Topic.HARDWARE.setting(
+        "auto",
+        f"Engine that trains and predicts: auto or {', '.join(ENGINES)}.",
+    )
+    compute_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type of products and activations; trained weights stay float32. auto "
+        "measures which type is faster when a run begins.",
+        choices=DTYPES,
+        recorded=True,
+    )
+    use_xla: bool = Topic.HARDWARE.setting(
+        False,
+        "Compile the model with XLA; pads every batch to --max_seq_length.",
+    )
+    hardware: Hardware = dataclasses.field(default_factory=Hardware)
+    cache_frozen_layers: bool = Topic.TRAINING.setting(
+        False,
+        "Compute the layers below everything trained once per row, without "
+        "dropout, and keep their outputs in a file.",
+        recorded=True,
+    )
+    frozen_layers_dir: str = Topic.TRAINING.setting(
+        "",
+        "Folder of the files of --cache_frozen_layers; default: frozen_layers "
+        "beside the training file.",
+    )
+    frozen_layers_gb: float = Topic.TRAINING.setting(
+        20.0, "Most that this folder may hold, in 10^9 bytes.", POSITIVE_NUMBER
+    )
+    predict_batch_size: int = Topic.EVALUATION.setting(
+        8, "Examples predicted at once.", POSITIVE
+    )
+    predict_batch_tokens: int = Topic.EVALUATION.setting(
+        4096,
+        "Short examples share larger batches of evaluation and prediction, up "
+        "to this many tokens; 0 keeps the batch sizes as they are.",
+        NOT_NEGATIVE,
+    )

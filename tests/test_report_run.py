@@ -1,0 +1,254 @@
+"""Curves, tables and norms of a run."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from conftest import write_table
+from html_reader import Page
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tensorboard.summary import Writer
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert import files
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.reports import report_run
+from adapter_bert.reports.html_page import page
+from adapter_bert.reports.report_run import (
+    evaluation_sections,
+    measure,
+    norm_section,
+    read_curves,
+    read_table,
+)
+from adapter_bert.tasks.restored import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+
+def write_curve(folder, name, points):
+    writer = Writer(str(folder))
+    for step, value in points:
+        writer.add_scalar(name, value, step)
+    writer.close()
+
+
+def test_all_points_are_read_of_all_files(tmp_path):
+    assert read_curves(tmp_path) == read_curves(tmp_path / "none") == {}
+    steps = [(step, 0.5) for step in range(1, 1501)]
+    write_curve(tmp_path, "loss", steps)
+    write_curve(tmp_path, "f1", [(3, 0.25)])
+    assert read_curves(tmp_path) == {"loss": steps, "f1": [(3, 0.25)]}
+
+
+def test_of_a_step_that_was_done_again_the_last_value_counts(tmp_path):
+    for points in ([(10, 1.0), (20, 2.0)], [(20, 3.0), (30, 4.0)]):
+        write_curve(tmp_path, "loss", points)
+    assert read_curves(tmp_path)["loss"] == [(10, 1.0), (20, 3.0), (30, 4.0)]
+
+
+def test_a_cut_file_keeps_its_beginning(tmp_path):
+    points = [(step, float(step)) for step in range(20)]
+    write_curve(tmp_path, "loss", points)
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for kept in (0.0, 0.5, 0.9):
+        path.write_bytes(content[: int(kept * len(content))])
+        found = read_curves(tmp_path).get("loss", [])
+        assert found == points[: len(found)] and (found or not kept)
+        assert len(found) < 20
+    path.write_bytes(b"no events" * 30)
+    assert read_curves(tmp_path) == {}
+
+
+def shown(*sections):
+    made = Page(page("Run", sections).decode())
+    made.check()
+    return made
+
+
+def shown_tables(folder):
+    return shown(*evaluation_sections(folder, 2))
+
+
+def test_what_a_run_lacks_is_said(tmp_path):
+    made = shown_tables(tmp_path)
+    assert made.texts("h2") == ["Labels", "Confusions", "Hardest examples"]
+    assert len(made.texts("p")) == 3
+    assert all(text.startswith("The run has no") for text in made.texts("p"))
+
+
+def test_a_confusion_matrix_has_labels_on_both_sides(tmp_path):
+    rows = [("<bad>", "3", "1"), ("good", "0", "0")]
+    header = ("label", "<bad>", "good")
+    write_table(tmp_path / "eval_confusion.tsv", rows, header)
+    made = shown_tables(tmp_path)
+    heads = [(a["scope"], text) for a, text in made.all("th")]
+    assert heads[1:] == [
+        ("col", "<bad>"),
+        ("col", "good"),
+        ("row", "<bad>"),
+        ("row", "good"),
+    ]
+    assert made.texts("td") == ["3", "1", "0", "0"]
+    # What is right is not known by its shade alone.
+    assert made.texts("strong") == ["3", "0"]
+    styles = [attributes["style"] for attributes, _ in made.all("td")]
+    assert "0.30" in styles[0] and "0.10" in styles[1] and "0.00" in styles[2]
+
+
+def test_of_many_labels_the_greatest_confusions_are_shown(tmp_path):
+    count = report_run.MOST_LABELS + 1
+    labels = [f"l{i}" for i in range(count)]
+    rows = [
+        (label, *(str(i * (column == 0)) for column in range(count)))
+        for i, label in enumerate(labels)
+    ]
+    write_table(tmp_path / "eval_confusion.tsv", rows, ("label", *labels))
+    made = shown_tables(tmp_path)
+    assert made.texts("td")[:4] == ["l0", "25", "l0", "24"]
+    # Right answers are no confusions, nor what never happened.
+    assert len(made.texts("td")) == 2 * (count - 1)
+    assert f"of {count} labels" in made.texts("caption")[0]
+
+
+def test_the_hardest_rows_say_which_they_are_first(tmp_path):
+    names = "line label predicted probability_of_label loss text".split()
+    text = "<script>" + "x" * 500
+    rows = [(str(i), "a", "b", "0.1", "2.3", text) for i in range(40)]
+    write_table(tmp_path / "eval_hardest.tsv", rows, names)
+    made = shown_tables(tmp_path)
+    order = ["line", "label", "predicted", "text"]
+    assert made.texts("th")[:6] == [*order, "probability of label", "loss"]
+    texts = made.texts("td")[2::5]
+    assert len(texts) == report_run.MOST_ROWS
+    assert {text[:10] for text in texts} == {"<script>xx"}
+    assert all(len(text) < 310 and text.endswith("…") for text in texts)
+    assert "The 25 dev rows" in made.text and "of 40 in" in made.text
+
+
+def test_both_dev_sets_are_told_apart(tmp_path):
+    for name in ("eval_labels", "eval_labels_mismatched", "eval_types"):
+        write_table(tmp_path / f"{name}.tsv", [("a", "1")], ("label", "f1"))
+    assert shown_tables(tmp_path).texts("caption") == [
+        "Scores of each label",
+        "Scores of each label, mismatched",
+        "Scores of each type of entities",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("eval_labels", b"a\tb\n1\n", "eval_labels.tsv:2: 1 cells, expected 2"),
+        ("eval_labels", b"a\tb\n\xff\t1\n", "not UTF-8"),
+        ("eval_confusion", b"label\ta\nb\t1\n", "no confusion matrix"),
+        ("eval_confusion", b"label\ta\na\tx\n", "no confusion matrix: invalid"),
+    ],
+)
+def test_a_damaged_table_is_one_line(tmp_path, name, content, words):
+    (tmp_path / f"{name}.tsv").write_bytes(content)
+    with pytest.raises(UserError, match=words) as caught:
+        evaluation_sections(tmp_path, 2)
+    assert "\n" not in str(caught.value)
+
+
+CELLS = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\t\n"),
+    max_size=5,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=st.lists(st.tuples(st.just("x"), CELLS), min_size=1, max_size=4))
+def test_a_table_is_read_as_it_was_written(tmp_path, table):
+    path = tmp_path / "table.tsv"
+    path.write_bytes("".join("\t".join(r) + "\n" for r in table).encode())
+    assert read_table(path) == list(map(list, table))
+
+
+@pytest.fixture
+def artifact(tmp_path, tiny_config):
+    """Writes an artifact of some values."""
+
+    def make(values):
+        config = {
+            "method": "houlsby(size=4)",
+            "base": {"fingerprint": "f"},
+            "task": CLASSIFICATION,
+            "tokenizer": {},
+            "bert_config": dataclasses.asdict(tiny_config),
+        }
+        adapter_artifact.write(str(tmp_path / "adapter"), config, values)
+        return tmp_path
+
+    (tmp_path / "adapter").mkdir()
+    return make
+
+
+def shown_norms(folder):
+    return shown(norm_section(folder, 2, "norms"))
+
+
+def test_values_of_a_place_are_one_norm(artifact):
+    place = "bert/encoder/layer_{}/output/adapters/{}"
+    folder = artifact(
+        {
+            place.format(0, "weights1"): np.array([[3.0, 0.0]], np.float32),
+            place.format(0, "biases1"): np.array([4.0], np.float32),
+            place.format(1, "weights1"): np.array([[0.5]], np.float32),
+            # BERT's own.
+            "bert/encoder/layer_0/output/LayerNorm/gamma": np.ones(16),
+            "output_bias": np.array([1.0, 1.0], np.float32),
+        }
+    )
+    norms = measure(adapter_artifact.read(str(folder / "adapter")), "x")
+    assert norms == {
+        "bert/encoder/output/adapters": {0: (25.0, 3), 1: (0.25, 1)},
+        "output_bias": {None: (2.0, 2)},
+    }
+    made = shown_norms(folder)
+    assert made.texts("td") == ["5", "0.5", f"{math.sqrt(2):.4g}", "2"]
+    assert len(made.all("figure")) == 1
+
+
+def test_what_lacks_a_layer_has_a_dash(artifact):
+    values = {
+        "bert/encoder/layer_0/a/x": np.ones(1, np.float32),
+        "bert/encoder/layer_1/b/x": np.ones(4, np.float32),
+    }
+    assert shown_norms(artifact(values)).texts("td") == ["1", "–", "–", "2"]
+
+
+@pytest.mark.parametrize(
+    "method", ["houlsby(size=4)", "lora(rank=2)", "prefix", "pals", "bitfit"]
+)
+def test_methods_are_shown_without_values_of_berts_own(
+    tmp_path, tiny_bert, method
+):
+    assert "The run has no adapter here." in shown_norms(tmp_path).text
+    task = restore_task(CLASSIFICATION, {}, "")
+    make_artifact(tmp_path / "adapter", tiny_bert, method, task)
+    made = shown_norms(tmp_path)
+    assert "LayerNorm" not in "".join(made.texts("th"))
+    adds_nothing = "adds nothing to the layers" in made.text
+    assert adds_nothing == (method == "bitfit")
+    assert len(made.all("figure")) == (method != "bitfit")
+
+
+def test_a_damaged_adapter_is_one_line(artifact):
+    folder = artifact({"output_bias": np.zeros(2, np.float32)})
+    path = folder / "adapter" / adapter_artifact.CONFIG_FILE
+    config = json.loads(path.read_text())
+    config["bert_config"]["ears"] = 2
+    del config[files.SEAL]
+    path.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="bert_config is none"):
+        norm_section(folder, 2, "norms")
+    (folder / "adapter" / adapter_artifact.WEIGHTS_FILE).write_bytes(b"x")
+    with pytest.raises(UserError, match="copy the adapter again"):
+        norm_section(folder, 2, "norms")
