@@ -211,7 +211,8 @@ class BertModel:
 
             bert = make_bert(sizes, create, added, make_hooks, pooler=True)
             if is_training and "prepare" in bert.hooks.places:
-                context.handed_on.update(bert.hooks.prepare(context))
+                prepared = bert.hooks.prepare(context)
+                context = dataclasses.replace(context, handed_on=prepared)
             output = bert(
                 tf.cast(input_ids, tf.int32),
                 tf.cast(token_type_ids, tf.int32),
