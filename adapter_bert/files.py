@@ -22,13 +22,11 @@ import uuid
 from typing import (
     Any,
     BinaryIO,
-    Callable,
     Dict,
     Iterable,
     Iterator,
     List,
     Mapping,
-    TypeVar,
 )
 
 import tensorflow as tf
@@ -54,9 +52,6 @@ NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
 # Key of a JSON object's seal: the SHA-256 of everything else in it.
 SEAL = "content_sha256"
-
-Found = TypeVar("Found")
-Read = TypeVar("Read")
 
 
 def sync(path: str) -> None:
@@ -548,27 +543,3 @@ def check_disk_space(
             f"writes up to {needed / 1e6:,.0f} MB; make room or choose another "
             f"{flag}"
         )
-
-
-def read_newest(
-    find: Callable[[], Found], read: Callable[[Found], Read]
-) -> Read:
-    """Reads the newest version, and tries again if a newer one replaced it.
-
-    Args:
-        find: the newest version, as a value that can be compared.
-        read: reads a version.
-
-    Raises:
-        UserError: as `find`, or as `read` of a version that is still the
-            newest.
-    """
-    found = find()
-    while True:
-        try:
-            return read(found)
-        except UserError:
-            newer = find()
-            if newer == found:
-                raise
-            found = newer

@@ -269,7 +269,7 @@ EXPECTED = {
     "int": "a whole number",
     "float": "a number",
 }
-HELP = re.compile(r"--?(help|helpshort|\?)(=true)?")
+HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 # More than any flag's name has, in characters.
 LONGEST_NAME = 40
 # Categories of characters: bytes that are no text, and line breaks.

@@ -18,7 +18,7 @@ from typing import Dict, List
 
 from adapter_bert import command_line, files
 from adapter_bert.progress import Progress
-from lab.trials import material, runs
+from lab.trials import runs, tiny_files
 from lab.trials.runs import OUT, SOURCE, TRAINED, Run
 
 METHODS = (
@@ -40,7 +40,7 @@ METHODS = (
     "head",
     "mad_x(size=4, inverse_size=3)",
 )
-BERT = "--init_checkpoint={data}/" + material.BERT
+BERT = "--init_checkpoint={data}/" + tiny_files.BERT
 INPUT = "text.txt"
 
 
@@ -51,7 +51,7 @@ def more_runs() -> List[Run]:
             method,
             "run_classifier",
             "strategy",
-            **runs.table(material.TABLE),
+            **runs.table(tiny_files.TABLE),
             tuning_method=method,
             do_predict=True,
             compute_dtype="bfloat16" if number % 2 else "float32",
@@ -129,7 +129,7 @@ def main() -> None:
         work = pathlib.Path(folder)
         data = work / "data"
         data.mkdir()
-        material.make(data)
+        tiny_files.make(data)
         runs.make_adapters(data)
         (data / INPUT).write_text("the cat sat\nthe dog ran fast\n")
         progress = Progress("compare", len(chosen), "runs")

@@ -1,14 +1,14 @@
 """A small exported model: its adapters, its parts, what it may be asked."""
 
 import numpy as np
-from test_asking import LIBRARY
+from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import Row
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import load_task
 from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
 
 NAMES = ("small", "pair", "score", "squad")
 

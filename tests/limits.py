@@ -4,7 +4,7 @@ import contextlib
 import resource
 import signal
 
-from lab.trials.reading import limit_memory
+from lab.trials.fuzz_inputs import limit_memory
 
 
 @contextlib.contextmanager

@@ -14,16 +14,16 @@ from test_text_model import ask, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import convert, merge
-from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.loaded_task import load_task
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import Pieces
-from adapter_bert.tasks.restored import restore_task
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the cat new < > ##s \u4eac [unused1] ."
@@ -273,6 +273,8 @@ def berts(tiny_bert, tmp_path):
     return tiny_bert, other
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_every_program_answers_as_with_a_word_of_the_vocabulary(
     berts, tmp_path
 ):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from limits import limited
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
 
-from adapter_bert.checkpoints import handles, sources
+from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
@@ -28,7 +28,7 @@ ENDS = (".zip", ".tar.gz")
 
 def refuses(path, message):
     with pytest.raises(UserError, match=message):
-        handles.unpack(str(path))
+        published_models.unpack(str(path))
 
 
 def pack(path, folder, inner=""):
@@ -83,7 +83,7 @@ def test_what_macos_adds_to_an_archive_is_no_matter(google, tmp_path):
     path = pack(tmp_path / "bert.zip", google, pathlib.PurePath("bert"))
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("__MACOSX/bert/._vocab.txt", b"")
-    assert handles.unpack(str(path)).endswith("/bert")
+    assert published_models.unpack(str(path)).endswith("/bert")
 
 
 @pytest.mark.parametrize("inner", ["", "3"])
@@ -116,21 +116,21 @@ def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
     google, tmp_path, monkeypatch, end
 ):
     place = tmp_path / "cache"
-    monkeypatch.setenv(handles.CACHE, str(place))
+    monkeypatch.setenv(published_models.CACHE, str(place))
     path = pack(tmp_path / f"bert{end}", google)
     (google / "vocab.txt").write_text("another\n")
     other = pack(tmp_path / f"other{end}", google)
-    write = handles._write_members
+    write = published_models._write_members
 
     def replaced(*arguments):
         if other.exists():
             other.rename(path)
         write(*arguments)
 
-    monkeypatch.setattr(handles, "_write_members", replaced)
+    monkeypatch.setattr(published_models, "_write_members", replaced)
     refuses(path, "was replaced while it was unpacked")
     assert list(place.iterdir()) == []
-    folder = pathlib.Path(handles.unpack(str(path)))
+    folder = pathlib.Path(published_models.unpack(str(path)))
     assert (folder / "vocab.txt").read_text() == "another\n"
 
 
@@ -142,12 +142,12 @@ def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
     for _ in range(2):
         child = os.fork()
         if not child:
-            handles._write_members = lambda *_: os.kill(os.getpid(), 9)
-            handles.unpack(path)
+            published_models._write_members = lambda *_: os.kill(os.getpid(), 9)
+            published_models.unpack(path)
         assert os.waitpid(child, 0)[1] == 9
         # The second process has deleted what the first one left.
         [left] = {p.name for p in tmp_path.glob(".bert-*.tmp-*")} - others
-    handles.unpack(path)
+    published_models.unpack(path)
     assert {p.name for p in tmp_path.glob(".*")} == others
 
 
@@ -155,16 +155,16 @@ def test_what_another_process_unpacks_is_not_deleted(
     google, tmp_path, monkeypatch
 ):
     path = str(pack(tmp_path / "bert.zip", google))
-    write, seen = handles._write_members, []
+    write, seen = published_models._write_members, []
 
     def unpacked_by_two(path, folder):
-        monkeypatch.setattr(handles, "_write_members", write)
-        seen.append(handles.unpack(path))
+        monkeypatch.setattr(published_models, "_write_members", write)
+        seen.append(published_models.unpack(path))
         assert os.path.isdir(folder)
         write(path, folder)
 
-    monkeypatch.setattr(handles, "_write_members", unpacked_by_two)
-    assert handles.unpack(path) == seen[0]
+    monkeypatch.setattr(published_models, "_write_members", unpacked_by_two)
+    assert published_models.unpack(path) == seen[0]
     assert (pathlib.Path(seen[0]) / "vocab.txt").exists()
 
 
@@ -210,7 +210,9 @@ def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
 def test_no_name_leads_out_of_the_folder(name):
     root = "/unpacked/here"
     try:
-        target = os.path.normpath(os.path.join(root, handles._safe(name, "x")))
+        target = os.path.normpath(
+            os.path.join(root, published_models._safe(name, "x"))
+        )
     except UserError:
         return
     assert target.startswith(f"{root}/")
@@ -234,7 +236,7 @@ def test_a_file_without_a_name_is_refused(tmp_path):
 
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
-    monkeypatch.setattr(handles, "MAX_BYTES", 10**6)
+    monkeypatch.setattr(published_models, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
     refuses(path, "holds more than 1,000,000, which")
     assert os.listdir(tmp_path) == [f"bert{end}"]
@@ -286,7 +288,7 @@ def test_gigabytes_of_zeros_are_never_written(
     assert path.stat().st_size < 2e7
     with pytest.raises(UserError, match=message):
         with limited(fsize=2**20):
-            handles.unpack(str(path))
+            published_models.unpack(str(path))
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -308,7 +310,7 @@ def test_a_sparse_file_is_no_plain_one(tmp_path):
 
 @pytest.mark.parametrize("end", ENDS)
 def test_too_many_files_are_refused(google, tmp_path, monkeypatch, end):
-    monkeypatch.setattr(handles, "MAX_FILES", 3)
+    monkeypatch.setattr(published_models, "MAX_FILES", 3)
     path = pack(tmp_path / f"bert{end}", google)
     refuses(path, "holds more than 3 files, which is no")
 
@@ -343,14 +345,14 @@ def test_what_stands_beside_the_files_is_limited(
     """Compressed, gigabytes of it are kilobytes."""
     path, read = tmp_path / "bert.tar.gz", []
     path.write_bytes(content)
-    whole = handles._Limited.read
+    whole = published_models._Limited.read
 
     def count(self, size):
         part = whole(self, size)
         read.append(len(part))
         return part
 
-    monkeypatch.setattr(handles._Limited, "read", count)
+    monkeypatch.setattr(published_models._Limited, "read", count)
     refuses(path, "more than 1048576 bytes beside its")
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]
@@ -359,7 +361,9 @@ def test_what_stands_beside_the_files_is_limited(
 def test_long_names_are_no_damage(tmp_path):
     name = "/".join(["a" * 90] * 3)
     path = write_one(tmp_path / "bert.tar.gz", name)
-    assert (pathlib.Path(handles.unpack(path)) / name[91:]).read_text() == "x"
+    assert (
+        pathlib.Path(published_models.unpack(path)) / name[91:]
+    ).read_text() == "x"
 
 
 @pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
@@ -375,7 +379,7 @@ def test_other_ways_to_compress_are_refused(tmp_path, way):
     path.write_bytes(content)
     with pytest.raises(UserError, match="compressed otherwise than by defl"):
         with limited(more=2**28):
-            handles.unpack(str(path))
+            published_models.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -385,7 +389,7 @@ def test_names_that_no_file_can_have_are_one_line(tmp_path, end, name):
     path = write_one(tmp_path / "in" / f"bert{end}", name)
     with contextlib.suppress(UserError):
         # Of a zip archive the rest after NUL is left out.
-        handles.unpack(path)
+        published_models.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
     assert not [p for p in os.listdir(tmp_path / "in") if p.startswith(".")]
 
@@ -418,7 +422,7 @@ def test_random_bytes_are_one_line(tmp_path_factory, content, end):
         content = gzip.compress(content)
     path.write_bytes(content)
     try:
-        handles.unpack(str(path))
+        published_models.unpack(str(path))
     except UserError as error:
         assert "\n" not in str(error)
 
@@ -444,7 +448,7 @@ def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     path = tmp_path / "bert.zip"
     path.write_bytes(b"anything")
     path.chmod(0o200)
-    found = plain_user(handles.unpack, str(path))
+    found = plain_user(published_models.unpack, str(path))
     assert found.startswith(f"the archive {path} cannot be unpacked: ")
     assert "Permission denied" in found
 
@@ -458,7 +462,7 @@ def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     ],
     ids=["digits", "keys in keys", "megabytes"],
 )
-@pytest.mark.parametrize("kind", handles.EXTENDED)
+@pytest.mark.parametrize("kind", published_models.EXTENDED)
 def test_extended_headers_take_no_time(tmp_path, kind, content):
     """Before 3.11.10, Python takes the square of their size for each."""
     path = tmp_path / "bert.tar.gz"
@@ -469,8 +473,11 @@ def test_extended_headers_take_no_time(tmp_path, kind, content):
 def test_many_extended_headers_are_no_damage(tmp_path):
     path = tmp_path / "bert.tar.gz"
     with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for number in range(handles.MAX_FILES):
+        for number in range(published_models.MAX_FILES):
             info = tarfile.TarInfo(f"{number:0150d}")
             info.mtime = 0.5
             archive.addfile(info)
-    assert len(os.listdir(handles.unpack(str(path)))) == handles.MAX_FILES
+    assert (
+        len(os.listdir(published_models.unpack(str(path))))
+        == published_models.MAX_FILES
+    )

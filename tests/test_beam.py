@@ -25,7 +25,7 @@ from beam_program import (
 from conftest import ROOT, own_lines
 from exported_models import as_rows, export_broken, mixed_questions
 from sweep_stand_in import wait_for
-from test_asking import assert_equal
+from test_joint_answers import assert_equal
 
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import ExportedModel

@@ -18,7 +18,7 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
     google,
-    parts,
+    part_values,
     sources,
 )
 from adapter_bert.commands import grid_status
@@ -26,8 +26,8 @@ from adapter_bert.commands import library as library_command
 from adapter_bert.errors import UserError
 from adapter_bert.reports import baselines, collect_runs, report_sweep
 from adapter_bert.serving import library
-from adapter_bert.training import frozen_layers
-from adapter_bert.training import parts as run_parts
+from adapter_bert.training import composition_parts as run_parts
+from adapter_bert.training import frozen_outputs
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
@@ -190,21 +190,23 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     }
     classify(**flags)
     (whole,) = kept.glob("*.npy")
-    size = whole.stat().st_size / frozen_layers.GB
+    size = whole.stat().st_size / frozen_outputs.GB
 
     def run_again(is_killed, files_allowed):
         """Runs while another run, which may be killed, computes the file."""
         flags["output_dir"] = tmp_path / f"{is_killed}{files_allowed}"
         half = whole.rename(f"{whole}.1.new")
         until_end = contextlib.ExitStack()
-        until_end.enter_context(folder_lock.hold(str(kept), frozen_layers.LOCK))
+        until_end.enter_context(
+            folder_lock.hold(str(kept), frozen_outputs.LOCK)
+        )
 
         def end():
             if not is_killed:
                 half.rename(whole)
             until_end.close()
 
-        after(frozen_layers.FrozenLayers, "__init__", end)
+        after(frozen_outputs.FrozenLayers, "__init__", end)
         classify(**flags, frozen_layers_gb=files_allowed * size)
 
     for is_killed in (False, True):
@@ -285,13 +287,13 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
     whole = adapter_artifact.Artifact({"parts": {"a": sha256}}, base)
     own = encoder.list_variables(tiny_config)
     asked = whole, [full_shelf.path], base, own
-    assert len(parts.complete(*asked).weights.shapes) > len(base.shapes)
+    assert len(part_values.complete(*asked).weights.shapes) > len(base.shapes)
     other = make("other", seed=7)
-    after(parts, "by_hash", lambda: replace(full_shelf, "first", other))
+    after(part_values, "by_hash", lambda: replace(full_shelf, "first", other))
     with pytest.raises(UserError, match="first was replaced while"):
-        parts.complete(*asked)
+        part_values.complete(*asked)
     with pytest.raises(UserError, match="needs the adapter a"):
-        parts.complete(*asked)
+        part_values.complete(*asked)
 
 
 def test_a_run_tells_of_the_parts_that_it_was_trained_upon(

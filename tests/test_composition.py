@@ -176,6 +176,18 @@ def test_the_mean_of_a_stack_with_itself_is_the_stack(tiny_config):
     np.testing.assert_allclose(both.logits(), alone.logits(), atol=1e-5)
 
 
+def test_each_of_two_loras_acts_on_its_own_kernels(tiny_config):
+    """With a scale of its own: the second one's is twice the first one's."""
+    one = TinyModel(tiny_config, parse("lora(rank=2, targets='query,value')"))
+    one.shake()
+    text = "stack(lora(2, targets='query'), lora(2, 16, targets='value'))"
+    two = TinyModel(tiny_config, parse(text))
+    for name, variable in two.variables.items():
+        half = 0.5 if name.endswith("value/lora_b") else 1.0
+        variable.assign(half * one.variables[name])
+    np.testing.assert_allclose(two.logits(), one.logits(), atol=1e-5)
+
+
 def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
     """In training it computes what it does in prediction."""
     name = "bert/encoder/layer_0/attention/self/query"

@@ -20,13 +20,13 @@ from test_composition_runs import (  # noqa: F401 (two are fixtures)
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, parts, run_record
+from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
 from adapter_bert.commands import export
 from adapter_bert.commands import predict as predict_program
 from adapter_bert.errors import UserError
 from adapter_bert.methods.sparse import DiffPruning
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
@@ -279,7 +279,7 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
         del values[name]
     path.write_text(json.dumps(values))
     known = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
-    assert parts.by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}
+    assert part_values.by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}
 
 
 @pytest.fixture

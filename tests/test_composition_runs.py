@@ -23,7 +23,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.library import AdapterLibrary, check
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -17,18 +17,18 @@ import yaml
 from conftest import ROOT, TINY_WORDS
 from hub_modules import write_tf2
 from test_architecture import attributes, sources
-from test_promises import JSON_READERS
+from test_security_promises import JSON_READERS
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, exchange
+from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
 from adapter_bert.checkpoints import sources as models
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving import library
-from adapter_bert.training.frozen_layers import FrozenLayers
-from lab.trials import readers, reading
+from adapter_bert.training.frozen_outputs import FrozenLayers
+from lab.trials import fuzz_inputs, fuzz_targets
 
 pytestmark = pytest.mark.newer_stack
 
@@ -66,7 +66,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
     for read in (
         lambda: models.open_init_checkpoint(str(folder)),
         lambda: models.open_init_checkpoint(str(path)),
-        lambda: exchange.read(str(folder), config),
+        lambda: foreign_adapters.read(str(folder), config),
         lambda: adapter_artifact.read(str(folder)),
         lambda: library.check(str(folder)),
         lambda: open_safetensors(str(path), True),
@@ -210,7 +210,7 @@ def with_words_replaced(content, text):
         yield content[: word.start()] + text.encode() + content[word.end() :]
 
 
-DATA_READERS = {**readers.text_readers(), **readers.model_readers()}
+DATA_READERS = {**fuzz_targets.text_readers(), **fuzz_targets.model_readers()}
 # They take any bytes for a text, any file in an archive, or need no list.
 TAKE_ALL = (
     "text",
@@ -247,11 +247,11 @@ def test_data_run_nothing(tmp_path, name):
         elif is_text(right):
             inputs += with_words_replaced(right, text)
     for content in inputs:
-        found = reading.try_input(reader, folder, content)
+        found = fuzz_inputs.try_input(reader, folder, content)
         assert found in ("taken", "refused"), content
         assert not was_run.exists(), content
     for content, _ in pickles(str(was_run)):
-        found = reading.try_input(reader, folder, content)
+        found = fuzz_inputs.try_input(reader, folder, content)
         assert found == "refused" or name in TAKE_ALL, (found, content)
         assert not was_run.exists(), content
 
@@ -264,7 +264,7 @@ def test_texts_stay_as_they_are(tmp_path, monkeypatch):
         f"{t}\t{n}\n" for n, t in enumerate(texts)
     )
     (tmp_path / "train.tsv").write_text(table)
-    task = readers.readers()["tsv"]
+    task = fuzz_targets.readers()["tsv"]
     task.read(tmp_path)
     rows = list(
         predict.row_stream.file_rows("train.tsv", [["text"]], lambda _: None)

@@ -23,7 +23,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.sparse import Gates
 from adapter_bert.training.engines import Hardware
-from adapter_bert.training.frozen_layers import KnownOutputs
+from adapter_bert.training.frozen_outputs import KnownOutputs
 
 if not hasattr(tf, "estimator"):
     pytest.skip(

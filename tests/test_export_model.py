@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 from conftest import entry_point, own_lines, run_process
-from test_asking import LIBRARY
+from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import export as export_command

@@ -6,9 +6,10 @@ import shutil
 import pytest
 import tensorflow as tf
 from exported_models import NAMES, as_rows, export_broken, mixed_questions
-from test_asking import assert_equal
-from test_rest import Server
+from test_http_api import Server
+from test_joint_answers import assert_equal
 
+from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.serving import exported
 from adapter_bert.serving.answers import from_outputs
@@ -160,6 +161,20 @@ def test_every_damaged_file_is_named_in_one_line(tiny_exported, tmp_path):
     shutil.rmtree(folder / "1")
     with pytest.raises(UserError, match="holds no version of an exported"):
         ExportedModel(str(folder))
+
+
+@pytest.mark.parametrize("key", ["name", "kind", "columns", "texts"])
+def test_a_task_that_was_changed_by_hand_is_refused(
+    tiny_exported, tmp_path, key
+):
+    """Without a seal nothing else shows the change."""
+    shutil.copytree(tiny_exported, tmp_path, dirs_exist_ok=True)
+    (path,) = tmp_path.glob("*/assets.extra/tasks.json")
+    told = json.loads(path.read_text())
+    del told[files.SEAL], told["tasks"][-1][key]
+    path.write_text(json.dumps(told) + "\n")
+    with pytest.raises(UserError, match=f"a task has no {key}"):
+        ExportedModel(str(tmp_path))
 
 
 def test_a_task_that_answers_no_number_is_named(

@@ -9,10 +9,10 @@ import pytest
 from conftest import run_process
 from task_files import refusal
 
-from lab.trials import fuzz, readers, reading
-from lab.trials.reading import REFUSED, TAKEN, Reader
+from lab.trials import fuzz, fuzz_inputs, fuzz_targets
+from lab.trials.fuzz_inputs import REFUSED, TAKEN, Reader
 
-READERS = readers.readers()
+READERS = fuzz_targets.readers()
 needs_atheris = pytest.mark.skipif(
     not os.path.isdir(fuzz.PACKAGES), reason="`make fuzz` installs Atheris"
 )
@@ -22,13 +22,13 @@ needs_atheris = pytest.mark.skipif(
 def no_flags_are_left():
     """Other tests define theirs."""
     yield
-    readers.forget()
+    fuzz_targets.forget()
 
 
 def try_one(tmp_path, read, content=b"a", **more):
     (tmp_path / "a").write_bytes(b"")
     reader = Reader({"a": b""}, "a", read, **more)
-    return reading.try_input(reader, tmp_path, content)
+    return fuzz_inputs.try_input(reader, tmp_path, content)
 
 
 @pytest.mark.newer_stack
@@ -37,8 +37,8 @@ def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
     reader = READERS[name]
     reader.write(tmp_path)
     for number in range(60):
-        content = reading.input_of(1, name, reader, number)
-        found = reading.try_input(reader, tmp_path, content)
+        content = fuzz_inputs.input_of(1, name, reader, number)
+        found = fuzz_inputs.try_input(reader, tmp_path, content)
         assert found in ((TAKEN, REFUSED) if number else (TAKEN,)), content
 
 
@@ -49,7 +49,7 @@ def test_what_was_kept_is_taken_or_refused(name, tmp_path):
     assert kept
     reader.write(tmp_path)
     for content in kept:
-        found = reading.try_input(reader, tmp_path, content)
+        found = fuzz_inputs.try_input(reader, tmp_path, content)
         assert found in (TAKEN, REFUSED), content
 
 
@@ -64,18 +64,18 @@ def test_there_are_kept_inputs_of_readers_only():
 def test_inputs_are_the_same_each_time_and_differ():
     reader = READERS["squad"]
     inputs, again = (
-        [reading.input_of(3, "squad", reader, n) for n in range(50)]
+        [fuzz_inputs.input_of(3, "squad", reader, n) for n in range(50)]
         for _ in range(2)
     )
     assert inputs == again and len(set(inputs)) > 40
     assert inputs[0] == reader.files["a.json"]
-    assert inputs[1] != reading.input_of(4, "squad", reader, 1)
+    assert inputs[1] != fuzz_inputs.input_of(4, "squad", reader, 1)
 
 
 @pytest.mark.newer_stack
 def test_values_within_json_are_changed():
     content = json.dumps({"a": [{"b": 1}], "c": "d"}).encode()
-    found = [reading.change(content, random.Random(n)) for n in range(200)]
+    found = [fuzz_inputs.change(content, random.Random(n)) for n in range(200)]
     parsed = []
     for one in found:
         try:
@@ -113,7 +113,7 @@ def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
         raise Panic("no")
 
     assert try_one(tmp_path, panic) == "Panic: no"
-    monkeypatch.setattr(reading, "LONGEST", -1.0)
+    monkeypatch.setattr(fuzz_inputs, "LONGEST", -1.0)
     assert "s for: taken" in try_one(tmp_path, lambda folder: None)
 
 
@@ -128,7 +128,7 @@ def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
             b"a" * 2**20,
         )
 
-    assert reading.most_memory(2**20) == 228 * 2**20
+    assert fuzz_inputs.most_memory(2**20) == 228 * 2**20
     assert take(200) == "taken"
     assert take(300).endswith("MB for 1048576 bytes: taken")
     assert take(200) == "taken"
@@ -183,7 +183,7 @@ def lead(tmp_path):
     """
 
     def lead(read, right, inputs):
-        head = "import os, signal\nfrom lab.trials.reading import Reader\n"
+        head = "import os, signal\nfrom lab.trials.fuzz_inputs import Reader\n"
         last = f"reader = Reader({{'a': {right!r}}}, 'a', read)\n"
         last += "readers = lambda: {'odd': reader}\n"
         path = tmp_path / "odd_readers.py"
@@ -224,7 +224,9 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
     [(found, content)] = lead(read, b"a" * 16, 10_000)
     assert found == "KeyError: 'found'"
     assert all(127 < byte < 144 for byte in content[1:9])
-    drawn = (reading.change(b"a" * 16, random.Random(n)) for n in range(10_000))
+    drawn = (
+        fuzz_inputs.change(b"a" * 16, random.Random(n)) for n in range(10_000)
+    )
     assert not any(
         len(c) >= 16 and all(127 < byte < 144 for byte in c[1:9]) for c in drawn
     )

@@ -14,9 +14,9 @@ from conftest import TINY_WORDS
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.text_windows import Rows
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import SPACES
 
 pytestmark = pytest.mark.newer_stack

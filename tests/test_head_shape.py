@@ -10,7 +10,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_task import POOLED, HeadShape, HiddenLayers
 

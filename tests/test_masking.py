@@ -11,8 +11,8 @@ from conftest import TINY_WORDS
 from task_files import PROPERTY, refusal
 
 from adapter_bert.data import input_pipeline
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.input_pipeline import Features, TrainPlan
-from adapter_bert.data.subword import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import masked_lm
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces

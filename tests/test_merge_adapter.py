@@ -18,7 +18,7 @@ from adapter_bert.commands import merge as merge_command
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import TASKS
-from adapter_bert.tasks.restored import kind_of, restore_task
+from adapter_bert.tasks.from_description import kind_of, restore_task
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 

@@ -19,8 +19,8 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.restored import restore_task
-from adapter_bert.training.frozen_layers import lowest_layer
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.training.frozen_outputs import lowest_layer
 
 pytestmark = pytest.mark.newer_stack
 

@@ -101,6 +101,7 @@ def run_workers(commands, folder, **options):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_two_workers_give_the_result_of_one(
     tiny_bert, tiny_squad, steady_config, tmp_path
 ):

@@ -21,13 +21,13 @@ from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import load_task
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.from_description import kind_of, restore_task
 from adapter_bert.tasks.multiple_choice import ChoiceHead
-from adapter_bert.tasks.restored import kind_of, restore_task
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 LACKING = object()

@@ -13,9 +13,9 @@ import time
 
 import pytest
 from sweep_stand_in import wait_for
-from test_rest import LIMITS, Echo, Server
+from test_http_api import LIMITS, Echo, Server
 
-from adapter_bert.serving.rest import FILES, HEADERS
+from adapter_bert.serving.http_api import FILES, HEADERS
 
 pytestmark = pytest.mark.newer_stack
 

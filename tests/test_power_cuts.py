@@ -9,9 +9,8 @@ import pytest
 
 from adapter_bert.errors import UserError
 from lab.trials import __main__ as soak
-from lab.trials import bench as benches
 from lab.trials import power_cuts, strace
-from lab.trials.bench import DIFFERENT, LOST, SAME, Bench, Plan
+from lab.trials import trial as benches
 from lab.trials.power_cuts import Disk, order_faults
 from lab.trials.runs import Run
 from lab.trials.strace import (
@@ -25,6 +24,7 @@ from lab.trials.strace import (
     WRITE,
     Operation,
 )
+from lab.trials.trial import DIFFERENT, LOST, SAME, Bench, Plan
 
 pytestmark = pytest.mark.newer_stack
 

@@ -25,7 +25,7 @@ from adapter_bert.reports.report_run import (
     read_curves,
     read_table,
 )
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 

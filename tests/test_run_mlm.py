@@ -202,6 +202,7 @@ def test_an_adapter_is_trained_further_with_other_masks(
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_language_adapter_learns_and_is_kept(
     model_text, text_flags, tmp_path
 ):

@@ -85,6 +85,7 @@ def alone(flags, name, folder, out):
         "lt_sft(sparsity=0.05)",
     ],
 )
+@pytest.mark.older_stack
 def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     classify, glue_flags, trained, tmp_path, method
 ):
@@ -389,6 +390,7 @@ def test_the_folder_of_a_part_holds_no_training(classify, again):
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_two_workers_train_what_one_does(glue_flags, steady_config, tmp_path):
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))

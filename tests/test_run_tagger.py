@@ -15,7 +15,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.tagging_files import read_sentences
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from conftest import ROOT
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from tensorflow.core.protobuf import saved_model_pb2
-from test_asking import assert_equal
+from test_joint_answers import assert_equal
 from test_text_model import as_answer
 
 from adapter_bert.errors import UserError

@@ -10,7 +10,7 @@ from conftest import ROOT, entry_point
 from test_architecture import attributes, imported, sources
 
 from adapter_bert.commands import serve
-from adapter_bert.serving import rest
+from adapter_bert.serving import http_api
 
 # Modules that make programs of data.
 LOADERS = {"dill", "joblib", "marshal", "pickle", "shelve", "torch", "yaml"}
@@ -55,7 +55,7 @@ def test_the_server_listens_on_this_machine_alone():
 
 def test_the_servers_page_runs_no_foreign_script():
     """And is shown within no other page."""
-    policy = rest.HEADERS["Content-Security-Policy"].split("; ")
+    policy = http_api.HEADERS["Content-Security-Policy"].split("; ")
     assert {
         "default-src 'none'",
         "script-src 'self'",

@@ -17,14 +17,14 @@ import pytest
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point
 from exported_models import mixed_questions
-from test_asking import assert_equal
+from test_joint_answers import assert_equal
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.serving.http_api import Limits
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.rest import Limits
 
 pytestmark = pytest.mark.newer_stack
 

@@ -13,11 +13,11 @@ from conftest import run_process
 from adapter_bert.errors import UserError
 from lab import report
 from lab.trials import __main__ as soak
-from lab.trials import bench as benches
 from lab.trials import faults, runs, starts
-from lab.trials.bench import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
+from lab.trials import trial as benches
 from lab.trials.runs import Run
 from lab.trials.starts import Moment
+from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
 pytestmark = pytest.mark.newer_stack
 

@@ -16,11 +16,11 @@ from tiny_artifacts import make_artifact
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.checkpoints import foreign as exchange_base
+from adapter_bert.checkpoints import foreign_base as exchange_base
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
-from adapter_bert.tasks.restored import kind_of, restore_task
+from adapter_bert.tasks.from_description import kind_of, restore_task
 from adapter_bert.tasks.tagging import (
     TaggingHead,
     cut,

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from exported_models import as_rows
-from test_asking import LIBRARY, QUESTIONS, TEXTS, assert_equal
+from test_joint_answers import LIBRARY, QUESTIONS, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import TaskValues, load_task
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import TaskValues, load_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -12,15 +12,15 @@ from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, exchange
-from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
+from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import merge
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.glue import STS_B
 from adapter_bert.tasks.multi_task import multi_task
-from adapter_bert.tasks.restored import restore_task
 from adapter_bert.tasks.text_regression import AS_IS, LabelUnit
 
 TASK = custom_task(regression=True)
@@ -187,10 +187,10 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     np.testing.assert_allclose(bias, value_of("output_bias") * 32 + 50)
     for name, expected in (("unit", values.__getitem__), ("as_is", value_of)):
         ours = exported(adapter_artifact.read(str(adapters / name)), name)
-        for program in exchange.PROGRAMS:
+        for program in foreign_adapters.PROGRAMS:
             folder = str(tmp_path / f"{program}-{name}")
-            exchange.write(program, folder, ours, "card")
-            theirs = exchange.read(folder, config)
+            foreign_adapters.write(program, folder, ours, "card")
+            theirs = foreign_adapters.read(folder, config)
             assert "label_unit" not in theirs.task
             for part in ("output_weights", "output_bias"):
                 np.testing.assert_array_equal(

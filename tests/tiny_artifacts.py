@@ -15,7 +15,7 @@ from adapter_bert.checkpoints.weights import identify
 from adapter_bert.methods.base import PARTS
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.task_model import TaskModel
 
 CLASSIFICATION = {"name": "custom", "labels": ["bad", "good"], "pairs": False}

@@ -33,7 +33,7 @@ OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
 
 class SharedLayers:
-    """The layers of one model, each kind of which is traced once."""
+    """The layers of one model. Each kind of layer is traced once."""
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import foreign_fields, peft
-from adapter_bert.checkpoints.foreign import (
+from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
     Exported,
@@ -321,7 +321,7 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
 def _read_head(
     folder: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Head:
-    """The head beside an adapter; by default `labels` are the file's."""
+    """Reads an adapter's head; empty `labels` stand for the file's."""
     path = os.path.join(folder, HEAD_CONFIG_FILE)
     if not files.exists(path):
         raise UserError(

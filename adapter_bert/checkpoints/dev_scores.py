@@ -60,7 +60,7 @@ class DevScores:
         return sum(s > best for s in past) if past else 0
 
     def add(self, step: int, scores: Scores) -> "DevScores":
-        """The scores with those of one more step."""
+        """These scores, and the scores of one more step."""
         return dataclasses.replace(self, by_step={**self.by_step, step: scores})
 
 

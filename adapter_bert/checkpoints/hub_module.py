@@ -328,7 +328,8 @@ def _read_tf1(
     sizes = _config_of(weights.shapes, 1, weights.source)
     config, scale = None, number(TF1_SCALE)
     if scale is not None and 0 < scale <= 1:
-        head_size = round(float(scale) ** -2)
+        scale = float(scale)
+        head_size = round(scale**-2)
         heads, rest = divmod(sizes.hidden_size, head_size)
         if not rest and abs(scale**-2 - head_size) < 1e-3 * head_size:
             config = dataclasses.replace(sizes, num_attention_heads=heads)

@@ -28,7 +28,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import foreign_fields
-from adapter_bert.checkpoints.foreign import (
+from adapter_bert.checkpoints.foreign_base import (
     QUESTIONS,
     Exported,
     Head,

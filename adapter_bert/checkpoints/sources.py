@@ -16,8 +16,8 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
     google,
-    handles,
     hub_module,
+    published_models,
     run_record,
     training_state,
 )
@@ -34,7 +34,7 @@ from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
 )
-from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
@@ -167,9 +167,9 @@ def open_pretrained(path: str) -> Pretrained:
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
-    path = handles.resolve(path)
-    if handles.is_archive(path):
-        path = handles.unpack(path)
+    path = published_models.resolve(path)
+    if published_models.is_archive(path):
+        path = published_models.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
     while True:

@@ -42,7 +42,7 @@ from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
-from adapter_bert.training import results
+from adapter_bert.training import run_files
 
 SEED = 1
 FOLDS = 5
@@ -228,8 +228,8 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
             task.write_report(output_dir, dev, labels, outputs, suffix)
         seen = {split: _fingerprint(rows[split]) for split in splits}
         scores, _ = task.score_tables(measured, seen)[""]
-        written = results.write_results(output_dir, scores, 0, seen)
-        results.log_results(written)
+        written = run_files.write_results(output_dir, scores, 0, seen)
+        run_files.log_results(written)
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),
             {

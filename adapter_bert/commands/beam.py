@@ -15,7 +15,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
-from adapter_bert.serving import answers, beam, bulk
+from adapter_bert.serving import answers, beam, bulk_rows
 from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
 
 # Wildcards of patterns, which no output may have.
@@ -97,23 +97,23 @@ def check_input(pattern: str, has_tasks: bool) -> None:
     if not found:
         raise UserError(f"no file matches --input {pattern}")
     for path, size in ((file.path, file.size_in_bytes) for file in found):
-        if bulk.ending(path) in bulk.TABLES:
+        if bulk_rows.ending(path) in bulk_rows.TABLES:
             raise UserError(
                 f"--input {path} is a table, whose first line names the "
                 "columns of all others; make it a .jsonl file, or without "
                 "such a line a .txt file with tabs between texts"
             )
-        if not has_tasks and not bulk.is_json_lines(path):
+        if not has_tasks and not bulk_rows.is_json_lines(path):
             raise UserError(
                 f"the rows of --input {path} name no task, as those of a "
                 ".jsonl file may; pass --task"
             )
-        compression = bulk.compression(path)
-        if compression in bulk.UNCHECKED:
+        compression = bulk_rows.compression(path)
+        if compression in bulk_rows.UNCHECKED:
             raise UserError(
                 f"--input {path} ends with {compression}, of which it would "
                 "not be seen if it were cut short; compress it as one of "
-                f"{', '.join(bulk.COMPRESSED)}"
+                f"{', '.join(bulk_rows.COMPRESSED)}"
             )
         if compression and not size:
             raise UserError(

@@ -22,9 +22,9 @@ from adapter_bert.serving import saved_model
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL
-from adapter_bert.serving.loaded_task import LoadedTask, load_task
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.training import parts
+from adapter_bert.serving.trained_task import LoadedTask, load_task
+from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,9 @@ def main() -> None:
         else:
             tasks = [ALL]
     folders = named_folders(asked.adapter, asked.library, tasks)
-    exchanged = exchanged_in(folders, parts.exchanged(asked.exchange_part))
+    exchanged = exchanged_in(
+        folders, composition_parts.exchanged(asked.exchange_part)
+    )
     bert = FrozenBert.open(
         asked.init_checkpoint,
         asked.bert_config_file,

@@ -20,21 +20,21 @@ from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    exchange,
-    parts,
+    foreign_adapters,
+    part_values,
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.card import make_card
-from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
-from adapter_bert.serving.loaded_task import load_task
+from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 
 COLUMNS = "name task kind labels method MB score data added base".split()
 
@@ -53,7 +53,7 @@ def _import(arguments: argparse.Namespace) -> None:
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    foreign = exchange.read(folder, config, pairs, arguments.label)
+    foreign = foreign_adapters.read(folder, config, pairs, arguments.label)
     tokenizer = sources.read_tokenizer(
         opened,
         config,
@@ -99,7 +99,7 @@ def _export(arguments: argparse.Namespace) -> None:
         entry.scores,
         entry.data,
     )
-    exchange.write(arguments.to, arguments.folder, ours, card)
+    foreign_adapters.write(arguments.to, arguments.folder, ours, card)
     print(f"wrote {arguments.folder}")
 
 
@@ -191,7 +191,7 @@ def _verify(arguments: argparse.Namespace) -> None:
         try:
             library.entry(name)
             check(library.folder(name))
-            parts.check_parts(library.folder(name))
+            part_values.check_parts(library.folder(name))
             if bert:
                 load_task(bert, library.folder(name), None)
             looked_at += 1
@@ -316,7 +316,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     flag(
         "--to",
         required=True,
-        choices=sorted(exchange.PROGRAMS),
+        choices=sorted(foreign_adapters.PROGRAMS),
         help="the other program",
     )
     flag(

@@ -54,7 +54,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import PARTS
-from adapter_bert.tasks import restored
+from adapter_bert.tasks import from_description
 from adapter_bert.tasks.text_regression import LabelUnit
 
 # Fields in which adapters must agree to have a mean.
@@ -122,15 +122,15 @@ def _head(
     """
     source, described = artifact.weights.source, artifact.config["task"]
     settings = artifact.config.get("task_settings", {})
-    task = restored.restore_task(described, settings, source)
+    task = from_description.restore_task(described, settings, source)
     if "head" in described:
         raise UserError(
             f"{source} has a head of another form, {described['head']}, of "
             "which a plain BERT cannot tell; use the adapter as it is"
         )
-    weights, kind = artifact.weights, restored.kind_of(described)
+    weights, kind = artifact.weights, from_description.kind_of(described)
     labels = list(described.get("labels") or described.get("tags") or ())
-    if kind in (restored.CLASSIFICATION, restored.MULTI_LABEL):
+    if kind in (from_description.CLASSIFICATION, from_description.MULTI_LABEL):
         labels = list(task.labels)
         if described["name"] == "custom":
             # Labels of another program's adapter may be in any order.
@@ -144,7 +144,7 @@ def _head(
         for name in weights.shapes
         if not name.startswith("bert/")
     }
-    if kind == restored.REGRESSION:
+    if kind == from_description.REGRESSION:
         # A plain BERT has no place for a unit.
         names = "output_weights", "output_bias"
         unit = LabelUnit.restore(described, source)

@@ -25,10 +25,10 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.training import parts
+from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,9 @@ def open_predictor() -> Predictor:
     """
     asked = adapter_flags.read_flags()
     folders = named_folders(asked.adapter, asked.library, asked.task)
-    exchanged = exchanged_in(folders, parts.exchanged(asked.exchange_part))
+    exchanged = exchanged_in(
+        folders, composition_parts.exchanged(asked.exchange_part)
+    )
     predictor = Predictor(
         FrozenBert.open(
             asked.init_checkpoint,

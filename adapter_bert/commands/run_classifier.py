@@ -20,9 +20,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks import TASKS, get_task
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.multi_label import THRESHOLD
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
-from adapter_bert.tasks.restored import custom_arguments
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import flags as run_flags

@@ -13,7 +13,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
-from adapter_bert.tasks.restored import tagging_columns
+from adapter_bert.tasks.from_description import tagging_columns
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training import flags as run_flags

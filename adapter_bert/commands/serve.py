@@ -24,7 +24,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Range, Topic, read
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.rest import Limits, PatientProtocol, RestServer
+from adapter_bert.serving.http_api import Limits, PatientProtocol, RestServer
 
 # Connections that wait to be accepted.
 BACKLOG = 2048

@@ -1,7 +1,7 @@
 """Tokens that were added to the vocabulary of a Hugging Face model.
 
 Up to four files beside a vocabulary name such tokens. `tokenization.py` and
-`subword.py` tokenize the text between them.
+`huggingface_tokenizer.py` tokenize the text between them.
 """
 
 import hashlib

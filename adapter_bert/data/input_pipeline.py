@@ -194,7 +194,6 @@ class Choices(Texts):
 
     @property
     def row_shape(self) -> Tuple[int, ...]:
-        """One dimension, of the choices."""
         return (self.choices,)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:

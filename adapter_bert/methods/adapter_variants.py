@@ -45,7 +45,6 @@ class ParallelHooks(AdapterHooks):
     scale = 1.0
 
     def reads(self, inputs, outputs, layer_norm):
-        """The inputs."""
         return inputs
 
     def before_norm(self, *arguments):
@@ -146,7 +145,6 @@ class Parallel(BottleneckMethod):
         return base.uniform_by_inputs, encoder.zeros
 
     def hooks(self, config, values):
-        """The adapters with their scale."""
         hooks = super().hooks(config, values)
         hooks.scale = self.scale
         return hooks
@@ -280,13 +278,11 @@ class AdapterDrop(TuningMethod):
 
     @property
     def as_part(self):
-        """All adapters that were trained."""
         if not self.robust:
             return self
         return KINDS[self.over](size=self.size)
 
     def trains(self, config):
-        """As the method whose adapters they are."""
         return self._adapters(config).trains(config)
 
     def variables(self, config, pooler=True):

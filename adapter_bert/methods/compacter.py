@@ -123,7 +123,6 @@ class Compacter(PlacedMethod):
             )
 
     def check(self, config):
-        """Compares n with the hidden size."""
         if config.hidden_size % self.n:
             raise UserError(
                 f"compacter: n is {self.n}, expected a divisor of the model's "
@@ -131,7 +130,6 @@ class Compacter(PlacedMethod):
             )
 
     def trains(self, config):
-        """Every LayerNorm."""
         return LAYER_NORMS
 
     def adapter(self, config):

@@ -107,7 +107,6 @@ class PartHooks(Hooks):
         )
 
     def layer_kind(self, layer, training):
-        """As the method says."""
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
     embeddings = _as_the_part("embeddings")
@@ -118,23 +117,19 @@ class PartHooks(Hooks):
     vocabulary = _as_the_part("vocabulary")
 
     def parameter(self, name, variable, context):
-        """As the method does, with what it has changed."""
         value = self.hooks.parameter(name, variable, self.own(context))
         change = self.changes.get(name)
         return value if change is None else value + change
 
     def penalty(self, context):
-        """As the method does, while it is trained."""
         if not self.is_trained:
             return None
         return self.hooks.penalty(self.own(context))
 
     def prepare(self, context):
-        """As the method does."""
         return self._marked(self.hooks.prepare(self.own(context)))
 
     def begin(self, context):
-        """As the method does."""
         return self._marked(self.hooks.begin(self.own(context)))
 
     def _marked(self, made: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
@@ -150,36 +145,32 @@ class ComposedHooks(Hooks):
         self.takes_rows = all(part.takes_rows for part in parts)
         self.by_token = all(part.by_token for part in parts)
         self.by_values = all(part.by_values for part in parts)
-        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
+        made = (*HANDED_ON, "begin", "prepare")
+        self.places -= {p for p in made if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that act at one of the hooks' places."""
         return [part for part in self.parts if place in part.places]
 
     def layer_kind(self, layer, training):
-        """All of the parts', unless one says nothing."""
         kinds = tuple(part.layer_kind(layer, training) for part in self.parts)
         return None if None in kinds else kinds
 
     def parameter(self, name, variable, context):
-        """With what each of the parts has changed."""
         for part in self.parts:
             variable = part.parameter(name, variable, context)
         return tf.convert_to_tensor(variable)
 
     def penalty(self, context):
-        """Of all parts together."""
         found = [part.penalty(context) for part in self.parts]
         found = [penalty for penalty in found if penalty is not None]
         return tf.add_n(found) if found else None
 
     def prepare(self, context):
-        """Of all parts."""
         made = (part.prepare(context) for part in self.parts)
         return {name: x for one in made for name, x in one.items()}
 
     def begin(self, context):
-        """Of all parts."""
         made = (part.begin(context) for part in self.parts)
         return {name: x for one in made for name, x in one.items()}
 
@@ -297,7 +288,6 @@ class Composition(TuningMethod):
         return next((number for number in found if number is not None), None)
 
     def trains(self, config):
-        """As the parts that are trained."""
         return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
     def variables(self, config, pooler=True):
@@ -317,13 +307,16 @@ class Composition(TuningMethod):
         return found
 
     def hooks(self, config, values):
-        """Those of the parts, composed."""
         parts = []
         for number, part in enumerate(self.parts):
-            mark, own, changes = f"part_{number}/", values, {}
             if part.name:
                 mark, own = part.scope, below(part.scope, values)
                 changes = below(CHANGES, own)
+            else:
+                # Of two LoRAs each acts where it has values of its own.
+                names = part.method.variables(config)
+                own = {name: values[name] for name in names if name in values}
+                mark, changes = f"part_{number}/", {}
             hooks = part.method.hooks(config, own)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
         return self.compose(config, values, parts)
@@ -342,7 +335,6 @@ class Composition(TuningMethod):
 
     @property
     def as_part(self):
-        """All parts, as of trained adapters."""
         parts = (
             dataclasses.replace(part, method=part.method.as_part)
             for part in self.parts
@@ -365,12 +357,10 @@ class Composition(TuningMethod):
         )
 
     def second_start(self, names, others, read, first):
-        """That of the part that has a first phase."""
         method = next(m for m in self.trained if m.first_phase)
         return method.second_start(names, others, read, first)
 
     def finish(self, config, values):
-        """What each part keeps that was trained."""
         parts = []
         for part in self.parts:
             if not part.name:
@@ -391,7 +381,6 @@ class Composition(TuningMethod):
         )
 
     def _arguments(self):
-        """The parts, then the others."""
         found: List[str] = []
         for is_known, parts in itertools.groupby(
             self.parts, lambda part: bool(part.name and part.method)
@@ -443,7 +432,6 @@ class StackHooks(ComposedHooks):
         return dense(inputs)
 
     def key_value(self, layer, key, value, attention_bias, context):
-        """One after the other."""
         found = key, value, attention_bias
         for part in self.parts:
             found = part.key_value(layer, *found, context)
@@ -509,7 +497,6 @@ class Stack(Composition):
     name: ClassVar[str] = "stack"
 
     def compose(self, config, values, parts):
-        """The hooks of the parts, one after the other."""
         return StackHooks(parts)
 
 
@@ -522,7 +509,6 @@ class AverageHooks(ComposedHooks):
         self.weights = weights
 
     def parameter(self, name, variable, context):
-        """With the mean of the changes."""
         value = tf.convert_to_tensor(variable)
         for part, weight in zip(self.parts, self.weights):
             change = part.change_of(name, variable, context)
@@ -549,11 +535,9 @@ class AverageHooks(ComposedHooks):
         return self._mean(found)
 
     def before_norm(self, *arguments):
-        """The mean of what is added."""
         return self._mean(part.before_norm(*arguments) for part in self.parts)
 
     def after_norm(self, *arguments):
-        """The mean of what is added."""
         return self._mean(part.after_norm(*arguments) for part in self.parts)
 
     def _mean(self, tensors):
@@ -633,5 +617,4 @@ class Average(Composition):
                 )
 
     def compose(self, config, values, parts):
-        """The mean of the parts' hooks."""
         return AverageHooks(parts, self.shares())

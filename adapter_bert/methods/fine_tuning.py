@@ -13,7 +13,6 @@ class FineTuning(TuningMethod):
     """A method that adds nothing to BERT."""
 
     def merge(self, config, read, values):
-        """BERT's own variables, as they were trained."""
         return {n: v for n, v in values.items() if n.startswith("bert/")}
 
 
@@ -26,7 +25,6 @@ class Full(FineTuning):
     learning_rate: ClassVar[float] = 5e-5
 
     def trains(self, config):
-        """Everything."""
         return "bert/.*"
 
 
@@ -62,7 +60,6 @@ class TopLayers(FineTuning):
             )
 
     def trains(self, config):
-        """The layers from L - k on, and the pooler."""
         top = range(config.num_hidden_layers - self.k, config.num_hidden_layers)
         layers = "|".join(str(layer) for layer in top)
         return rf"bert/(encoder/layer_({layers})|pooler)/.*"
@@ -91,7 +88,6 @@ class BitFit(FineTuning):
     learning_rate: ClassVar[float] = 1e-3
 
     def trains(self, config):
-        """Biases."""
         return r"bert/.*/(bias|beta)"
 
 
@@ -107,5 +103,4 @@ class LayerNormOnly(FineTuning):
     learning_rate: ClassVar[float] = 1e-3
 
     def trains(self, config):
-        """LayerNorms."""
         return LAYER_NORMS

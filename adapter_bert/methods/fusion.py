@@ -156,7 +156,6 @@ class FusionHooks(ComposedHooks):
         self.rate = config.attention_probs_dropout_prob
 
     def layer_kind(self, layer, training):
-        """What is in the layer, and the parts' kinds."""
         kind = super().layer_kind(layer, training)
         sites = tuple(
             (site, tuple(self.present[layer, site]))
@@ -215,7 +214,6 @@ class FusionHooks(ComposedHooks):
         return {ATTENTION: tf.stack(rows, axis=1)}
 
     def penalty(self, context):
-        """The distances of all V from the identity."""
         if not self.method.value:
             return None
         found = []
@@ -364,7 +362,6 @@ class Fusion(Composition):
         return found
 
     def compose(self, config, values, parts):
-        """Attention to the parts."""
         return FusionHooks(parts, self._present(config), self, config, values)
 
     def kept(self, places: Iterable[Place]) -> List[Place]:

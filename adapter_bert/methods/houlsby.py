@@ -168,14 +168,12 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        """Those of an adapter at each place."""
         adapter, found = self.adapter(config), {}
         for scope in self.scopes(config).values():
             found.update(adapter.variables(scope))
         return found
 
     def hooks(self, config, values):
-        """The adapters at their places."""
         return self.hooks_class(
             self.adapter(config), self.scopes(config), values
         )
@@ -278,7 +276,6 @@ class Houlsby(BottleneckMethod):
         base.check_choice(self, "sites", tuple(SITES))
 
     def trains(self, config):
-        """All LayerNorms, or those of the layers named."""
         if not self.layer_norms:
             return ""
         return base.layer_norms_of(self.layers, config)

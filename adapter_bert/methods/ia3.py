@@ -64,7 +64,6 @@ class Ia3(TuningMethod):
         return found
 
     def hooks(self, config, values):
-        """Rescaling."""
         return Ia3Hooks(values)
 
     def merge(self, config, read, values):

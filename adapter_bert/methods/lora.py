@@ -117,17 +117,14 @@ class Lora(TuningMethod):
         return found
 
     def hooks(self, config, values):
-        """The updates."""
         return LoraHooks(values, self.alpha / self.rank, self.dropout)
 
     def widened(self):
-        """The scale stays what it is."""
         wide = super().widened()
         alpha = self.alpha * (wide.rank / self.rank)
         return dataclasses.replace(wide, alpha=alpha)
 
     def merge(self, config, read, values):
-        """Adds the update to each kernel."""
         return {
             f"{scope}/kernel": read(f"{scope}/kernel")
             + (self.alpha / self.rank)

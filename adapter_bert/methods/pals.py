@@ -119,5 +119,4 @@ class Pals(TuningMethod):
         return found
 
     def hooks(self, config, values):
-        """Attention beside the feed-forward sublayers."""
         return PalHooks(self, config.attention_probs_dropout_prob, values)

@@ -81,7 +81,6 @@ class PerTaskHooks(Hooks):
         return self.method.hooks(self.config, values)
 
     def layer_kind(self, layer, training):
-        """As the method says."""
         return self.example.layer_kind(layer, training)
 
     begin = _of_the_task("begin")
@@ -135,7 +134,6 @@ class PerTask(Composition):
         return self.parts[0].method
 
     def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        """The method's."""
         return self.method.recipe_of(config)
 
     def check(self, config):
@@ -161,11 +159,9 @@ class PerTask(Composition):
                 )
 
     def for_tasks(self, names):
-        """This method of these tasks."""
         return dataclasses.replace(self, tasks=",".join(names))
 
     def trains(self, config):
-        """All."""
         return "bert/.*"
 
     def variables(self, config, pooler=True):
@@ -189,7 +185,6 @@ class PerTask(Composition):
         return {f"{SCOPE}{name}": of_all(one) for name, one in added.items()}
 
     def hooks(self, config, values):
-        """The method's, of the values of the batch's task."""
         count = len(self.tasks.split(","))
         return PerTaskHooks(self.method, config, below(SCOPE, values), count)
 

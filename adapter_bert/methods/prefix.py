@@ -65,7 +65,6 @@ class PerceptronPrefixHooks(PrefixHooks):
     """A prefix that a small network makes of an embedding."""
 
     def begin(self, context):
-        """The prefixes of all layers."""
         embedding, kernel_1, bias_1, kernel_2, bias_2 = (
             tf.convert_to_tensor(self.values[name]) for name in NETWORK
         )
@@ -76,7 +75,6 @@ class PerceptronPrefixHooks(PrefixHooks):
         return dict(zip(scopes, prefixes))
 
     def prefix(self, layer, context):
-        """Slices of the network's outputs."""
         return [context.handed_on[_scope(layer, part)] for part in PARTS]
 
 

@@ -91,11 +91,9 @@ class SparseMethod(TuningMethod):
             )
 
     def changed_count(self, count):
-        """The share that was asked for."""
         return round(self.sparsity * count)
 
     def trains(self, config):
-        """All of BERT, through masks."""
         return "bert/.*"
 
     def variables(self, config, pooler=True):
@@ -106,7 +104,6 @@ class SparseMethod(TuningMethod):
         }
 
     def hooks(self, config, values):
-        """The masks."""
         return MaskHooks(values)
 
     def finish(self, config, values):
@@ -114,7 +111,6 @@ class SparseMethod(TuningMethod):
         return Full(), values
 
     def merge(self, config, read, values):
-        """The variables are BERT's own."""
         return Full().merge(config, read, values)
 
 
@@ -172,7 +168,6 @@ class LtSft(SparseMethod):
 
     @property
     def first_phase(self):
-        """Full fine-tuning."""
         return Full()
 
     def second_start(self, names, others, read, first):
@@ -199,20 +194,17 @@ class GateHooks(Hooks):
         ]
 
     def prepare(self, context):
-        """All gated changes, by variable, and the penalty."""
         made = {name: self._change(name, context) for name in self.names}
         made[PENALTY] = self._penalty()
         return made
 
     def parameter(self, name, variable, context):
-        """The variable with its gated change."""
         change = context.handed_on.get(name)
         if change is None:
             change = self._change(name, context)
         return tf.convert_to_tensor(variable) + change
 
     def penalty(self, context):
-        """The expected number of changes, weighted."""
         made = context.handed_on.get(PENALTY)
         return self._penalty() if made is None else made
 
@@ -292,7 +284,6 @@ class Gates(TuningMethod):
         return found
 
     def hooks(self, config, values):
-        """The changes with their gates."""
         return GateHooks(values, self.penalty)
 
 
@@ -334,7 +325,6 @@ class DiffPruning(SparseMethod):
 
     @property
     def first_phase(self):
-        """The gates."""
         return Gates(self.structured, self.penalty, self.gate_rate)
 
     def second_start(self, names, others, read, first):

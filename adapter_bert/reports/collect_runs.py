@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import TASKS, metrics
-from adapter_bert.tasks.restored import TAGGING
+from adapter_bert.tasks.from_description import TAGGING
 
 # These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}

@@ -12,7 +12,7 @@ from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
-from adapter_bert.tasks.restored import (
+from adapter_bert.tasks.from_description import (
     MASKED_LM,
     QUESTIONS,
     TAGGING,

@@ -48,8 +48,8 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState, create_runner
 
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.serving import bulk
-from adapter_bert.serving.bulk import Refusal, Source
+from adapter_bert.serving import bulk_rows
+from adapter_bert.serving.bulk_rows import Refusal, Source
 from adapter_bert.serving.exported import ExportedModel, Row, Tasks, refusal
 
 # Beam's default runner would first download a program.
@@ -149,7 +149,7 @@ class _Rows(textio._TextSourceWithFilename):
     def open_file(self, file_name: str) -> Iterator[IO[bytes]]:
         """Opens a file, decompressed."""
         plain = CompressionTypes.UNCOMPRESSED
-        decompress = bulk.COMPRESSED.get(bulk.compression(file_name))
+        decompress = bulk_rows.COMPRESSED.get(bulk_rows.compression(file_name))
         with contextlib.ExitStack() as opened:
             file = opened.enter_context(
                 FileSystems.open(file_name, compression_type=plain)
@@ -162,7 +162,7 @@ class _Rows(textio._TextSourceWithFilename):
         """Reads lines of a part of a file; raises UserError for damages."""
         try:
             yield from super().read_records(file_name, range_tracker)
-        except bulk.UNREADABLE as error:
+        except bulk_rows.UNREADABLE as error:
             raise UserError(
                 f"cannot read --input {file_name}: {first_line(error)}"
             ) from error
@@ -196,7 +196,7 @@ def _write(output: str, **options) -> beam.PTransform:
 
 def _ask(element: Tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
     """Yields (source, row) of a line for each task, and refusals."""
-    for asked in bulk.questions(*element, tasks, names):
+    for asked in bulk_rows.questions(*element, tasks, names):
         if isinstance(asked, Refusal):
             yield beam.pvalue.TaggedOutput(REFUSED, asked)
         else:
@@ -209,16 +209,16 @@ def _tell(element: Tuple[Source, PredictionResult], tasks: Tasks):
     name = prediction.example.task.decode()
     found = prediction.inference
     if ERROR in found:
-        refused = bulk.refusal(source, name, found[ERROR])
+        refused = bulk_rows.refusal(source, name, found[ERROR])
         yield beam.pvalue.TaggedOutput(REFUSED, refused)
     else:
         ANSWERED_COUNT.inc()
-        yield bulk.answer_line(source, tasks[name], found)
+        yield bulk_rows.answer_line(source, tasks[name], found)
 
 
 def _tell_refusal(refused: Refusal) -> str:
     REFUSED_COUNT.inc()
-    return bulk.refusal_line(refused)
+    return bulk_rows.refusal_line(refused)
 
 
 def build(pipeline: beam.Pipeline, job: Job) -> None:

@@ -23,6 +23,7 @@ GRAPH = "saved_model.pb"
 # A version's folder in messages.
 WHAT = "the exported model"
 DESCRIPTION = {"tasks": list, "files": dict, "files.*": str}
+TASK = {"name": str, "kind": str, "columns": list, "texts": list}
 # Limits of messages: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
 # TensorFlow's message about a refused row.
@@ -75,17 +76,26 @@ class ExportedModel:
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
-        # The newest may be deleted meanwhile, after another export.
-        files.read_newest(
-            lambda: version or _newest(folder),
-            lambda found: self._load(folder, found),
-        )
+        while True:
+            found = version or _newest(folder)
+            try:
+                return self._load(folder, found)
+            except UserError:
+                # Another export may have deleted it meanwhile.
+                if version or _newest(folder) == found:
+                    raise
 
     def _load(self, folder: str, version: str) -> None:
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, WHAT, DESCRIPTION)
+        for task in told["tasks"]:
+            for key, kind in TASK.items():
+                if not isinstance(task, dict) or not isinstance(
+                    task.get(key), kind
+                ):
+                    raise _damaged(path, f"a task has no {key}")
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
         # The seal covers all but the line break at the end.
         if not files.read_text(path, WHAT).endswith("\n"):

@@ -9,7 +9,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic, read
 from adapter_bert.methods import registry
 from adapter_bert.serving.library import ALL, AdapterLibrary
-from adapter_bert.serving.loaded_task import task_name
+from adapter_bert.serving.trained_task import task_name
 from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
 
 

@@ -13,15 +13,15 @@ import tensorflow as tf
 from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.errors import UserError
 from adapter_bert.serving.graph_tokenizer import keep
-from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
-from adapter_bert.tasks.multi_label import MultiLabel
-from adapter_bert.tasks.restored import (
+from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.tasks.from_description import (
     CLASSIFICATION,
     MULTI_LABEL,
     QUESTIONS,
     REGRESSION,
 )
+from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.task import Task

@@ -21,8 +21,8 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    exchange,
-    parts,
+    foreign_adapters,
+    part_values,
     run_record,
 )
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES, Artifact
@@ -30,7 +30,7 @@ from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.restored import (
+from adapter_bert.tasks.from_description import (
     MASKED_LM,
     TAGGING,
     kind_of,
@@ -71,7 +71,7 @@ class Entry:
     """An adapter of a library, as lists show it.
 
     Attributes:
-        kind: as of `adapter_bert.tasks.restored.kind_of`.
+        kind: as of `adapter_bert.tasks.from_description.kind_of`.
         labels: labels or tags, in the order of the logits.
         parameters: number of values in the adapter.
         bytes: size of the weights' file.
@@ -229,7 +229,7 @@ class AdapterLibrary:
             adapter_artifact.read(unfinished)
             self._move(unfinished, os.path.join(self.path, name))
         try:
-            parts.check_parts(os.path.join(self.path, name))
+            part_values.check_parts(os.path.join(self.path, name))
         except UserError as error:
             logging.warning("%s cannot be used yet: %s", name, error)
         return name
@@ -257,15 +257,15 @@ class AdapterLibrary:
 
     def _needing(self, name: str) -> List[str]:
         """Adapters that would lack a part without the named one."""
-        gone = set(parts.by_hash([self.path])) - set(
-            parts.by_hash([self.path], without=self._place(name))
+        gone = set(part_values.by_hash([self.path])) - set(
+            part_values.by_hash([self.path], without=self._place(name))
         )
         found = []
         for other in self.names():
             # A damaged adapter's parts are unknown.
             with contextlib.suppress(UserError):
                 config = adapter_artifact.read_config(self.folder(other))
-                needed = parts.lacking(config).values()
+                needed = part_values.lacking(config).values()
                 if other != name and not gone.isdisjoint(needed):
                     found.append(other)
         return found
@@ -378,7 +378,7 @@ def check(folder: str) -> Artifact:
     expected = {p.name: p.shape for p in table.trained}
     parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
     if config.get("carries_parts"):
-        expected.update(parts)
+        expected.update(part_values)
     own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
@@ -404,17 +404,17 @@ def check(folder: str) -> Artifact:
 
 def _find_artifact(folder: str) -> str:
     """The folder of an adapter, given that folder or its run's."""
-    program = exchange.detect(folder)
+    program = foreign_adapters.detect(folder)
     if program:
         raise UserError(
             f"{folder} is an adapter of {program}'s; `adapter-bert library "
             "import` takes it in"
         )
-    found = parts.adapter_in(folder)
+    found = part_values.adapter_in(folder)
     place = found or folder
     if not files.is_folder(place):
         raise UserError(f"there is no folder {folder}")
-    names = files.listed(place)
+    names = sorted(files.listed(place))
     pickles = [name for name in names if name.endswith(PICKLES)]
     if pickles and adapter_artifact.WEIGHTS_FILE not in names:
         raise UserError(

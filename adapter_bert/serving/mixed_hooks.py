@@ -88,7 +88,6 @@ class MixedHooks(Hooks):
         self._current: Values = self._own
 
     def layer_kind(self, layer, training):
-        """Alike, where all of the methods say so."""
         found = tuple(
             kind.example.layer_kind(layer, training) for kind in self._kinds
         )
@@ -156,12 +155,10 @@ class MixedHooks(Hooks):
         return self._act("key_value", context, (layer,), tensors)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """Each row through its own adapter."""
         where, tensors = (layer, site), [inputs, outputs]
         return self._act("before_norm", context, where, tensors, (layer_norm,))
 
     def after_norm(self, layer, site, hidden, context):
-        """Each row through its own adapter."""
         return self._act("after_norm", context, (layer, site), [hidden])
 
     def vocabulary(self, hidden, context):

@@ -24,9 +24,11 @@ from typing import (
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
-from adapter_bert.serving.asking import Group, compute
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.loaded_task import (
+from adapter_bert.serving.joint_answers import Group, compute
+from adapter_bert.serving.row_stream import CHUNK
+from adapter_bert.serving.task_tables import MixedBert
+from adapter_bert.serving.trained_task import (
     LoadedTask,
     Row,
     as_row,
@@ -34,8 +36,6 @@ from adapter_bert.serving.loaded_task import (
     load_task,
     task_name,
 )
-from adapter_bert.serving.mixed_bert import MixedBert
-from adapter_bert.serving.row_stream import CHUNK
 
 # One task's answer, or the answers of several tasks by name.
 OneOrAll = Union[Answer, Dict[str, Answer]]

@@ -13,7 +13,7 @@ from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
 from adapter_bert import files, json_lines
 from adapter_bert.data.tables import READERS, Layout, ending_of
 from adapter_bert.errors import UserError
-from adapter_bert.serving.loaded_task import Row
+from adapter_bert.serving.trained_task import Row
 
 # A row's texts, and its place for messages.
 PlacedRow = Tuple[Row, str]

@@ -28,8 +28,8 @@ from adapter_bert.serving.exported import (
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import kind_of
-from adapter_bert.serving.loaded_task import LoadedTask
 from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.text_classification import TextClassification
 

@@ -23,10 +23,10 @@ from adapter_bert.serving.graph_answers import (
     kind_of,
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
-from adapter_bert.serving.loaded_task import LoadedTask
-from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.serving.mixed_model import FEATURES
+from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.text_windows import Rows, Windows
+from adapter_bert.serving.trained_task import LoadedTask
 
 # Batches computed at the same time.
 PARALLEL = 2

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.serving.graph_tokenizer import GraphTokens
-from adapter_bert.serving.loaded_task import LoadedTask
+from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.squad import Squad
 
 # Columns of the table of readings.

@@ -29,7 +29,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -405,10 +405,10 @@ class MaskedLMHead(Head):
         self.activation = functional.activation(config.hidden_act)
         # A method acts on BERT, not on the head's own layers.
         self.dense = encoder.Dense(
-            f"{scope}/transform/dense", size, size, config, create, Hooks()
+            f"{scope}/transform/dense", size, size, config, create, NoHooks()
         )
         self.layer_norm = encoder.LayerNorm(
-            f"{scope}/transform", size, create, Hooks(), config.layer_norm_eps
+            f"{scope}/transform", size, create, NoHooks(), config.layer_norm_eps
         )
         self.bias = create(
             f"{scope}/output_bias", (config.vocab_size,), encoder.zeros
@@ -520,7 +520,6 @@ class MaskedLM(Task[Lines]):
     rows_are_fixed = False
 
     def describe(self):
-        """The masking, but for the seed."""
         return self.masking.describe()
 
     def restore(self, description, source):
@@ -530,11 +529,9 @@ class MaskedLM(Task[Lines]):
 
     @property
     def score_names(self):
-        """Perplexity first."""
         return "perplexity", "accuracy", "loss"
 
     def first(self, rows, count):
-        """The first lines."""
         return Lines(rows.path, min(count, rows.count))
 
     def read(self, data_dir, splits):
@@ -585,7 +582,6 @@ class MaskedLM(Task[Lines]):
         return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
 
     def build_head(self, config, create):
-        """The head of BERT's pretraining."""
         return MaskedLMHead(config, create)
 
     def evaluate(

@@ -73,7 +73,6 @@ class MultiLabel(TextClassification):
         return THRESHOLD if self.threshold is None else self.threshold
 
     def restore(self, description, source):
-        """This task, with the labels of a trained head."""
         task = super().restore(description, source)
         join_labels(task.labels, self.separator, source)
         if task.threshold is None:
@@ -85,7 +84,6 @@ class MultiLabel(TextClassification):
 
     @property
     def settings(self):
-        """The columns, the separator, the threshold."""
         return {
             **super().settings,
             "label_separator": self.separator,
@@ -96,7 +94,6 @@ class MultiLabel(TextClassification):
         return split_labels(cell, self.separator, where)
 
     def complete(self, train):
-        """This task, with the labels of the training rows."""
         found = {label for of in self.strata(train) for label in of}
         if not found:
             raise UserError(
@@ -121,14 +118,12 @@ class MultiLabel(TextClassification):
         return {"label_sets": found}
 
     def strata(self, rows):
-        """All labels of each row."""
         return [
             self._split(cell, rows.where(row))
             for row, cell in enumerate(rows.label)
         ]
 
     def build_head(self, config, create):
-        """One logit for each label."""
         return MultiLabelHead(len(self.labels), config, create, self.head)
 
     def compare(self, labels, predictions):
@@ -145,7 +140,6 @@ class MultiLabel(TextClassification):
         return (write_table(path, self.label_table(right, chosen)),)
 
     def results(self, predictions):
-        """Probabilities of the labels."""
         return metrics.sigmoid(predictions["logits"])
 
     def answer(self, rows, predictions):

@@ -56,7 +56,6 @@ class OneTaskFeatures(Texts):
         return cls(**vars(features), task_id=task_id)
 
     def unlabelled(self):
-        """The rows without labels."""
         return OneTaskFeatures.of(super().unlabelled(), self.task_id)
 
     def added(self, length):
@@ -338,7 +337,6 @@ class MultiTask(Task[RowsByTask]):
         )
 
     def describe(self):
-        """Each task's own description, by its name."""
         return {
             "tasks": {
                 name: {"name": task.name, **task.describe()}
@@ -347,7 +345,6 @@ class MultiTask(Task[RowsByTask]):
         }
 
     def restore(self, description, source):
-        """These tasks, if the trained heads are theirs."""
         found = description.get("tasks")
         if (
             not isinstance(found, dict)
@@ -371,13 +368,11 @@ class MultiTask(Task[RowsByTask]):
         )
 
     def check_files(self, data_dir, splits):
-        """Looks for the files of each task."""
         for name, task in self.tasks.items():
             folder = find_folder(data_dir, name)
             task.check_files(folder, list(_wanted(name, task, splits)))
 
     def read(self, data_dir, splits):
-        """Reads each task's own splits in its own folder."""
         tasks, rows = {}, {}
         for name, task in self.tasks.items():
             wanted = _wanted(name, task, splits)
@@ -392,12 +387,10 @@ class MultiTask(Task[RowsByTask]):
         )
 
     def first(self, rows: RowsByTask, count):
-        """The first rows of each task."""
         found = rows.by_task.items()
         return RowsByTask({n: self.tasks[n].first(x, count) for n, x in found})
 
     def learn(self, rows: RowsByTask):
-        """These tasks, each with its own rows' statistics."""
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
     def go_on(self, description, source):
@@ -412,7 +405,6 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def training_settings(self):
-        """The names of the tasks, and their sampling."""
         return {
             "trained_together": list(self.trained_together),
             "task_sampling": self.sampling,
@@ -420,7 +412,6 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def score_names(self):
-        """The mean, then the scores of all tasks."""
         return (
             MEAN,
             *(
@@ -447,7 +438,6 @@ class MultiTask(Task[RowsByTask]):
         return tuple(self.tasks)
 
     def values_of(self, folder, values):
-        """The shared values, and the member's own head."""
         scopes = tuple(scoped(name, "") for name in self.tasks)
         shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
         return {**shared, **_own(os.path.basename(folder), values)}
@@ -461,7 +451,6 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def least_length(self):
-        """The greatest of the tasks'."""
         return max(task.least_length for task in self.tasks.values())
 
     def featurize(
@@ -479,12 +468,10 @@ class MultiTask(Task[RowsByTask]):
         return OneTaskFeatures.of(features[name], number)
 
     def keep(self, rows: RowsByTask):
-        """The rows that each task keeps."""
         found = rows.by_task.items()
         return RowsByTask({name: self.tasks[name].keep(x) for name, x in found})
 
     def build_head(self, config, create):
-        """A head for each task."""
         return MultiTaskHead(self.tasks, config, create)
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
@@ -508,7 +495,6 @@ class MultiTask(Task[RowsByTask]):
         return self.tasks[name].decode(own, features, _own(name, outputs))
 
     def evaluate(self, rows: RowsByTask, features, predictions):
-        """The scores of the rows' task."""
         name, own = rows.only
         return self.tasks[name].evaluate(own, features, predictions)
 

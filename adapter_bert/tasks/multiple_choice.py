@@ -64,15 +64,12 @@ class MultipleChoice(TextTask):
 
     @property
     def result_columns(self):
-        """The names of the choices' columns."""
         return self.columns[-len(self.labelled.choices) :]
 
     def describe(self):
-        """The number of choices, and the texts."""
         return {"choices": len(self.result_columns), **super().describe()}
 
     def restore(self, description, source):
-        """This task, if the head chooses."""
         if "choices" not in description:
             raise UserError(
                 f"{source} was trained on the task {description['name']}, "
@@ -82,7 +79,6 @@ class MultipleChoice(TextTask):
 
     @property
     def least_length(self):
-        """The least length of a pair, a text and a choice."""
         return 5
 
     @property
@@ -119,7 +115,6 @@ class MultipleChoice(TextTask):
         return super()._check(rows)
 
     def check_label(self, label, where):
-        """A choice's number from 0, or its column's name."""
         names = self.result_columns
         if label not in self.numbers():
             raise UserError(
@@ -182,7 +177,6 @@ class MultipleChoice(TextTask):
                 is_cut = False
 
     def build_head(self, config, create):
-        """One logit for any choice."""
         return ChoiceHead(config, create, self.head)
 
     def decode(self, rows, features, outputs):

@@ -364,7 +364,6 @@ class Squad(Task[Sequence[Question]]):
     columns = ("question", "context")
 
     def describe(self):
-        """The head, unless it is as usual."""
         return {} if self.head == SPANS else self.head.describe()
 
     def restore(self, description, source):
@@ -444,12 +443,10 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def settings(self):
-        """How windows are cut and answers chosen."""
         return {name: getattr(self, name) for name in SETTINGS}
 
     @property
     def head_kind(self):
-        """How many logits it keeps, and its layers."""
         return type(self), self.n_best_size, self.head
 
     @property
@@ -458,7 +455,6 @@ class Squad(Task[Sequence[Question]]):
         return "windows", self.doc_stride, self.max_query_length
 
     def make_rows(self, texts):
-        """Questions without answers."""
         return [
             Question(str(number), question, context, None)
             for number, (question, context) in enumerate(texts)
@@ -497,7 +493,6 @@ class Squad(Task[Sequence[Question]]):
         return steps[COUNTS.index(self.count_steps_in)]
 
     def build_head(self, config, create):
-        """Start and end logits."""
         return SpanHead(self.n_best_size, config, create, self.head)
 
     def decode(

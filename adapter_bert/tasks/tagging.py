@@ -361,7 +361,6 @@ class Tagging(Task[Sentences]):
         return {**tags, **types}
 
     def restore(self, description, source):
-        """This task, with the tags of a trained head."""
         self.check_name(description, source)
         trained = f"{source} was trained on the task {self.name}"
         found = description.get("tags")
@@ -384,17 +383,14 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        """The columns that were named."""
         named = dataclasses.asdict(self.words_and_tags).items()
         return {f"{name}_column": value for name, value in named if value}
 
     @property
     def score_names(self):
-        """Those of entities, then of words."""
         return "f1", "precision", "recall", "token_accuracy", "loss"
 
     def first(self, rows, count):
-        """The first sentences."""
         return rows.first(count)
 
     def make_rows(self, texts):
@@ -409,7 +405,6 @@ class Tagging(Task[Sentences]):
         return self.split_files.train
 
     def check_files(self, data_dir, splits):
-        """Looks for the files."""
         for split in splits:
             self.split_files.find(data_dir, split, FORMATS)
 
@@ -503,7 +498,6 @@ class Tagging(Task[Sentences]):
         return np.array([numbers[tag] for tag in tags], np.int32)
 
     def count_train_steps(self, features: SentenceWindows, batch_size, epochs):
-        """Steps of a training, counted in windows."""
         if not len(features):
             raise UserError(
                 "the training file holds nothing to learn from: no word of it "
@@ -516,7 +510,6 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(rows, words=())
 
     def build_head(self, config, create):
-        """One logit for each tag."""
         return TaggingHead(len(self.tags), config, create)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:

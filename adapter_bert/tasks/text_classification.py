@@ -103,7 +103,6 @@ class TextClassification(TextTask):
     has_sets = False
 
     def describe(self):
-        """The labels, in the logits' order, and the texts."""
         known = {"labels": list(self.labels)} if self.is_complete else {}
         return {**known, **super().describe()}
 
@@ -113,7 +112,6 @@ class TextClassification(TextTask):
         return self.labels is not None
 
     def complete(self, train):
-        """This task, with the labels of the training rows."""
         found = set(train.label)
         for label in found:
             if not label.strip():
@@ -144,7 +142,6 @@ class TextClassification(TextTask):
         return dataclasses.replace(self, labels=tuple(sorted(found)))
 
     def restore(self, description, source):
-        """This task, with the labels of a trained head."""
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
         least = 1 if self.has_sets else 2
@@ -204,11 +201,9 @@ class TextClassification(TextTask):
 
     @property
     def result_columns(self):
-        """The labels."""
         return self.labels
 
     def build_head(self, config, create):
-        """One logit for each label."""
         return ClassificationHead(
             len(self.labels), config, create, self.head, self.class_weights
         )
@@ -247,7 +242,6 @@ class TextClassification(TextTask):
 
     @property
     def training_settings(self):
-        """The weighting of the classes."""
         return {"class_weights": self.weighting}
 
     def compare(self, labels, predictions):
@@ -324,7 +318,6 @@ class TextClassification(TextTask):
         return table
 
     def results(self, predictions):
-        """Probabilities of the classes."""
         return np.exp(metrics.log_softmax(predictions["logits"]))
 
     def answer(self, rows, predictions):

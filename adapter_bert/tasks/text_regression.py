@@ -140,7 +140,6 @@ class TextRegression(TextTask):
     unit: Optional[LabelUnit] = None
 
     def describe(self):
-        """That it is a regression, its unit, the texts."""
         found = {"regression": True, **super().describe()}
         if self._is_scaled:
             found["label_unit"] = self.unit._asdict()
@@ -161,7 +160,6 @@ class TextRegression(TextTask):
         return task.go_on(description, source)
 
     def go_on(self, description, source):
-        """This task, in the unit of its training so far."""
         return dataclasses.replace(
             self, unit=LabelUnit.restore(description, source)
         )
@@ -192,7 +190,6 @@ class TextRegression(TextTask):
         return dataclasses.replace(base, read=read)
 
     def check_label(self, label, where):
-        """A number of the scale."""
         score = float(label) if NUMBER.fullmatch(label) else math.nan
         low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
         if not low <= score <= high:
@@ -208,7 +205,6 @@ class TextRegression(TextTask):
         return {"label_scores": np.array([float(x) for x in labels], "float32")}
 
     def strata(self, rows):
-        """One for all rows."""
         return [(None,)] * len(rows)
 
     def summarize(self, rows):
@@ -235,11 +231,9 @@ class TextRegression(TextTask):
 
     @property
     def result_columns(self):
-        """The number."""
         return ("value",)
 
     def build_head(self, config, create):
-        """One number."""
         return RegressionHead(config, create, self.head, self.unit or AS_IS)
 
     def decode(self, rows, features, outputs):
@@ -250,12 +244,10 @@ class TextRegression(TextTask):
         return {"scores": scores * self.unit.deviation + self.unit.mean}
 
     def compare(self, labels, predictions):
-        """Numbers, and squared errors."""
         scores, right = predictions["scores"], labels["label_scores"]
         return right, scores, (scores.astype(np.float64) - right) ** 2
 
     def results(self, predictions):
-        """The scores, also outside the scale."""
         return predictions["scores"].astype(np.float64)[:, np.newaxis]
 
     def answer(self, rows, predictions):

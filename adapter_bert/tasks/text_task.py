@@ -260,7 +260,6 @@ class TextTask(Task[Rows]):
         return description
 
     def restore(self, description, source):
-        """This task, if the head was trained on it."""
         trained = f"{source} was trained on the task {description['name']}"
         own, before = self.describe(), description.get("held_out")
         if before and self.held_out and before != own["held_out"]:
@@ -310,7 +309,6 @@ class TextTask(Task[Rows]):
 
     @property
     def head_kind(self):
-        """Labels or a number, and the head's layers."""
         return type(self), self.head
 
     @property
@@ -319,7 +317,6 @@ class TextTask(Task[Rows]):
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):
-        """Rows of one text or of pairs."""
         text_a, *text_b = map(list, zip(*texts))
         return Rows(
             "", np.arange(len(texts)), text_a, text_b[0] if text_b else None
@@ -327,11 +324,9 @@ class TextTask(Task[Rows]):
 
     @property
     def score_names(self):
-        """The task's metrics, and the loss."""
         return (*self.metrics, "loss")
 
     def first(self, rows: Rows, count: int):
-        """The first rows."""
         return rows.take(np.arange(len(rows)) < count)
 
     def complete(self, train: Rows) -> "TextTask":
@@ -348,7 +343,6 @@ class TextTask(Task[Rows]):
         return self.split_files.train
 
     def check_files(self, data_dir, splits):
-        """Looks for the files."""
         for split in splits:
             self._find(data_dir, split)
 
@@ -484,7 +478,6 @@ class TextTask(Task[Rows]):
         """
 
     def evaluate(self, rows, features, predictions):
-        """The task's metrics, and the mean loss."""
         right, given, losses = self.compare(features.labels, predictions)
         scores: Dict[str, float] = {
             name: self.metric_table[name](right, given) for name in self.metrics
@@ -532,8 +525,11 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        chosen, probability, _ = answer.values()
-        return {"label": str(chosen), "probability": str(probability)}
+        chosen = next(iter(answer.values()))
+        return {
+            "label": str(chosen),
+            "probability": str(answer["probability"]),
+        }
 
 
 def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:

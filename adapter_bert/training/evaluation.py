@@ -11,7 +11,7 @@ from adapter_bert.data.input_pipeline import Features, exact
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.task import ScoresAndData, SplitNames
-from adapter_bert.training import results
+from adapter_bert.training import run_files
 from adapter_bert.training.engines import Engine, Pause
 from adapter_bert.training.prediction import Predictor, check_finite
 from adapter_bert.training.settings import EPOCH
@@ -211,7 +211,7 @@ class Watch:
                 p.name: saved.read(p.name) for p in self._setup.table.trained
             }
         dev_scores.write(self._folder, self._scores, values)
-        results.write_curves(self._folder, measured, step)
+        run_files.write_curves(self._folder, measured, step)
         logging.info(
             "step %d of %d on the dev set: %s%s",
             step,

@@ -29,11 +29,11 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     evaluation,
-    frozen_layers,
+    frozen_outputs,
     fusion_report,
     loop,
     multi_worker,
-    results,
+    run_files,
     two_phases,
 )
 from adapter_bert.training.compute_dtype import AUTO, FLOAT32, choose_dtype
@@ -109,7 +109,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         record=describe_settings(experiment, model, setup), partial=True
     )
     if experiment.do_train and experiment.cache_frozen_layers:
-        frozen_layers.check(setup)
+        frozen_outputs.check(setup)
     logging.info("%s", "\n" + setup.table.to_text())
     with _own_folder(engine, setup):
         state = _find_state(setup)
@@ -138,7 +138,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         found = _answer(engine, setup, job, read, state)
         # Of several workers none knows what the others took.
         if state.step > first_step and engine.workers == 1:
-            results.write_cost(
+            run_files.write_cost(
                 experiment.output_dir, resumed, time.monotonic() - began
             )
     return found
@@ -384,7 +384,7 @@ def _train(
     # Only some runs have these.
     frozen = watch = first_phase = None
     if experiment.cache_frozen_layers and not is_over:
-        frozen = frozen_layers.FrozenLayers(setup, job, features)
+        frozen = frozen_outputs.FrozenLayers(setup, job, features)
     if experiment.training.eval_steps:
         watch = evaluation.Watch(setup, schedule, rows, first_step)
     if model.method.first_phase and not is_over:
@@ -414,7 +414,7 @@ def _train(
         files.check_disk_space(job.output_dir, needed)
         for member in setup.task.members:
             files.prepare_folder(
-                os.path.join(job.output_dir, member, results.ADAPTER)
+                os.path.join(job.output_dir, member, run_files.ADAPTER)
             )
         # All refusals of the folder precede the first change in it.
         training_state.recover(job.output_dir)
@@ -443,7 +443,7 @@ def _train(
         best = dev_scores.best_checkpoint(job.output_dir)
         state = dataclasses.replace(state, best=best)
     if engine.is_chief:
-        results.write_artifact(
+        run_files.write_artifact(
             setup, job, record, schedule, state.best or state.newest
         )
     return job, state, resumed
@@ -482,13 +482,13 @@ def _answer(
         step = training_state.step_of(state.best) if state.best else state.step
         known = dev_scores.read(output_dir)
         if not known or step not in known.by_step:
-            results.write_curves(
+            run_files.write_curves(
                 output_dir,
                 tables[""][0],
                 step or setup.model.sources.step,
             )
         written = {
-            part: results.write_results(
+            part: run_files.write_results(
                 os.path.join(output_dir, part),
                 scores,
                 step or setup.model.sources.step,
@@ -497,7 +497,7 @@ def _answer(
             for part, (scores, data) in tables.items()
         }
         found = written[""]
-        results.log_results(found)
+        run_files.log_results(found)
     for suffix, name in rows.splits.dev:
         if fusion.ATTENTION in shown[name]:
             attention = fusion_report.shares(

@@ -10,7 +10,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
-from adapter_bert.training import experiment, parts
+from adapter_bert.training import composition_parts, experiment
 from adapter_bert.training.settings import EPOCH, Experiment, Training, Tuning
 from adapter_bert.training.setup import describe_parameters
 
@@ -117,7 +117,7 @@ def experiment_from_flags(
         data_dir=data_dir,
         eval_batch_size=eval_batch_size,
         max_seq_length=max_seq_length(),
-        exchange_part=parts.exchanged(FLAGS.exchange_part),
+        exchange_part=composition_parts.exchanged(FLAGS.exchange_part),
         training=_training(task),
     )
     sizes = {

@@ -142,8 +142,8 @@ class Experiment:
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
-    named none) and `named_arguments` must not contradict. Each program
-    declares `data_dir`, `max_seq_length` and `eval_batch_size` for itself.
+    named none) and `named_arguments` must not contradict. Programs declare
+    `data_dir`, `max_seq_length` and `eval_batch_size` for themselves.
     """
 
     task: Task

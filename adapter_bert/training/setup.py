@@ -42,9 +42,13 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
-from adapter_bert.training import multi_worker, own_head, parts
+from adapter_bert.training import (
+    composition_parts,
+    multi_worker,
+    pretrained_head,
+)
+from adapter_bert.training.composition_parts import Found
 from adapter_bert.training.engines import Engine
-from adapter_bert.training.parts import Found
 from adapter_bert.training.settings import Experiment
 
 
@@ -171,12 +175,12 @@ def _task_and_method(
         task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
     elif sources.opened is not None and not experiment.do_train:
-        task = own_head.label(sources.opened, task, experiment.data_dir)
+        task = pretrained_head.label(sources.opened, task, experiment.data_dir)
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     if not (method.parts or experiment.exchange_part):
         return task, Found(method, {}, {}, experiment.library)
-    return task, parts.find(
+    return task, composition_parts.find(
         method,
         experiment.exchange_part,
         experiment.library,
@@ -258,7 +262,7 @@ def open_model(experiment: Experiment) -> Model:
             sources = _with_parts(experiment, sources, found, config)
     part_weights = None
     if method.parts:
-        part_weights = parts.open_weights(
+        part_weights = composition_parts.open_weights(
             found, base, opened.weights, config, tokenizer
         )
     return Model(
@@ -288,7 +292,7 @@ def _with_parts(
     trained = Artifact(sources.description, sources.trained)
     return dataclasses.replace(
         sources,
-        trained=parts.complete(
+        trained=composition_parts.complete(
             trained,
             found,
             sorted(folders - {""}),
@@ -307,7 +311,7 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     opened, trained = model.sources.opened, model.sources.trained
     base = opened.weights
     if opened.head or opened.labels:
-        base = own_head.fit(opened, task)
+        base = pretrained_head.fit(opened, task)
     base = task.begin_head(base)
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
@@ -324,7 +328,7 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         weights = trained or base
         if not training_state.latest_step(experiment.output_dir)[1]:
             if trained is None:
-                own_head.check(opened, base, table, task)
+                pretrained_head.check(opened, base, table, task)
             task_model.check_is_trained(table, weights.shapes, weights.source)
     return Setup(
         experiment,
@@ -372,7 +376,9 @@ def _trained_method(
         experiment.named_method or text.split("(")[0],
         {**arguments, **experiment.named_arguments},
     )
-    wanted = parts.by_name(wanted, method, description.get("parts") or {})
+    wanted = composition_parts.by_name(
+        wanted, method, description.get("parts") or {}
+    )
     if wanted == method:
         if experiment.do_train and kept != method:
             raise UserError(

@@ -28,7 +28,7 @@ class FirstPhase:
     Attributes:
         folder: of its checkpoints.
         table: of its variables.
-        step: how far it has come.
+        step: its last checkpoint's step when the run began.
     """
 
     def __init__(

@@ -23,16 +23,16 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import command_line, files
-from adapter_bert.checkpoints import adapter_artifact, exchange
+from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.card import make_card
-from adapter_bert.checkpoints.foreign import exported
+from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 
 PEER = os.path.abspath(
     os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
@@ -190,7 +190,7 @@ def read_examples(folder: str) -> Dict[str, np.ndarray]:
 
 def imported(folder: str, bert: FrozenBert) -> Artifact:
     """A peer's adapter as this project has it."""
-    foreign = exchange.read(folder, bert.config)
+    foreign = foreign_adapters.read(folder, bert.config)
     shapes = {name: value.shape for name, value in foreign.values.items()}
     return Artifact(
         {"method": str(foreign.method), "task": foreign.task},
@@ -202,7 +202,7 @@ def compare_theirs(
     folder: str, bert: FrozenBert, examples: Dict[str, np.ndarray]
 ) -> Iterator[Comparison]:
     """Reads what the peers have written."""
-    for program in exchange.PROGRAMS:
+    for program in foreign_adapters.PROGRAMS:
         for place in sorted(glob.glob(os.path.join(folder, program, "*"))):
             artifact = imported(place, bert)
             found = logits(bert, artifact, examples)
@@ -233,7 +233,9 @@ def compare_ours(
     places = []
     for program, case, artifact in made:
         place = os.path.join(folder, "ours", program, case)
-        exchange.write(program, place, exported(artifact, "our_task"), "")
+        foreign_adapters.write(
+            program, place, exported(artifact, "our_task"), ""
+        )
         os.remove(os.path.join(place, "README.md"))
         places.append(place)
     answer(peer, os.path.join(folder, "bert"), folder, places)
@@ -262,14 +264,14 @@ def compare_trained(
     np.savez(os.path.join(folder, EXAMPLES), **examples)
     os.symlink(os.path.abspath(path), os.path.join(folder, BASE))
     ours = logits(bert, artifact, examples)
-    for program in exchange.PROGRAMS:
+    for program in foreign_adapters.PROGRAMS:
         place = os.path.join(folder, program)
         named = dataclasses.replace(
             exported(artifact, "trained"), base_name=BASE
         )
         card = make_card(program, named, program, artifact.config, {}, {})
         try:
-            exchange.write(program, place, named, card)
+            foreign_adapters.write(program, place, named, card)
         except UserError as error:
             print(f"{adapter} -> {program}: refused: {error}")
             continue

@@ -35,7 +35,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import prediction
 from adapter_bert.training.engines import Course, Hardware, choose_engine
-from adapter_bert.training.frozen_layers import lowest_layer
+from adapter_bert.training.frozen_outputs import lowest_layer
 from adapter_bert.training.training_step import Job
 from lab.speed import flops
 

@@ -24,10 +24,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
 from lab import report
-from lab.trials import bench as benches
-from lab.trials import faults, material, power_cuts, runs, strace
-from lab.trials.bench import DIFFERENT, FAULTS, LOST, REFUSED, Bench, Plan
+from lab.trials import faults, power_cuts, runs, strace, tiny_files, trial
 from lab.trials.faults import DAMAGE
+from lab.trials.trial import DIFFERENT, FAULTS, LOST, REFUSED, Bench, Plan
 
 TRIALS = {**faults.TRIALS, power_cuts.POWER: power_cuts.cut_power}
 # The column of each kind of trial.
@@ -79,7 +78,7 @@ def make_trial(work: pathlib.Path, only: str, seed: int) -> Trial:
     began = time.monotonic()
     run = runs.of_seed(seed)
     place = work / f"trial-{only}-{seed}"
-    bench = Bench(work, benches.read_reference(work, run), place)
+    bench = Bench(work, trial.read_reference(work, run), place)
     outcome = TRIALS[only](Plan.draw(only, seed), bench)
     if outcome.what not in FAULTS:
         shutil.rmtree(place)
@@ -138,12 +137,12 @@ def soak(
     here, turns = runs.here(), turns_of(only)
     if isinstance(seeds, list):
         here = [runs.of_seed(seed) for seed in seeds]
-    data = work / benches.DATA
+    data = work / trial.DATA
     data.mkdir()
-    material.make(data)
+    tiny_files.make(data)
     say(f"{len(here)} kinds of runs are left alone first")
     runs.make_adapters(data)
-    makers = [benches.make_reference]
+    makers = [trial.make_reference]
     if power_cuts.POWER in turns:
         say("then each is recorded")
         makers.append(power_cuts.record)
@@ -287,14 +286,14 @@ def main() -> None:
         seeds = [arguments.seed]
     seconds = 60 * arguments.minutes
     found: List[Trial] = []
-    for trial in soak(work, arguments.jobs, arguments.only, seeds, seconds):
-        found.append(trial)
-        told = "--only={only} --seed={seed}: {what}: {note}".format(**trial)
-        if trial["what"] in FAULTS or arguments.seed is not None:
+    for one in soak(work, arguments.jobs, arguments.only, seeds, seconds):
+        found.append(one)
+        told = "--only={only} --seed={seed}: {what}: {note}".format(**one)
+        if one["what"] in FAULTS or arguments.seed is not None:
             say(told)
         elif len(found) % 100 == 0:
             say(f"{len(found)} trials; {told}")
-    found.sort(key=lambda trial: trial["seed"])
+    found.sort(key=lambda one: one["seed"])
     environment = report.environment()
     about = {
         "tried": arguments.only or ALL,
@@ -302,13 +301,13 @@ def main() -> None:
         **environment["versions"],
         "minutes": arguments.minutes,
         "seeds": [found[0]["seed"], found[-1]["seed"]],
-        "kills": sum(trial["kills"] for trial in found),
+        "kills": sum(one["kills"] for one in found),
     }
     files.write_json(str(folder / "soak.json"), {**about, "trials": found})
     print(report.plain(rows(count(found))), end="")
     if arguments.add_to:
         add(arguments.add_to, about, count(found))
-    failed = [trial for trial in found if trial["what"] in FAULTS]
+    failed = [one for one in found if one["what"] in FAULTS]
     if failed:
         raise SystemExit(f"{len(failed)} trials failed; {work} has their files")
     shutil.rmtree(work)

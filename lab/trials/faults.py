@@ -17,7 +17,9 @@ from typing import Any, Callable, List, Sequence
 from adapter_bert import folder_lock
 from adapter_bert.serving import saved_model
 from lab.trials import linux
-from lab.trials.bench import (
+from lab.trials.runs import FIRST_PHASE, OUT, PASSING, SOURCE, digests
+from lab.trials.starts import NEVER, End, Moment
+from lab.trials.trial import (
     DAY,
     HALF,
     LOST,
@@ -29,8 +31,6 @@ from lab.trials.bench import (
     Plan,
     of,
 )
-from lab.trials.runs import FIRST_PHASE, OUT, PASSING, SOURCE, digests
-from lab.trials.starts import NEVER, End, Moment
 
 KILL, WRITE, FULL, DAMAGE, PERMISSION, VANISHED, CLOCK, TWO = (
     "kill",

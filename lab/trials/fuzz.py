@@ -3,11 +3,12 @@
     make fuzz MINUTES=60
     .venv/bin/python -m lab.trials.fuzz --reader=squad --minutes=5
 
-libFuzzer (of Atheris) mutates inputs that have reached new code. `reading.py`
-defines defects; crashes, and a minute without an answer, are defects too.
-Inputs that reach lines of their own are kept in `tests/corpora/`: later runs
-begin with them, and tests read them. `--output_dir` gets all inputs that
-reached new code, and the input of each defect. A seed does not repeat a run.
+libFuzzer (of Atheris) mutates inputs that have reached new code.
+`fuzz_inputs.py` defines defects; crashes, and a minute without an answer, are
+defects too. Inputs that reach lines of their own are kept in `tests/corpora/`:
+later runs begin with them, and tests read them. `--output_dir` gets all inputs
+that reached new code, and the input of each defect. A seed does not repeat a
+run.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from adapter_bert.errors import UserError
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGES = os.path.join(sys.prefix, "atheris")
 KEPT = ROOT / "tests" / "corpora"
-READERS = "lab.trials.readers"
+READERS = "lab.trials.fuzz_targets"
 # An input may become so many times as long as the right one, or so long.
 GROWTH, SHORT = 4, 2**12
 # Bytes that a process may take in addition to its first ones.
@@ -75,16 +76,16 @@ def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
     """
     import atheris
 
-    from lab.trials import reading
+    from lab.trials import fuzz_inputs
 
     folder = pathlib.Path(tempfile.mkdtemp())
     reader.write(folder)
     known: Set[str] = {found for found, _ in defects_of(output, name)}
 
     def read(content: bytes) -> None:
-        found = reading.try_input(reader, folder, content)
+        found = fuzz_inputs.try_input(reader, folder, content)
         found = found.replace(str(folder), "")
-        if found not in (reading.TAKEN, reading.REFUSED, *known):
+        if found not in (fuzz_inputs.TAKEN, fuzz_inputs.REFUSED, *known):
             known.add(found)
             note(output, name, found, content)
 
@@ -92,9 +93,9 @@ def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
         chance = random.Random(seed)
         if chance.random() < 0.5:
             return atheris.Mutate(content, most)
-        return reading.change(content, chance, grows=False)[:most]
+        return fuzz_inputs.change(content, chance, grows=False)[:most]
 
-    reading.limit_memory(MOST_MEMORY)
+    fuzz_inputs.limit_memory(MOST_MEMORY)
     atheris.Setup(["fuzz", *words], read, custom_mutator=change)
     atheris.Fuzz()
 
@@ -177,7 +178,7 @@ def keep(
 
     Those that were kept before come first, then the shortest.
     """
-    from lab.trials import reading
+    from lab.trials import fuzz_inputs
 
     right = reader.files[reader.changed]
     contents = {f.read_bytes() for f in (output / file_name(name)).iterdir()}
@@ -191,7 +192,9 @@ def keep(
         reader.write(folder)
         for content in [right, *before, *new]:
             lines = lines_of(
-                functools.partial(reading.try_input, reader, folder, content)
+                functools.partial(
+                    fuzz_inputs.try_input, reader, folder, content
+                )
             )
             if lines - known and content != right:
                 chosen.append(content)

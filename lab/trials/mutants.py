@@ -40,16 +40,16 @@ PACKAGE = "adapter_bert"
 # The core modules: those that train, answer, read and keep.
 CORE = (
     "optimization bert/* methods/* data/* tasks/* checkpoints/* "
-    "training/estimator training/evaluation training/frozen_layers "
-    "training/loop training/multi_worker training/parts training/prediction "
-    "training/setup training/strategy training/training_step "
-    "training/two_phases training/variables serving/answers serving/asking "
-    "serving/batching serving/exported "
-    "serving/frozen_bert serving/graph_answers serving/graph_tokenizer "
-    "serving/library serving/loaded_task serving/mixed_bert "
-    "serving/mixed_hooks serving/mixed_model serving/predictor serving/rest "
-    "serving/row_stream serving/saved_model serving/text_model "
-    "serving/text_windows"
+    "training/estimator training/evaluation training/frozen_outputs "
+    "training/loop training/multi_worker training/composition_parts "
+    "training/prediction training/setup training/strategy "
+    "training/training_step training/two_phases training/variables "
+    "serving/answers serving/joint_answers serving/batching "
+    "serving/exported serving/frozen_bert serving/graph_answers "
+    "serving/graph_tokenizer serving/library serving/trained_task "
+    "serving/task_tables serving/mixed_hooks serving/mixed_model "
+    "serving/predictor serving/http_api serving/row_stream "
+    "serving/saved_model serving/text_model serving/text_windows"
 ).split()
 # They seldom change anything: CPython has one object of each small number, each
 # name, and None.
@@ -62,8 +62,8 @@ PATIENCE, LIMIT = 300, 900.0
 # Tests of everything, the last that are run for each module.
 OF_ALL = (
     "methods methods_adapters methods_other golden_methods golden_compositions "
-    "golden_model golden_features shared_layers tasks restored sources "
-    "run_record composition_parts asking text_model predictor exported "
+    "golden_model golden_features shared_layers tasks from_description sources "
+    "run_record composition_parts joint_answers text_model predictor exported "
     "estimator strategy experiment run_classifier run_tasks architecture "
     "list_flags"
 ).split()

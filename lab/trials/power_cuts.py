@@ -15,9 +15,7 @@ import shutil
 import tempfile
 from typing import Callable, Dict, List, NamedTuple, Optional, Set, Union
 
-from lab.trials import bench as benches
-from lab.trials import runs, strace
-from lab.trials.bench import LOST, Bench, Outcome, Plan
+from lab.trials import runs, strace, trial
 from lab.trials.starts import start
 from lab.trials.strace import (
     DELETE,
@@ -30,6 +28,7 @@ from lab.trials.strace import (
     WRITE,
     Operation,
 )
+from lab.trials.trial import LOST, Bench, Outcome, Plan
 
 POWER = "power"
 # Beside a reference's own folders: the folder of a recorded run, its calls, and
@@ -253,11 +252,11 @@ def record(work: pathlib.Path, run: runs.Run) -> None:
     Raises:
         RuntimeError: it fails, or the recording does not tell all of it.
     """
-    folder = benches.folder_of(work, run)
+    folder = trial.folder_of(work, run)
     place = folder / PLACE
-    run.begin(work / benches.DATA, place)
+    run.begin(work / trial.DATA, place)
     disk = Disk(place)
-    command = run.command(work / benches.DATA, place)
+    command = run.command(work / trial.DATA, place)
     tracer = strace.tracer(folder / CALLS)
     end = start(command, str(place), tracer=tracer)
     if end.code:

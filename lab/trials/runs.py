@@ -10,7 +10,7 @@ import shutil
 from typing import Any, Dict, List, Mapping, Tuple
 
 from lab import report
-from lab.trials import material, starts
+from lab.trials import starts, tiny_files
 
 # Folders within that of a trial: what a program writes, what it reads there.
 OUT, SOURCE = "out", "source"
@@ -165,7 +165,7 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
         flags: others than most trainings have.
     """
     values = {
-        "init_checkpoint": "{data}/" + material.BERT,
+        "init_checkpoint": "{data}/" + tiny_files.BERT,
         "output_dir": "{place}/" + OUT,
         "engine": engine,
         "do_train": True,
@@ -193,7 +193,7 @@ def _trainings(engine: str) -> List[Run]:
     classify = functools.partial(
         training, program="run_classifier", engine=engine
     )
-    of_table = table(material.TABLE)
+    of_table = table(tiny_files.TABLE)
     return [
         classify(
             "classification",
@@ -202,7 +202,7 @@ def _trainings(engine: str) -> List[Run]:
             eval_steps=5,
             keep_best="loss",
         ),
-        classify("regression", **table(material.SCORES), regression=True),
+        classify("regression", **table(tiny_files.SCORES), regression=True),
         classify("lt_sft", **of_table, tuning_method="lt_sft(0.1)"),
         classify(
             "fusion",
@@ -213,7 +213,7 @@ def _trainings(engine: str) -> List[Run]:
         classify(
             "several tasks",
             task_name="custom:one,custom:two",
-            data_dir="{data}/" + material.SEVERAL,
+            data_dir="{data}/" + tiny_files.SEVERAL,
             do_predict=True,
             num_train_epochs=2,
             keep_best="mean",
@@ -223,8 +223,8 @@ def _trainings(engine: str) -> List[Run]:
             "questions",
             "run_squad",
             engine,
-            train_file="{data}/" + material.QUESTIONS,
-            predict_file="{data}/" + material.QUESTIONS,
+            train_file="{data}/" + tiny_files.QUESTIONS,
+            predict_file="{data}/" + tiny_files.QUESTIONS,
             do_predict=True,
             max_seq_length=20,
             max_query_length=8,
@@ -235,15 +235,15 @@ def _trainings(engine: str) -> List[Run]:
             "tagging",
             "run_tagger",
             engine,
-            data_dir="{data}/" + material.TAGS,
+            data_dir="{data}/" + tiny_files.TAGS,
             do_predict=True,
         ),
         training(
             "masked language modelling",
             "run_mlm",
             engine,
-            train_file="{data}/" + material.LINES + "/train.txt",
-            eval_file="{data}/" + material.LINES + "/eval.txt",
+            train_file="{data}/" + tiny_files.LINES + "/train.txt",
+            eval_file="{data}/" + tiny_files.LINES + "/eval.txt",
         ),
     ]
 
@@ -265,7 +265,7 @@ def _others() -> List[Run]:
             "export",
             "export",
             (
-                "--init_checkpoint={data}/" + material.BERT,
+                "--init_checkpoint={data}/" + tiny_files.BERT,
                 f"--adapter=it={source}/adapter",
                 "--output_dir={place}/" + OUT,
             ),
@@ -308,7 +308,7 @@ def make_adapters(data: pathlib.Path) -> None:
             name,
             "run_classifier",
             ENGINES[1],
-            **table(material.TABLE),
+            **table(tiny_files.TABLE),
             tuning_method=method,
             output_dir=str(folder),
             num_train_epochs=2,

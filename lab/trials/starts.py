@@ -86,12 +86,12 @@ def start(
         folder: that it writes into.
         moment: when it is killed.
         happens: is called at the moment instead of a kill.
-        inside: what `lab.trials.inside` changes in its process, if anything.
+        inside: what `lab.trials.surroundings` changes in its process.
         tracer: words before the command line.
     """
     module = () if command[0].endswith(".py") else ("-m", "adapter_bert")
     if inside:
-        module = ("-m", "lab.trials.inside", json.dumps(inside))
+        module = ("-m", "lab.trials.surroundings", json.dumps(inside))
     changes = Changes(folder)
     began = time.monotonic()
     process = subprocess.Popen(

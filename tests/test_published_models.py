@@ -10,7 +10,7 @@ import pytest
 from hub_modules import write_tf2
 from test_sources import check_values
 
-from adapter_bert.checkpoints import handles, sources
+from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
 
 TF_HUB = "https://tfhub.dev/tensorflow/small_bert/bert_en_uncased_L-2/1"
@@ -126,7 +126,7 @@ def test_without_a_library_one_line_says_what_to_do(handle, advice):
     "/tensorflow/bert/tensorFlow2/x ../bert/tensorFlow2/x".split(),
 )
 def test_other_paths_are_no_handles(path):
-    assert handles.resolve(path) == path
+    assert published_models.resolve(path) == path
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_path_that_is_there_is_no_handle(tmp_path, monkeypatch, path, end):
     file = tmp_path / f"{path}{end}"
     file.parent.mkdir(parents=True)
     file.touch()
-    assert handles.resolve(path) == path
+    assert published_models.resolve(path) == path
 
 
 PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"
@@ -182,14 +182,18 @@ def library(monkeypatch):
 
 def test_tf_hub_itself_finds_the_same_folder(library, in_tf_hub):
     hub = library("tensorflow_hub")
-    assert hub.resolve(TF_HUB) == handles.resolve(TF_HUB) == str(in_tf_hub)
+    assert (
+        hub.resolve(TF_HUB)
+        == published_models.resolve(TF_HUB)
+        == str(in_tf_hub)
+    )
     with pytest.raises(UserError, match="tensorflow-hub cannot fetch it: "):
-        handles.resolve(TF_HUB[:-1] + "2")
+        published_models.resolve(TF_HUB[:-1] + "2")
 
 
 def test_kagglehub_itself_finds_the_same_folder(library, in_kaggle):
     hub = library("kagglehub")
     found = hub.model_download(f"{KAGGLE}/3")
-    assert found == handles.resolve(f"{KAGGLE}/3") == str(in_kaggle)
+    assert found == published_models.resolve(f"{KAGGLE}/3") == str(in_kaggle)
     with pytest.raises(UserError, match="kagglehub cannot fetch it: "):
-        handles.resolve(f"{KAGGLE}/4")
+        published_models.resolve(f"{KAGGLE}/4")

@@ -20,7 +20,7 @@ import safetensors.numpy
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import adapterhub, peft
-from adapter_bert.checkpoints.foreign import (
+from adapter_bert.checkpoints.foreign_base import (
     Exported,
     Foreign,
     check_is_bert,

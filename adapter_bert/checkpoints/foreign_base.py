@@ -28,7 +28,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
-from adapter_bert.tasks.restored import (
+from adapter_bert.tasks.from_description import (
     CLASSIFICATION,
     QUESTIONS,
     REGRESSION,

@@ -30,10 +30,10 @@ from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
-    exchange,
+    foreign_adapters,
     google,
-    handles,
     hub_module,
+    published_models,
     run_record,
     sources,
     training_state,
@@ -49,21 +49,21 @@ from adapter_bert.commands import (
     run_tagger,
     serve,
 )
-from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import bulk, library, rest, row_stream
+from adapter_bert.serving import bulk_rows, http_api, library, row_stream
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import flags as run_flags
 from lab.report import ROOT
 from lab.trials.bundles import write_bundle
-from lab.trials.reading import Reader
+from lab.trials.fuzz_inputs import Reader
 
 GOLDEN = ROOT / "tests" / "golden" / "exchange"
 SAMPLES = ROOT / "lab" / "trials" / "samples"
@@ -127,7 +127,7 @@ def _foreign(case: str, changed: str) -> Reader:
     return Reader(
         _folder(GOLDEN / case),
         changed,
-        lambda folder: exchange.read(str(folder), config),
+        lambda folder: foreign_adapters.read(str(folder), config),
     )
 
 
@@ -208,9 +208,9 @@ def _questions(folder: pathlib.Path) -> None:
     tasks = {"one": {"texts": [1], "columns": ["text"]}}
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
-        for found in bulk.questions(name, content, tasks, ["one"]):
-            if isinstance(found, bulk.Refusal):
-                bulk.refusal_line(found)
+        for found in bulk_rows.questions(name, content, tasks, ["one"]):
+            if isinstance(found, bulk_rows.Refusal):
+                bulk_rows.refusal_line(found)
 
 
 def _rows(path: str) -> None:
@@ -227,7 +227,7 @@ def _tokenize(folder: pathlib.Path) -> None:
 
 
 def _post(folder: pathlib.Path) -> None:
-    rest.read_rows((folder / "body").read_bytes(), 100)
+    http_api.read_rows((folder / "body").read_bytes(), 100)
 
 
 VALUES = {
@@ -454,7 +454,7 @@ def _unpack(path: pathlib.Path) -> None:
     """Archives unpack beside themselves, in a folder that goes with them."""
     above = path.parent.parent
     inside = set(above.iterdir())
-    handles.unpack(str(path))
+    published_models.unpack(str(path))
     assert set(above.iterdir()) == inside, "written elsewhere"
 
 
@@ -526,7 +526,7 @@ def _program(
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse(flags.FLAGS, [module.__name__, *given])
+                program_flags.parse_or_help(module, [module.__name__, *given])
             use()
 
     def read(folder: pathlib.Path) -> None:
@@ -572,7 +572,7 @@ def text_readers() -> Dict[str, Reader]:
     }
     adapter, adapterhub = _artifact(), "adapterhub/houlsby_7"
     columns = Columns("0", "1")
-    refused = (rest.Refused,)
+    refused = (http_api.Refused,)
     return {
         "tsv": _table("tsv"),
         "csv": _table("csv"),

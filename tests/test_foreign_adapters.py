@@ -23,8 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import exchange, foreign, foreign_fields, peft
-from adapter_bert.checkpoints.foreign import exported, head_of
+from adapter_bert.checkpoints import (
+    foreign_adapters,
+    foreign_base,
+    foreign_fields,
+    peft,
+)
+from adapter_bert.checkpoints.foreign_base import exported, head_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import TARGETS
 from adapter_bert.methods.registry import parse
@@ -37,10 +42,10 @@ GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
     / "exchange"
 )
-HUB, PEFT = exchange.PROGRAMS
+HUB, PEFT = foreign_adapters.PROGRAMS
 THEIRS = [
     f"{program}/{path.name}"
-    for program in exchange.PROGRAMS
+    for program in foreign_adapters.PROGRAMS
     for path in sorted((GOLDEN / program).iterdir())
 ]
 OURS = [
@@ -71,7 +76,7 @@ def artifacts(bert):
 @pytest.mark.parametrize("case", THEIRS)
 def test_golden_adapters_of_others_compute_the_same(bert, examples, case):
     folder = str(GOLDEN / case)
-    assert exchange.detect(folder) == case.split("/")[0]
+    assert foreign_adapters.detect(folder) == case.split("/")[0]
     logits = both.logits(bert, both.imported(folder, bert), examples)
     assert both.difference(logits, folder, examples) < 1e-5
 
@@ -83,7 +88,9 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     """What they computed of them is what is computed here."""
     artifact, recorded = artifacts[case], GOLDEN / "ours" / case
     folder, program = tmp_path / "written", case.split("/")[0]
-    exchange.write(program, str(folder), exported(artifact, "our_task"), "card")
+    foreign_adapters.write(
+        program, str(folder), exported(artifact, "our_task"), "card"
+    )
     assert (folder / "README.md").read_text() == "card"
     written = {path.name for path in folder.iterdir()} - {"README.md"}
     assert written == {path.name for path in recorded.glob("*.[js]*")}
@@ -159,7 +166,7 @@ def config_of_bert():
 
 def read(case, *told):
     """Reads a recorded adapter, or the one of a whole path."""
-    return exchange.read(str(GOLDEN / case), config_of_bert(), *told)
+    return foreign_adapters.read(str(GOLDEN / case), config_of_bert(), *told)
 
 
 @pytest.mark.parametrize(
@@ -182,17 +189,17 @@ def test_what_a_program_cannot_hold_is_refused(
 ):
     artifact = both.random_artifact(bert, parse(method), both.THREE, 0)
     with pytest.raises(UserError, match=message):
-        exchange.write(
+        foreign_adapters.write(
             program, str(tmp_path / "out"), exported(artifact, "x"), ""
         )
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("program", exchange.PROGRAMS)
+@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
     fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
     with pytest.raises(UserError, match="^x: fusion is not written for "):
-        exchange.PROGRAMS[program].write(fusion)
+        foreign_adapters.PROGRAMS[program].write(fusion)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +218,14 @@ def test_peft_takes_berts_own_head_in_a_new_folder(
     assert ours.name == "sst-2_v1"
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match=message):
-        exchange.write("peft", str(tmp_path), ours, "")
+        foreign_adapters.write("peft", str(tmp_path), ours, "")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", foreign.ACTIVATIONS.values())
+@pytest.mark.parametrize("name", foreign_base.ACTIVATIONS.values())
 def test_activations_go_there_and_back(name):
-    theirs = foreign.foreign_activation(name)
-    assert foreign.activation(theirs, "x") == name
+    theirs = foreign_base.foreign_activation(name)
+    assert foreign_base.activation(theirs, "x") == name
 
 
 @given(
@@ -583,7 +590,7 @@ def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
 def test_an_adapter_of_a_deeper_bert_is_refused(case):
     config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
     with pytest.raises(UserError, match="in layer . too, .* has 1 layers"):
-        exchange.read(str(GOLDEN / case), config)
+        foreign_adapters.read(str(GOLDEN / case), config)
 
 
 def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
@@ -679,7 +686,7 @@ def test_half_a_file_is_refused(copied):
 
 def test_no_adapter_at_all_is_refused(tmp_path):
     with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
-        exchange.read(str(tmp_path), config_of_bert())
+        foreign_adapters.read(str(tmp_path), config_of_bert())
 
 
 def test_sets_of_labels_are_not_written_for_other_programs():

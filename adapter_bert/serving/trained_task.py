@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    parts,
+    part_values,
     run_record,
     sources,
 )
@@ -17,10 +17,10 @@ from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind, Values
-from adapter_bert.serving.mixed_bert import MixedBert, Place, can_mix
-from adapter_bert.tasks.restored import restore_task
+from adapter_bert.serving.task_tables import MixedBert, Place, can_mix
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.task import Task
-from adapter_bert.training import parts as method_parts
+from adapter_bert.training import composition_parts as method_parts
 
 # A text, or its words.
 Text = Union[str, Tuple[str, ...]]
@@ -104,7 +104,7 @@ def load_task(
     config, source = artifact.config, artifact.weights.source
     tokenizer = bert.tokenizer(bool(config["tokenizer"].get("do_lower_case")))
     sources.check_same_model(config, source, bert.base, bert.config, tokenizer)
-    around = parts.places(folder)
+    around = part_values.places(folder)
     found = method_parts.find(
         registry.parse(config["method"]),
         exchanged or {},

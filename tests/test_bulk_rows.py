@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving.bulk import (
+from adapter_bert.serving.bulk_rows import (
     COMPRESSED,
     UNREADABLE,
     Question,

@@ -29,8 +29,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import frozen_layers
-from adapter_bert.training.frozen_layers import KnownOutputs, lowest_layer
+from adapter_bert.training import frozen_outputs
+from adapter_bert.training.frozen_outputs import KnownOutputs, lowest_layer
 
 pytestmark = pytest.mark.older_stack
 
@@ -281,7 +281,7 @@ def test_a_finished_training_needs_no_file_any_more(classify, flags):
 
 
 def test_several_processes_are_refused(classify, flags, monkeypatch):
-    monkeypatch.setattr(frozen_layers.multi_worker, "is_cluster", lambda: True)
+    monkeypatch.setattr(frozen_outputs.multi_worker, "is_cluster", lambda: True)
     setup = types.SimpleNamespace(
         experiment=None,
         task=types.SimpleNamespace(rows_are_fixed=True),
@@ -291,7 +291,7 @@ def test_several_processes_are_refused(classify, flags, monkeypatch):
         ),
     )
     with pytest.raises(UserError, match="needs one process, but TF_CONFIG"):
-        frozen_layers.check(setup)
+        frozen_outputs.check(setup)
 
 
 def test_masked_tokens_are_refused(still_bert, tmp_path):
@@ -405,7 +405,7 @@ def test_what_another_process_writes_is_kept_whatever_the_clock_says(
     half.write_bytes(b"half")
     os.utime(half, (seconds, seconds))
     refused = {**flags, "frozen_layers_gb": 1e-9}
-    with folder_lock.hold(str(kept), frozen_layers.LOCK):
+    with folder_lock.hold(str(kept), frozen_outputs.LOCK):
         with pytest.raises(UserError, match="GB are kept already"):
             classify(**refused)
         assert half.exists()
@@ -437,7 +437,7 @@ def test_a_disk_that_is_full_meanwhile_is_one_line(
     def reserve(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(frozen_layers.os, "posix_fallocate", reserve)
+    monkeypatch.setattr(frozen_outputs.os, "posix_fallocate", reserve)
     if is_refused:
         with pytest.raises(UserError, match="cannot write .*No space left"):
             classify(**flags)

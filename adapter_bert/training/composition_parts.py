@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, parts, sources
+from adapter_bert.checkpoints import adapter_artifact, part_values, sources
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Base, Weights
 from adapter_bert.data.tokenization import TextTokenizer
@@ -183,7 +183,7 @@ def _folder(
     folder = _adapter_in([*candidates, places.get(name, ""), name])
     if folder:
         return folder
-    known = ", ".join(parts.adapters_in(library)) if library else ""
+    known = ", ".join(part_values.adapters_in(library)) if library else ""
     where = f"the library {library} has: {known or 'none'}"
     if not library:
         where = "pass the folder that holds it as --library"
@@ -195,7 +195,7 @@ def _folder(
 
 def _adapter_in(folders: Iterable[str]) -> Optional[str]:
     """The first folder of an adapter, or of a run with one; or None."""
-    found = map(parts.adapter_in, filter(None, folders))
+    found = map(part_values.adapter_in, filter(None, folders))
     return next(filter(None, found), None)
 
 
@@ -229,17 +229,17 @@ def open_weights(
     for name, folder in found.folders.items():
         artifact = adapter_artifact.read(folder, weights)
         # `run.json` has this hash.
-        parts.check_same(
+        part_values.check_same(
             folder, found.hashes[name], artifact.config.get("sha256")
         )
         sources.check_same_model(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )
-        artifact = parts.complete(
-            artifact, [found.library, *parts.places(folder)], weights, own
+        artifact = part_values.complete(
+            artifact, [found.library, *part_values.places(folder)], weights, own
         )
-        opened.append(parts.as_part(name, artifact, weights, own))
-    return parts.join(opened)
+        opened.append(part_values.as_part(name, artifact, weights, own))
+    return part_values.join(opened)
 
 
 def complete(
@@ -268,6 +268,6 @@ def complete(
         "parts": {name: held[name] for name in held if name in needed},
     }
     own = encoder.list_variables(config)
-    return parts.complete(
+    return part_values.complete(
         Artifact(described, trained.weights), folders, weights, own
     ).weights

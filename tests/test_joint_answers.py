@@ -8,10 +8,10 @@ from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving import asking
+from adapter_bert.serving import joint_answers
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.mixed_bert import MixedBert
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.task_tables import MixedBert
 
 pytestmark = pytest.mark.newer_stack
 
@@ -205,9 +205,9 @@ def test_words_are_tagged_beside_other_tasks(load):
 def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
     predictor = load("small", "large", "score")
     groups = []
-    make = asking.Group.__post_init__
+    make = joint_answers.Group.__post_init__
     monkeypatch.setattr(
-        asking.Group,
+        joint_answers.Group,
         "__post_init__",
         lambda group: groups.append(group) or make(group),
     )

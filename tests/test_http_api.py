@@ -21,7 +21,7 @@ from sweep_stand_in import wait_for
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.rest import (
+from adapter_bert.serving.http_api import (
     Limits,
     PatientProtocol,
     Refused,

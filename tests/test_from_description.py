@@ -8,7 +8,7 @@ import pytest
 from task_files import PROPERTY, refusal
 
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.restored import custom_arguments, kind_of
+from adapter_bert.tasks.from_description import custom_arguments, kind_of
 
 
 @PROPERTY

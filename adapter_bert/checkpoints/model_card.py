@@ -3,9 +3,13 @@
 import json
 from typing import Any, Dict, List, Mapping
 
-from adapter_bert.checkpoints.foreign import Exported
+from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.tasks import TASKS
-from adapter_bert.tasks.restored import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.tasks.from_description import (
+    CLASSIFICATION,
+    QUESTIONS,
+    REGRESSION,
+)
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}

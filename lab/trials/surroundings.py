@@ -1,6 +1,6 @@
 """Runs a program with a wrong clock, without rights, or with limits.
 
-    .venv/bin/python -m lab.trials.inside '{"clock": [[0, -86400]]}' PROGRAM ...
+    python -m lab.trials.surroundings '{"clock": [[0, -86400]]}' PROGRAM ...
 
 `clock`: seconds after the start, and how wrong the clock is from then on, as
 Python sees it, not TensorFlow's own code. `rights`: false drops the superuser's

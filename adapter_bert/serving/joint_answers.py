@@ -13,8 +13,8 @@ import numpy as np
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.serving.answers import Answer
-from adapter_bert.serving.loaded_task import LoadedTask, Row
-from adapter_bert.serving.mixed_bert import MixedBert, Place
+from adapter_bert.serving.task_tables import MixedBert, Place
+from adapter_bert.serving.trained_task import LoadedTask, Row
 from adapter_bert.training.prediction import Outputs, check_finite
 
 

@@ -7,8 +7,8 @@ import types
 import pytest
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 
-from adapter_bert.data import subword
-from adapter_bert.data.subword import SubwordTokenizer
+from adapter_bert.data import huggingface_tokenizer
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
 from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
@@ -211,7 +211,7 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
         raise Panic("index out of range")
 
     tokenizer = types.SimpleNamespace(from_str=fail)
-    monkeypatch.setattr(subword, "Tokenizer", tokenizer)
+    monkeypatch.setattr(huggingface_tokenizer, "Tokenizer", tokenizer)
     with pytest.raises(UserError, match="read here: index out of range"):
         open_tokenizer(roberta_folder)
 

@@ -12,9 +12,12 @@ import time
 import pytest
 from conftest import ROOT
 
-from lab.trials import bench as benches
 from lab.trials import faults, linux, runs
-from lab.trials.bench import (
+from lab.trials import trial as benches
+from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
+from lab.trials.runs import OUT, Run
+from lab.trials.starts import Moment
+from lab.trials.trial import (
     DIFFERENT,
     HALF,
     LOST,
@@ -25,9 +28,6 @@ from lab.trials.bench import (
     Plan,
     Reference,
 )
-from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
-from lab.trials.runs import OUT, Run
-from lab.trials.starts import Moment
 
 pytestmark = pytest.mark.newer_stack
 
@@ -270,7 +270,7 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     changed = {"clock": [[0, -7200], [0.3, 86400]]}
     words = [json.dumps(changed), str(program), "word"]
     done = subprocess.run(
-        [sys.executable, "-m", "lab.trials.inside", *words],
+        [sys.executable, "-m", "lab.trials.surroundings", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -18,14 +18,14 @@ from tiny_artifacts import make_artifact
 from adapter_bert import files
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.checkpoints.foreign import Tensors
+from adapter_bert.checkpoints.foreign_base import Tensors
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.errors import UserError
 from adapter_bert.serving import library
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.restored import restore_task
-from lab.trials import readers, reading
+from adapter_bert.tasks.from_description import restore_task
+from lab.trials import fuzz_inputs, fuzz_targets
 
 pytestmark = pytest.mark.newer_stack
 
@@ -77,7 +77,7 @@ def read_foreign(folder):
 
 
 def read_artifact(folder):
-    reader = readers.readers()["adapter's weights"]
+    reader = fuzz_targets.readers()["adapter's weights"]
     for name, content in reader.files.items():
         (folder / name).write_bytes(content)
     shutil.copy(folder / "a.safetensors", folder / reader.changed)
@@ -155,7 +155,7 @@ def is_json(content):
 
 JSON_READERS = {
     name: reader
-    for name, reader in readers.readers().items()
+    for name, reader in fuzz_targets.readers().items()
     if is_json(reader.files[reader.changed])
 }
 # One of each way to read a file.
@@ -163,7 +163,7 @@ NAMES = (
     "tsv,conll,squad,vocabulary,adapter,adapterhub,peft weights,zip,tar.gz,"
     "list of checkpoints,safetensors,checkpoint's index"
 )
-FILE_READERS = {name: readers.readers()[name] for name in NAMES.split(",")}
+FILE_READERS = {name: fuzz_targets.readers()[name] for name in NAMES.split(",")}
 BOMBS = {
     "lists in lists": b"[" * 10**5 + b"]" * 10**5,
     "objects in objects": b'{"a":' * 10**5 + b"1" + b"}" * 10**5,
@@ -179,7 +179,7 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     reader = JSON_READERS[name]
     for file, content in reader.files.items():
         (tmp_path / file).write_bytes(content)
-    found = reading.try_input(reader, tmp_path, BOMBS[bomb])
+    found = fuzz_inputs.try_input(reader, tmp_path, BOMBS[bomb])
     # A line in bulk is answered by what is wrong with it.
     assert found == ("taken" if name == "lines in bulk" else "refused")
 

@@ -77,12 +77,10 @@ class KnownOutputs(Features):
 
     @property
     def lengths(self) -> np.ndarray:
-        """As of the rows."""
         return self.inner.lengths
 
     @property
     def row_shape(self) -> Tuple[int, ...]:
-        """As of the rows."""
         return self.inner.row_shape
 
     def __len__(self) -> int:
@@ -90,7 +88,6 @@ class KnownOutputs(Features):
         return len(self.inner)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        """As of the rows."""
         return self.inner.sequences(rows)
 
     def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
@@ -132,7 +129,6 @@ class _Outputs(Head):
         return {"outputs": sequence_output[:, :last]}
 
     def loss(self, predictions, features):
-        """None: nothing is trained."""
         raise TypeError("the outputs of frozen layers have no loss")
 
 
