@@ -1,5 +1,6 @@
 """Names of google-research/bert's `extract_features.py`: hidden states."""
 
+import importlib
 import json
 import re
 from typing import Any, Callable, List, Optional, Sequence
@@ -179,3 +180,13 @@ def _truncate_seq_pair(
     tokens_a: List[str], tokens_b: List[str], max_length: int
 ) -> None:
     records.truncate_pair(tokens_a, tokens_b, max_length)
+
+
+def main(_: Any = None) -> None:
+    """Runs the program `extract_features` with the command line's flags.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    importlib.import_module("adapter_bert.commands").run("extract_features")

@@ -1,10 +1,11 @@
 """Names of google-research/bert's `run_classifier.py`.
 
 `create_model` and `model_fn_builder` take `tuning_method` as well, as
-`modeling.BertModel`.
+`modeling.BertModel`. `main` runs the program `run_classifier`.
 """
 
 import csv
+import importlib
 import os
 from typing import (
     Any,
@@ -488,3 +489,21 @@ def _metrics(losses, label_ids, logits, is_real):
         ),
         "eval_loss": v1.metrics.mean(values=losses, weights=is_real),
     }
+
+
+def main(
+    _: Any = None,
+    processors: Optional[Mapping[str, Callable[[], DataProcessor]]] = None,
+) -> None:
+    """Runs the program with the command line's flags.
+
+    Args:
+        processors: makes a processor, by the name that `--task_name` takes in
+            lower case; the program's own tasks are there too.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    commands = importlib.import_module("adapter_bert.commands")
+    commands.run("run_classifier", processors=processors or {})

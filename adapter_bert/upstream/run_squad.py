@@ -7,6 +7,7 @@ defined and parsed, else they have their defaults.
 """
 
 import collections
+import importlib
 import json
 import math
 import re
@@ -685,3 +686,41 @@ def _compute_softmax(scores: Sequence[float]) -> List[float]:
     shares = [math.exp(score - most) for score in scores]
     total = sum(shares)
     return [share / total for share in shares]
+
+
+def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
+    """Compares the flags with one another and with the model.
+
+    Raises:
+        ValueError: flags that do not fit.
+    """
+    tokenization.validate_case_matches_checkpoint(
+        _flag("do_lower_case", True), _flag("init_checkpoint", None)
+    )
+    to_do = {
+        "do_train": "train_file",
+        "do_predict": "predict_file",
+    }
+    if not any(_flag(name, False) for name in to_do):
+        raise ValueError(f"expected one of {', '.join(to_do)}, found none")
+    for name, file in to_do.items():
+        if _flag(name, False) and not _flag(file, None):
+            raise ValueError(f"{name} needs {file}, found none")
+    length = _flag("max_seq_length", 384)
+    least = _flag("max_query_length", 64) + 4
+    most = bert_config.max_position_embeddings
+    if not least <= length <= most:
+        raise ValueError(
+            f"max_seq_length is {length}, expected {least} (max_query_length "
+            f"and 4 more) to {most} (max_position_embeddings)"
+        )
+
+
+def main(_: Any = None) -> None:
+    """Runs the program `run_squad` with the command line's flags.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    importlib.import_module("adapter_bert.commands").run("run_squad")
