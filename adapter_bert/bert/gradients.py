@@ -52,7 +52,7 @@ def custom_gradient(function: Callable[..., Tuple]) -> Callable:
             return tf.custom_gradient(function)(*arguments)
         arguments = [tf.convert_to_tensor(x) for x in arguments]
         output, gradient = function(*arguments)
-        name = f"adapter_bert_{next(_NUMBERS)}"
+        name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
 
         @tf.RegisterGradient(name)
         def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> List:

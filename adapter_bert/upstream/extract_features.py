@@ -3,7 +3,7 @@
 import importlib
 import json
 import re
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -54,13 +54,18 @@ class InputFeatures:
 
 def read_examples(input_file: str) -> List[InputExample]:
     """Reads a text a line; ` ||| ` stands between two."""
-    examples = []
     with tf.io.gfile.GFile(input_file, "r") as file:
-        for number, line in enumerate(file):
-            text = line.strip()
-            pair = re.fullmatch(r"(.*) \|\|\| (.*)", text)
-            texts = pair.groups() if pair else (text, None)
-            examples.append(InputExample(number, *texts))
+        return examples_of(file)
+
+
+def examples_of(lines: Iterable[str]) -> List[InputExample]:
+    """The examples of lines, as `read_examples` reads them."""
+    examples = []
+    for number, line in enumerate(lines):
+        text = line.strip()
+        pair = re.fullmatch(r"(.*) \|\|\| (.*)", text)
+        texts = pair.groups() if pair else (text, None)
+        examples.append(InputExample(number, *texts))
     return examples
 
 

@@ -124,6 +124,8 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
         for gradient, variable in grads_and_vars:
             if gradient is None or variable is None:
                 continue
+            # Of embeddings the gradient is of the rows that were read.
+            gradient = tf.convert_to_tensor(gradient)
             m, v = (
                 v1.get_variable(
                     f"{self._get_variable_name(variable.name)}/{slot}",
