@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import entry_point, own_lines, run_process
+from conftest import entry_point, run_process
 from graphs import initialize, session
 from task_files import put, refusal
 
@@ -128,8 +128,3 @@ def test_the_program(given):
     flags = [f"--{name}={value}" for name, value in given.items()]
     run_process(*flags, program="extract_features.py")
     assert len(read(given)) == 4
-    ended = run_process(
-        *flags, "--layers=9", check=False, program="extract_features.py"
-    )
-    [line] = own_lines(ended.stderr)
-    assert ended.returncode == 1 and line.startswith("error: --layers is 9")

@@ -46,7 +46,7 @@ from adapter_bert.upstream.layers import (  # noqa: F401
 from adapter_bert.upstream.optimization import (
     ADAPTERS,
     LAYER_NORM,
-    RECIPES,
+    add_recipe,
 )
 
 v1 = tf.compat.v1
@@ -271,7 +271,7 @@ class BertModel:
                     output.sequence_output, context
                 )
         if tuning_method is not None:
-            v1.add_to_collection(RECIPES, method.recipe_of(sizes))
+            add_recipe(method.recipe_of(sizes))
 
     def get_pooled_output(self) -> tf.Tensor:
         """float32 [B, D], of the first token."""

@@ -4,6 +4,8 @@ With a tuning method in the graph (`modeling.BertModel`) `create_optimizer`
 trains what the method trains, and not BERT.
 """
 
+import dataclasses
+import json
 import re
 from typing import Any, Iterable, List, Optional, Sequence, Tuple
 
@@ -14,8 +16,14 @@ from adapter_bert import optimization
 v1 = tf.compat.v1
 # Collections of variables. Source: google-research/adapter-bert, `modeling.py`.
 ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
-# A collection of the recipes of the graph's tuning methods.
+# A collection of the recipes of the graph's tuning methods, as JSON, which
+# files of graphs can hold.
 RECIPES = "recipes"
+
+
+def add_recipe(recipe: optimization.Recipe) -> None:
+    """Has `create_optimizer` treat a method's variables as they need it."""
+    v1.add_to_collection(RECIPES, json.dumps(dataclasses.asdict(recipe)))
 
 
 def trained_variables() -> List[Any]:
@@ -43,7 +51,10 @@ def create_optimizer(
     schedule = optimization.Schedule(
         init_lr, num_train_steps, num_warmup_steps or 0
     )
-    recipes = v1.get_collection(RECIPES)
+    recipes = [
+        optimization.Recipe(**json.loads(text))
+        for text in v1.get_collection(RECIPES)
+    ]
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=schedule(step + 1),
         weight_decay_rate=optimization.WEIGHT_DECAY,
