@@ -19,6 +19,7 @@ from graphs import (
 )
 
 from adapter_bert.errors import UserError
+from adapter_bert.optimization import Recipe
 from adapter_bert.upstream import modeling, optimization
 
 v1 = tf.compat.v1
@@ -101,6 +102,7 @@ METHODS = {
     "houlsby(size=4)": r".*/(adapters|LayerNorm)/.*",
     "lora(rank=2)": r".*/lora_.*",
     "bitfit": r"bert/.*(bias|beta)",
+    "prefix(length=2)": r"bert/prefix/.*",
     "top_layers(k=1)": r"bert/(encoder/layer_1|pooler)/.*",
 }
 
@@ -343,4 +345,22 @@ def test_adam_reaches_a_minimum():
             opened.run(step)
         np.testing.assert_allclose(
             opened.run(w), [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2
+        )
+
+
+def test_a_method_s_recipe():
+    recipe = Recipe("_scale", (("_scale", 3.0),))
+    with session() as opened:
+        plain, scaled = (
+            v1.get_variable(name, initializer=tf.constant([1.0]))
+            for name in ("plain", "a_scale")
+        )
+        optimization.add_recipe(recipe)
+        loss = tf.reduce_sum(plain + scaled)
+        step = optimization.create_optimizer(loss, 0.1, 10**9, 0, False)
+        initialize(opened)
+        opened.run(step)
+        decayed, other = opened.run([plain, scaled])
+        np.testing.assert_allclose(
+            3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5
         )
