@@ -224,14 +224,18 @@ class Embedder:
             known = self._tokenizer.vocabulary.items()
             self._words = {number: word for word, number in known}
 
-    def __call__(self, rows: Sequence[Union[str, Row]]) -> Vectors:
+    def __call__(
+        self, rows: Sequence[Union[str, Row]], places: Sequence[str] = ()
+    ) -> Vectors:
         """The vectors of rows, texts or pairs, in their order.
+
+        `places` name the rows in messages; default: `row 1`, ...
 
         Raises:
             UserError: a row is neither a text nor a pair, or its vector is not
                 finite.
         """
-        features = self._featurize(rows)
+        features = self._featurize(rows, places)
         self.cut_rows += features.cut_rows
         if not len(features):
             if self.form.pooling == TOKENS:
@@ -271,11 +275,14 @@ class Embedder:
         chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
         return map(self, chunks)
 
-    def _featurize(self, rows: Sequence[Union[str, Row]]) -> Texts:
+    def _featurize(
+        self, rows: Sequence[Union[str, Row]], places: Sequence[str]
+    ) -> Texts:
         """Tokens of all rows, each text or pair as a classification's."""
         made = list(map(as_row, rows))
-        for number, row in enumerate(made, 1):
-            _check_row(row, f"row {number}")
+        for number, row in enumerate(made):
+            where = places[number] if places else f"row {number + 1}"
+            _check_row(row, where)
         encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
         firsts = encode(row[0] for row in made)
         seconds = encode(row[1] for row in made if len(row) > 1)
