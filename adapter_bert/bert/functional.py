@@ -12,6 +12,7 @@ from typing import Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
+from adapter_bert.bert.gradients import custom_gradient
 from adapter_bert.errors import UserError
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
@@ -70,7 +71,7 @@ def _with_slope(
         x: float32 or bfloat16.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def apply(x):
         outputs, slope = compute(tf.cast(x, tf.float32))
         slope = tf.cast(slope, x.dtype)
@@ -136,7 +137,7 @@ def layer_norm(
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
         return tf.cast(outputs, x.dtype)
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(x, gamma, beta):
         # In a branch (`tf.cond`) the gradient must not read outside tensors.
         gamma = tf.identity(gamma)
@@ -235,7 +236,7 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
         rate: the share that was dropped.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(x):
         def masked(x):
             return x * _share(keep, x) * (1.0 / (1.0 - rate))
@@ -289,7 +290,7 @@ def attend(
         # Dropout's factor goes with values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(query, key, value):
         scores = tf.matmul(query * scale, key, transpose_b=True)
         scores = tf.cast(scores + attention_bias, tf.float32)

@@ -4,12 +4,12 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from adapter_bert.checkpoints.foreign_base import Exported
-from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.from_description import (
     CLASSIFICATION,
     QUESTIONS,
     REGRESSION,
 )
+from adapter_bert.tasks.glue import GLUE
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
@@ -119,7 +119,7 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[exported.head.kind]
-    data_set = "glue" if task in TASKS else None
+    data_set = "glue" if task in [known.name for known in GLUE] else None
     if task == "squad":
         data_set = "squad"
     metrics = {

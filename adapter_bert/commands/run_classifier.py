@@ -9,7 +9,7 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -21,6 +21,7 @@ from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks import TASKS, get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_label import THRESHOLD
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
 from adapter_bert.tasks.task import Task
@@ -152,12 +153,16 @@ class Classification:
 SETTINGS = (Source, Classification, *run_flags.SETTINGS)
 
 
-def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
+def task_from_flags(
+    trained: Optional[Mapping[str, Any]] = None,
+    processors: Mapping[str, Callable[[], Any]] = {},
+) -> Task:
     """The task, or the joined tasks, of `--task_name`.
 
     Args:
         trained: description of `--adapter`, or None; its task and columns are
             the defaults of flags that are not given.
+        processors: a program's own tasks, as of `main`.
 
     Raises:
         UserError: the name is missing or unknown, or a flag does not fit.
@@ -187,6 +192,8 @@ def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
+    if names[0].lower() in processors:
+        return _task_of(processors[names[0].lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
@@ -200,6 +207,13 @@ def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
             **_custom_arguments(trained), split_files=split_files
         )
     return get_task(names[0])
+
+
+def _task_of(processor: Any) -> Task:
+    """A task of the splits that are to be used."""
+    uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
+    splits = [split for split, flag in uses.items() if FLAGS[flag].value]
+    return processor_task(processor, FLAGS.data_dir, splits)
 
 
 def _is_custom(name: str) -> bool:
@@ -240,10 +254,15 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
     return task.name, task
 
 
-def main() -> None:
-    """Runs what the flags describe."""
+def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
+    """Runs what the flags describe.
+
+    Args:
+        processors: makes a `DataProcessor`, by the name that `--task_name`
+            takes in lower case.
+    """
     logging.set_verbosity(logging.INFO)
-    task = task_from_flags(run_flags.adapter_description())
+    task = task_from_flags(run_flags.adapter_description(), processors)
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
