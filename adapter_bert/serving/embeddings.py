@@ -158,6 +158,27 @@ class EmbeddingModel:
         return {"vectors": self._form.pool(found.layer_outputs, mask)}
 
 
+def vector_function(
+    bert: FrozenBert, task: Optional[LoadedTask], form: VectorForm
+) -> Any:
+    """A `tf.function` of an adapter's values and a batch: `vectors`.
+
+    Args:
+        bert: the model.
+        task: whose adapter acts on it; None for BERT alone.
+        form: of the vectors, which fits BERT.
+    """
+    table, method, key = ParameterTable("", ()), None, None
+    if task:
+        kind = task.kind
+        table, method, key = kind.table, kind.method, kind.key
+    return bert.function(
+        ("vectors", key, form),
+        table,
+        lambda create: EmbeddingModel(bert.config, method, form, create),
+    )
+
+
 class Embedder:
     """Makes vectors of any number of rows.
 
@@ -206,19 +227,8 @@ class Embedder:
                 f"--max_seq_length is {self._length}, expected {least} to "
                 f"{positions}, which the model has positions for"
             )
-        table, method, key = ParameterTable("", ()), None, None
-        if task:
-            table, method, key = (
-                task.kind.table,
-                task.kind.method,
-                task.kind.key,
-            )
         self._values = task.values if task else None
-        self._function = bert.function(
-            ("vectors", key, form),
-            table,
-            lambda create: EmbeddingModel(bert.config, method, form, create),
-        )
+        self._function = vector_function(bert, task, form)
         self._words: Dict[int, str] = {}
         if form.pooling == TOKENS:
             known = self._tokenizer.vocabulary.items()
