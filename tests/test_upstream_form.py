@@ -177,7 +177,9 @@ def test_mergeable_ones_become_plain(convert, google_tiny, tmp_path, form):
 @pytest.mark.newer_stack
 def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
     """Gives what its adapter gives, also before its end."""
-    tiny_flags["init_checkpoint"] = google_tiny
+    # As run_classifier_with_tfhub.py calls it.
+    del tiny_flags["init_checkpoint"]
+    tiny_flags["bert_hub_module_handle"] = google_tiny
     classify(**{**tiny_flags, "num_train_epochs": 1})
     run = tiny_flags["output_dir"]
     a, b = tmp_path / "a", tmp_path / "b"
