@@ -8,9 +8,13 @@ import tensorflow as tf
 from conftest import entry_point, run_process
 from graphs import initialize, session
 from task_files import put, refusal
+from tiny_artifacts import make_artifact
 
 from adapter_bert.checkpoints import sources
 from adapter_bert.commands import extract_features as program
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
 from adapter_bert.upstream import extract_features, modeling
 
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
@@ -98,6 +102,32 @@ def test_states_are_those_of_bert_model(extract, given, tiny_bert, tokenizer):
             )
 
 
+def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
+    make_artifact(tmp_path / "adapter", tiny_bert, "houlsby(size=4)")
+    extract(**given, adapter=tmp_path / "adapter")
+    with_adapter = read(given)
+    extract(**given)
+    assert read(given) != with_adapter
+    bert = FrozenBert.open(str(tiny_bert))
+    task = load_task(bert, str(tmp_path / "adapter"), None)
+    rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
+    found = embed(
+        bert,
+        rows,
+        task=task,
+        pooling="tokens",
+        layers=(-1, 0),
+        max_seq_length=12,
+    )
+    for line, (tokens, vectors) in zip(with_adapter, found):
+        assert [x["token"] for x in line["features"]] == tokens
+        values = [
+            [number for layer in x["layers"] for number in layer["values"]]
+            for x in line["features"]
+        ]
+        np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
+
+
 def test_a_line_is_written_as_upstream_writes_it():
     feature = extract_features.InputFeatures(7, ["a"], [3], [1], [0])
     line = extract_features.json_line(
@@ -119,6 +149,8 @@ def test_flags_that_are_refused(extract, given, tmp_path, roberta_folder):
     assert "nothing.txt" in refused(input_file=tmp_path / "nothing.txt")
     assert "has only 32 positions" in refused(max_seq_length=33)
     assert "is a RoBERTa" in refused(init_checkpoint=roberta_folder)
+    del given["layers"]
+    assert "--layers is -1,-2,-3,-4, expected numbers from -2" in refused()
     assert not given["output_file"].exists()
 
 

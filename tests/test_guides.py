@@ -101,7 +101,7 @@ FLAGS = (
 TRAIN = f'train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}'
 PREPARATION = """
 .venv/bin/adapter-bert convert --init_checkpoint=$TINY \\
-  --to=google --output_dir=berts/uncased_L-12_H-768_A-12
+  --to=google --activation=gelu --output_dir=berts/uncased_L-12_H-768_A-12
 for task in SST-2 CoLA; do
   name=$(echo $task | tr A-Z a-z)
   train --task_name=$task --data_dir=glue/$task --output_dir=out/$name

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import pathlib
 import types
 
 import numpy as np
@@ -13,7 +14,10 @@ from test_joint_answers import LIBRARY, QUESTIONS, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
+from adapter_bert.serving import saved_model
 from adapter_bert.serving.answers import from_outputs
+from adapter_bert.serving.embeddings import Embedder, VectorForm
+from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
@@ -303,3 +307,35 @@ def test_adapters_in_half_of_the_memory(load, predictor):
         assert one["label"] == other["label"]
         difference = abs(one["probability"] - other["probability"])
         assert 1e-6 < difference < 0.01
+
+
+def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
+    """Of mixed batches; also where answers are of several windows."""
+    bert = FrozenBert.open(str(tiny_bert))
+    names = ["small", "prefix", "squad"]
+    tasks = {name: load_task(bert, folders[name], None) for name in names}
+    texts = ("the cat sat", "a dog"), ("mat " * 40, "the " * 9), ("", "")
+    rows = [
+        (name, row[: len(tasks[name].task.columns)])
+        for row in texts
+        for name in names
+    ]
+    form = VectorForm("mean", (1, -2), normalize=True)
+    model = TextModel(bert, tasks, batch_size=4, form=form)
+    output = saved_model.export(model, bert, tasks, str(tmp_path / "exported"))
+    loaded = ExportedModel(str(tmp_path / "exported"))
+    for row, (name, own) in zip(loaded.vectors(as_rows(rows)), rows):
+        alone = Embedder(bert, tasks[name], form)([own])[0]
+        np.testing.assert_allclose(row, alone, rtol=0, atol=1e-6)
+    text = (pathlib.Path(output) / "assets.extra" / "tasks.json").read_text()
+    assert json.loads(text)["embeddings"] == {
+        "pooling": "mean",
+        "layers": [1, -2],
+        "normalize": True,
+    }
+    for form, message in (
+        (VectorForm("tokens"), "gives one vector for a text; pass --embedd"),
+        (VectorForm("cls", (5,)), "the layers name 5, but the model has 2"),
+    ):
+        with pytest.raises(UserError, match=message):
+            TextModel(bert, tasks, 4, form=form)

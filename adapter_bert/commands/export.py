@@ -36,7 +36,7 @@ class Exported:
     )
 
 
-SETTINGS = (Exported, adapter_flags.Answering)
+SETTINGS = (Exported, adapter_flags.Answering, adapter_flags.Embedding)
 
 
 def main() -> None:
@@ -45,6 +45,7 @@ def main() -> None:
     asked, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
     if not output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
+    form = adapter_flags.read_form()
     saved_model.next_version(output_dir)
     tasks = asked.task
     if asked.library and not tasks:
@@ -80,7 +81,7 @@ def main() -> None:
     progress.close()
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
-        bert, loaded, asked.predict_batch_size, asked.adapter_dtype
+        bert, loaded, asked.predict_batch_size, asked.adapter_dtype, form
     )
     logging.info("writing it, %.0f MB", model.size / 1e6)
     version = saved_model.export(model, bert, loaded, output_dir)

@@ -4,12 +4,12 @@ r"""Writes BERT's hidden states of texts, as google-research/bert does.
         --output_file=states.jsonl --init_checkpoint=$BERT --layers=-1,-2
 
 The input has a text on each line, or two with ` ||| ` between them. The output
-has a JSON object for each line, with the values of every token.
+has a JSON object for each line, with the values of every token. --adapter names
+a trained adapter that acts on BERT.
 """
 
 import dataclasses
-import functools
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Callable, Iterator, List, Optional, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -17,13 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import files
-from adapter_bert.bert.hooks import NoHooks
-from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.checkpoints import sources
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.progress import Progress
+from adapter_bert.serving.embeddings import (
+    TOKENS,
+    VectorForm,
+    vector_function,
+)
 from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.upstream import extract_features as upstream
 
 
@@ -37,8 +41,8 @@ class Extraction:
     output_file: str = Topic.TO_DO.setting(
         "", "File for the hidden states: a JSON object for each line."
     )
-    layers: List[str] = Topic.TO_DO.setting(
-        ["-1", "-2", "-3", "-4"],
+    layers: str = Topic.TO_DO.setting(
+        "-1,-2,-3,-4",
         "Layers whose outputs are written: 0 is the first, -1 the last.",
     )
     max_seq_length: int = Topic.DATA.setting(
@@ -56,6 +60,11 @@ class Extraction:
     vocab_file: str = Topic.MODEL.setting(
         "", "The vocabulary; default: beside the model."
     )
+    adapter: str = Topic.METHOD.setting(
+        "",
+        "Folder of a trained adapter that acts on BERT; it says the "
+        "letters' case.",
+    )
     do_lower_case: bool = Topic.MODEL.setting(
         True, "Lower-case the text, as uncased models need."
     )
@@ -64,50 +73,41 @@ class Extraction:
 SETTINGS = (Extraction,)
 
 
-def _read_layers(texts: Sequence[str], count: int) -> List[int]:
+def _read_layers(text: str, count: int) -> List[int]:
     """The numbers of layers, of `count`.
 
     Raises:
         UserError: one is no number, or there is no such layer.
     """
     try:
-        numbers = [int(text) for text in texts]
+        numbers = [*map(int, text.split(","))]
     except ValueError:
         numbers = []
     if not numbers or not all(-count <= n < count for n in numbers):
         raise UserError(
-            f"--layers is {','.join(texts)}, expected numbers from -{count} to "
+            f"--layers is {text}, expected numbers from -{count} to "
             f"{count - 1} with commas between them"
         )
     return numbers
 
 
-def _make_compute(bert: FrozenBert, layers: Sequence[int]) -> Any:
+def _make_compute(
+    bert: FrozenBert, task: Optional[LoadedTask], layers: Sequence[int]
+) -> Callable[..., List[np.ndarray]]:
     """A function of ids, mask and segments, int32 [B, T] each.
 
     Its values are float32 [B, T, D], one array for each layer.
     """
-    encoder = make_bert(
-        bert.config,
-        lambda name, *_: bert.variables[name],
-        {},
-        lambda _: NoHooks(),
-        pooler=False,
-    )
+    form = VectorForm(TOKENS, tuple(layers))
+    function = vector_function(bert, task, form).get_concrete_function()
+    values = task.values.get() if task else {}
 
-    def model(features: Dict[str, tf.Tensor], context: Any) -> Dict:
-        found = encoder(features["input_ids"], features["segment_ids"], context)
-        return {str(n): found.layer_outputs[n] for n in layers}
-
-    @functools.partial(
-        tf.function,
-        input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3,
-        autograph=False,
-    )
     def compute(ids, mask, segments):
         batch = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
-        found = bert.predict(model, batch)
-        return [found[str(n)] for n in layers]
+        batch["row"] = np.arange(len(ids))
+        batch = {name: tf.constant(x, tf.int32) for name, x in batch.items()}
+        found = function(values, batch)["vectors"].numpy()
+        return np.split(found, len(layers), axis=-1)
 
     return compute
 
@@ -129,7 +129,7 @@ def _lines(
                 for name in ("input_ids", "input_mask", "input_type_ids")
             )
         )
-        for row, *of_layers in zip(batch, *(x.numpy() for x in outputs)):
+        for row, *of_layers in zip(batch, *outputs):
             yield (upstream.json_line(row, layers, of_layers) + "\n").encode()
         progress.update(len(batch))
     progress.close()
@@ -150,7 +150,10 @@ def main() -> None:
             "word pieces the output names"
         )
     layers = _read_layers(asked.layers, bert.config.num_hidden_layers)
-    tokenizer = bert.tokenizer(asked.do_lower_case)
+    task = None
+    if asked.adapter:
+        task = load_task(bert, asked.adapter, None)
+    tokenizer = task.tokenizer if task else bert.tokenizer(asked.do_lower_case)
     sources.check_length(asked.max_seq_length, 5, bert.config, tokenizer)
     features = upstream.convert_examples_to_features(
         upstream.examples_of(
@@ -159,7 +162,7 @@ def main() -> None:
         asked.max_seq_length,
         tokenizer,
     )
-    compute = _make_compute(bert, layers)
+    compute = _make_compute(bert, task, layers)
     files.write_parts(
         asked.output_file,
         _lines(features, compute, layers, asked.batch_size),

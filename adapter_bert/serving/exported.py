@@ -18,6 +18,8 @@ from adapter_bert import files
 from adapter_bert.errors import UserError, first_line
 
 SIGNATURE = "serving_default"
+# The signature of vectors, and its output.
+EMBED, EMBEDDING = "embed", "embedding"
 # TensorFlow's folder for files of other programs.
 EXTRA, TASKS = "assets.extra", "tasks.json"
 GRAPH = "saved_model.pb"
@@ -81,7 +83,10 @@ class ExportedModel:
         version: its number.
         tasks: descriptions by name.
         signature: inputs and outputs, as JSON of TensorFlow's `SignatureDef`.
+        vector_signature: those of `vectors`, or None if the model has none.
     """
+
+    vector_signature: Optional[Dict[str, Any]] = None
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
@@ -109,9 +114,9 @@ class ExportedModel:
             saved = saved_model_pb2.SavedModel()
             saved.ParseFromString(files.read_bytes(graph, WHAT))
             signatures = saved.meta_graphs[0].signature_def
-            self.signature = json_format.MessageToDict(
-                signatures[SIGNATURE], preserving_proto_field_name=True
-            )
+            self.signature = _as_json(signatures[SIGNATURE])
+            if EMBED in signatures:
+                self.vector_signature = _as_json(signatures[EMBED])
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
         # TensorFlow raises errors of many classes.
@@ -129,16 +134,21 @@ class ExportedModel:
         Raises:
             tf.errors.InvalidArgumentError: an output is no number.
         """
-        columns = {
-            name: tf.constant([getattr(row, name) for row in rows], tf.string)
-            for name in Row._fields
-        }
         found = {
             name: _plain(values.numpy().tolist())
-            for name, values in self._answer(**columns).items()
+            for name, values in self._answer(**_columns(rows)).items()
         }
         names = sorted(found)
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
+
+    def vectors(self, rows: Sequence[Row]) -> List[List[float]]:
+        """The vectors of rows without a `problem`, if the model has any.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an output is no number.
+        """
+        embed = self._loaded.signatures[EMBED]
+        return embed(**_columns(rows))[EMBEDDING].numpy().tolist()
 
     def warm_up(self) -> None:
         """Answers a row of each task; raises UserError if one cannot answer."""
@@ -148,10 +158,27 @@ class ExportedModel:
         ]
         try:
             self.answers(rows)
+            if self.vector_signature:
+                self.vectors(rows)
         except tf.errors.InvalidArgumentError as error:
             raise UserError(
                 f"{self._place}: {refusal(error)}; export it without that task"
             ) from error
+
+
+def _columns(rows: Sequence[Row]) -> Dict[str, tf.Tensor]:
+    """A signature's inputs, string [N]."""
+    return {
+        name: tf.constant([getattr(row, name) for row in rows], tf.string)
+        for name in Row._fields
+    }
+
+
+def _as_json(signature: Any) -> Dict[str, Any]:
+    """A `SignatureDef` as JSON values."""
+    return json_format.MessageToDict(
+        signature, preserving_proto_field_name=True
+    )
 
 
 def digest(path: str) -> str:

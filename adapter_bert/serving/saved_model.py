@@ -7,6 +7,7 @@
 Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 """
 
+import dataclasses
 import os
 import sys
 import unicodedata
@@ -19,6 +20,7 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import (
+    EMBED,
     EXTRA,
     SIGNATURE,
     TASKS,
@@ -84,7 +86,10 @@ def _write(
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
-        tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
+        signatures = {SIGNATURE: model.serve}
+        if model.form:
+            signatures[EMBED] = model.embed
+        tf.saved_model.save(model, place, signatures=signatures)
     finally:
         logging.set_verbosity(before)
     extra = os.path.join(place, EXTRA)
@@ -99,6 +104,8 @@ def _write(
             "unicode": unicodedata.unidata_version,
         },
     }
+    if model.form:
+        described["embeddings"] = dataclasses.asdict(model.form)
     path = os.path.join(extra, "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
         for request in warm_up_requests(tasks):

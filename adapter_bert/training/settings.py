@@ -178,6 +178,7 @@ class Experiment:
         "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
         "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, or a training "
         "checkpoint of this program.",
+        alias="bert_hub_module_handle",
     )
     bert_config_file: str = Topic.MODEL.setting(
         "", "BERT's sizes; default: beside the model."
