@@ -154,7 +154,7 @@ def _tensor(variable: str, name: str) -> str:
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
-    """Reads an adapter of `save_adapter`, as `exchange` wants it."""
+    """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     found = (described["model_type"], described["hidden_size"])
     if found != ("bert", config.hidden_size):
@@ -188,12 +188,8 @@ def read(
     method, values = reader(Adapter(own, tensors, config, path, name))
     tensors.check_all_taken()
     head = _read_head(folder, config, labels)
-    return (
-        method,
-        values,
-        head,
-        {"version": described.get("version"), "name": name},
-    )
+    origin = {"version": described.get("version"), "name": name}
+    return method, values, head, origin
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -473,10 +469,8 @@ def _read_ia3(adapter: Adapter, places: Any, take: Any):
 def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     """A prefix, as the output of its network."""
     own, path, hidden = adapter.own, adapter.path, adapter.config.hidden_size
-    layers, length = (
-        adapter.config.num_hidden_layers,
-        _count(adapter, "prefix_length"),
-    )
+    layers = adapter.config.num_hidden_layers
+    length = _count(adapter, "prefix_length")
     width = 2 * layers * hidden
 
     def take(part: str, *shape: int) -> np.ndarray:
@@ -513,7 +507,7 @@ def _prefix_variables(layers: int) -> List[str]:
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The contents of an adapter's files, as `exchange` wants them."""
+    """The contents of an adapter's files, as `foreign_adapters` wants them."""
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)

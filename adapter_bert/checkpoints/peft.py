@@ -320,7 +320,7 @@ def _by_pattern(
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
-    """Reads an adapter of `save_pretrained`, as `exchange` wants it."""
+    """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
     readers = {
@@ -497,7 +497,7 @@ def _read_head(adapter: Adapter, labels: Tuple[str, ...]) -> Head:
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The contents of an adapter's files, as `exchange` wants them."""
+    """The contents of an adapter's files, as `foreign_adapters` wants them."""
     method = exported.method
     if isinstance(method, Lora):
         names = [TARGETS[target] for target in method.targets.split(",")]
