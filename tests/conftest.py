@@ -450,6 +450,14 @@ def tiny_flags(tiny_bert, tiny_data, tmp_path):
 
 
 @pytest.fixture
+def one_layer(tiny_config, tmp_path):
+    """The path of a config that leaves the tiny BERT its first layer."""
+    path = tmp_path / "one_layer.json"
+    path.write_text(json.dumps({**vars(tiny_config), "num_hidden_layers": 1}))
+    return path
+
+
+@pytest.fixture
 def glue_flags(tiny_flags, tiny_glue):
     """Flags of a small training of several tasks: 10 steps an epoch."""
     return {

@@ -39,6 +39,12 @@ def assert_same(found, expected):
 
 
 @pytest.fixture
+def tiny_flags(tiny_flags, one_layer):
+    """Flags of a model that is soon built."""
+    return {**tiny_flags, "bert_config_file": one_layer}
+
+
+@pytest.fixture
 def flags(tiny_flags, engine):
     return {**tiny_flags, "do_eval": True, "engine": engine}
 
@@ -249,7 +255,7 @@ def test_a_run_that_was_ended_goes_on(
 
 @pytest.mark.gate
 def test_sigkill_while_steps_are_scored(classify, tiny_flags, tmp_path):
-    tiny_flags.update(num_train_epochs=30, eval_steps=4, keep_best="loss")
+    tiny_flags.update(num_train_epochs=16, eval_steps=4, keep_best="loss")
     tiny_flags.update(do_eval=True, output_dir=tmp_path / "whole")
     classify(**tiny_flags)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -257,7 +263,7 @@ def test_sigkill_while_steps_are_scored(classify, tiny_flags, tmp_path):
 
     def is_scored():
         scores = dev_scores.read(str(killed))
-        return scores and len(scores.by_step) >= 12
+        return scores and len(scores.by_step) >= 6
 
     words = [f"--{name}={value}" for name, value in tiny_flags.items()]
     kill(words, is_scored, random.Random(3).uniform(0, 0.1))

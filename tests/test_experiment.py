@@ -28,6 +28,8 @@ from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import experiment, loop
 from adapter_bert.training.settings import Training
 
+pytestmark = pytest.mark.older_stack
+
 
 def test_known_outputs_are_taken_however_few_there_are(tmp_path):
     """Their truth is their number of rows."""
@@ -102,7 +104,6 @@ def forbid(monkeypatch, owner, name):
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
     classify, short, monkeypatch
 ):
@@ -125,7 +126,6 @@ def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_settings_are_compared_before_data_are_read(
     classify, begun, monkeypatch, spoiled
 ):
@@ -146,7 +146,6 @@ def test_settings_are_compared_before_data_are_read(
         assert words in str(caught.value)
 
 
-@pytest.mark.older_stack
 def test_labels_and_checkpoints_are_looked_at_before_texts_are_tokenized(
     classify, begun, tmp_path, monkeypatch
 ):
@@ -163,7 +162,6 @@ def test_labels_and_checkpoints_are_looked_at_before_texts_are_tokenized(
         classify(**begun)
 
 
-@pytest.mark.older_stack
 def test_other_data_is_refused_before_training(
     classify, begun, tmp_path, monkeypatch
 ):
@@ -178,7 +176,6 @@ def test_other_data_is_refused_before_training(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
     tokenize, left = experiment._tokenize, {}
 
@@ -197,7 +194,6 @@ def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
     assert len(left["dev"].text_a) == 8
 
 
-@pytest.mark.older_stack
 def test_the_predicted_files_questions_are_kept_alone(
     answer, squad_flags, monkeypatch
 ):
@@ -217,7 +213,6 @@ def test_the_predicted_files_questions_are_kept_alone(
 # Outputs that are no numbers
 
 
-@pytest.mark.older_stack
 def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
     classify, short, tmp_path, spoiled
 ):
@@ -263,7 +258,6 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     assert not (squad_flags["output_dir"] / "predictions.json").exists()
 
 
-@pytest.mark.older_stack
 def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
     """Else `run.json` would tell of a training that was not made."""
     seen = []
@@ -311,7 +305,6 @@ def test_no_step_is_lost(rows, steps, warmup):
     assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
 
 
-@pytest.mark.older_stack
 def test_rows_that_are_cut_are_counted(classify, short, caplog):
     classify(**{**short, "max_seq_length": 8}, do_eval=True, do_predict=True)
     lengths = [len(text.split()) + 2 for text, _ in SENTENCES]
@@ -330,7 +323,6 @@ def test_rows_that_are_cut_are_counted(classify, short, caplog):
     assert "cut_rows" not in json.loads(adapter.read_text())
 
 
-@pytest.mark.older_stack
 def test_several_workers_do_not_stop_early(classify, short, monkeypatch):
     """The chief alone would know that the training is over."""
 

@@ -144,12 +144,13 @@ def test_a_robust_adapter_is_used_with_other_layers(
 
 @pytest.mark.gate
 def test_two_phases_go_on_where_they_were_killed(
-    classify, tiny_flags, tmp_path
+    classify, tiny_flags, one_layer, tmp_path
 ):
     """In either phase; the bits are those of a run that was left alone."""
     flags = {
         **without_size(tiny_flags),
         "tuning_method": "lt_sft(0.1)",
+        "bert_config_file": one_layer,
         "save_checkpoints_steps": 5,
     }
     del flags["output_dir"]
@@ -171,8 +172,10 @@ def test_two_phases_go_on_where_they_were_killed(
 
 
 @pytest.mark.gate
-def test_two_phases_answer_questions_without_a_pooler(answer, squad_flags):
-    flags = without_size(squad_flags)
+def test_two_phases_answer_questions_without_a_pooler(
+    answer, squad_flags, one_layer
+):
+    flags = {**without_size(squad_flags), "bert_config_file": one_layer}
     flags.update(num_train_epochs=1, do_predict=True)
     answer(**flags, tuning_method="diff_pruning(0.1)")
     assert (flags["output_dir"] / "predictions.json").exists()
@@ -184,10 +187,11 @@ def test_two_phases_answer_questions_without_a_pooler(answer, squad_flags):
 
 @pytest.mark.gate
 def test_results_of_two_phases_are_not_taken_for_others(
-    classify, tiny_flags, tmp_path
+    classify, tiny_flags, one_layer, tmp_path
 ):
     flags = {
         **without_size(tiny_flags),
+        "bert_config_file": one_layer,
         "num_train_epochs": 1,
         "save_checkpoints_steps": 2,
     }

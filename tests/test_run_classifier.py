@@ -201,7 +201,7 @@ def test_another_configuration_in_a_used_folder_is_refused(classify, trained):
 
 def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
-    tiny_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
+    tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
     tiny_flags["do_eval"] = True
     whole, killed = kill_and_go_on(
         classify, tiny_flags, tmp_path, seed=11, times=2

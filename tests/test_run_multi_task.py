@@ -18,6 +18,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.library import AdapterLibrary, check
 from adapter_bert.serving.predictor import Predictor
 
+pytestmark = pytest.mark.older_stack
+
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
     "mnli": {"eval_labels_mismatched.tsv", "test_results_mismatched.tsv"},
@@ -78,7 +80,6 @@ def alone(flags, name, folder, out):
         "lt_sft(sparsity=0.05)",
     ],
 )
-@pytest.mark.older_stack
 def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     classify, glue_flags, trained, tmp_path, method
 ):
@@ -143,7 +144,6 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     trained, tiny_bert, tmp_path
 ):
@@ -184,7 +184,6 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_the_tasks_are_learned(classify, glue_flags):
     del glue_flags["adapter_size"]
     glue_flags.update(
@@ -200,7 +199,6 @@ def test_the_tasks_are_learned(classify, glue_flags):
     )
 
 
-@pytest.mark.older_stack
 @pytest.mark.gate
 def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
     classify, glue_flags, trained
@@ -219,7 +217,6 @@ def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
         assert expected[part] != found[1][part]
 
 
-@pytest.mark.older_stack
 @pytest.mark.gate
 def test_killed_runs_end_in_the_same_bits_at_the_step_of_the_best_mean(
     classify, glue_flags, tmp_path
@@ -251,7 +248,6 @@ def test_killed_runs_end_in_the_same_bits_at_the_step_of_the_best_mean(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_a_training_of_the_first_rows_ends_by_the_mean(
     classify, glue_flags, caplog
 ):
@@ -269,7 +265,6 @@ def test_a_training_of_the_first_rows_ends_by_the_mean(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     classify, again, tmp_path
 ):
@@ -300,7 +295,6 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_a_run_may_start_from_another_ones_checkpoint(
     classify, glue_flags, trained
 ):
@@ -315,7 +309,6 @@ def test_a_run_may_start_from_another_ones_checkpoint(
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     """The loss of one of the tasks chooses the step."""
     data = glue_flags["data_dir"] = tmp_path / "data"
@@ -362,7 +355,6 @@ def test_a_table_of_all_heads(classify, glue_flags, capsys):
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_the_folder_of_a_part_holds_no_training(classify, again):
     """Its run.json says what it is; a run there needs its adapter."""
     part = again["output_dir"] / "tasks" / "mnli"
@@ -379,7 +371,6 @@ def test_the_folder_of_a_part_holds_no_training(classify, again):
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
 def test_two_workers_train_what_one_does(
     classify, glue_flags, steady_config, tmp_path
 ):
@@ -414,7 +405,6 @@ def test_two_workers_train_what_one_does(
 # Refusals
 
 
-@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -446,7 +436,6 @@ def test_flags_that_cannot_be(classify, glue_flags, change, words):
     assert not glue_flags["output_dir"].exists()
 
 
-@pytest.mark.older_stack
 def test_a_missing_file_is_told_before_bert_is_read(
     classify, glue_flags, tiny_glue, tmp_path
 ):
@@ -458,7 +447,6 @@ def test_a_missing_file_is_told_before_bert_is_read(
         classify(**glue_flags)
 
 
-@pytest.mark.older_stack
 @pytest.mark.gate
 def test_one_tasks_adapter_is_no_start_of_several(
     classify, glue_flags, trained
@@ -470,7 +458,6 @@ def test_one_tasks_adapter_is_no_start_of_several(
         classify(**glue_flags)
 
 
-@pytest.mark.older_stack
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "change, words",

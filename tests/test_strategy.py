@@ -217,7 +217,6 @@ def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
         job,
         make_rows(CLASSIFICATION),
         steps=6,
-        save_steps=2,
         pause=Pause(frozenset([2, 4]), look),
     )
     assert looked == [2, 4]
