@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -99,8 +99,8 @@ def answer_lines(
         )
 
 
-def open_predictor() -> Predictor:
-    """Loads what the flags name.
+def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
+    """Loads the adapters that the flags name, and unless it is open the BERT.
 
     Raises:
         UserError: something is missing, damaged, or does not fit.
@@ -111,12 +111,7 @@ def open_predictor() -> Predictor:
         folders, composition_parts.exchanged(asked.exchange_part)
     )
     predictor = Predictor(
-        FrozenBert.open(
-            asked.init_checkpoint,
-            asked.bert_config_file,
-            asked.vocab_file,
-            asked.compute_dtype,
-        ),
+        bert or adapter_flags.open_bert(asked),
         asked.predict_batch_size,
         asked.max_seq_length,
         asked.adapter_dtype,

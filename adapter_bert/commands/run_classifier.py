@@ -240,11 +240,16 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
     return task.name, task
 
 
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
     task = task_from_flags(run_flags.adapter_description())
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
-    run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_flags.run_or_describe(task, own.eval_batch_size)
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    run()
