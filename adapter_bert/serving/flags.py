@@ -6,8 +6,9 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Range, Topic, read
+from adapter_bert.flags import Range, Topic, is_given, read
 from adapter_bert.methods import registry
+from adapter_bert.serving.embeddings import POOLINGS, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.trained_task import task_name
@@ -166,6 +167,52 @@ def open_bert(asked: Answering) -> FrozenBert:
         asked.vocab_file,
         asked.compute_dtype,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Vectors of texts."""
+
+    embeddings: Optional[str] = Topic.EVALUATION.setting(
+        None,
+        "Vectors of texts: cls (the first token's hidden states), mean (over "
+        "all tokens), tokens (of each token).",
+        choices=POOLINGS,
+    )
+    layers: str = Topic.EVALUATION.setting(
+        "-1",
+        "Layers whose outputs make a vector of --embeddings, side by side, as "
+        "-1,-2: 0 is the first, -1 the last.",
+    )
+    normalize: bool = Topic.EVALUATION.setting(
+        False, "Whether vectors of --embeddings get the length 1."
+    )
+
+
+def read_form() -> Optional[VectorForm]:
+    """The form of the flags' vectors, or None if none are asked for.
+
+    Raises:
+        UserError: flags of vectors come without --embeddings, or a layer is no
+            number.
+    """
+    asked = read(Embedding)
+    if asked.embeddings is None:
+        for name in ("layers", "normalize"):
+            if is_given(name):
+                raise UserError(
+                    f"--{name} is of vectors; pass --embeddings="
+                    f"{'|'.join(POOLINGS)} too"
+                )
+        return None
+    try:
+        layers = tuple(map(int, asked.layers.split(",")))
+    except ValueError as error:
+        raise UserError(
+            f"--layers is {asked.layers}, expected numbers with "
+            "commas between them, as -1,-2"
+        ) from error
+    return VectorForm(asked.embeddings, layers, asked.normalize)
 
 
 def read_flags() -> Answering:

@@ -105,6 +105,7 @@ class FrozenBert:
         self._whole_kernels: Dict[str, tf.Variable] = {}
         self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
         self._kinds: Dict[Hashable, TaskKind] = {}
+        self._functions: Dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -164,10 +165,31 @@ class FrozenBert:
                 for p in table.parameters:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
-                function = self._make_function(method, task, table)
+                function = self._make_function(
+                    table,
+                    lambda create: TaskModel(
+                        self.config, method, task.build_head, create
+                    ),
+                )
                 head = task.build_head, task.head_kind
                 self._kinds[key] = TaskKind(key, method, *head, table, function)
             return self._kinds[key]
+
+    def function(
+        self, key: Hashable, table: ParameterTable, make_model: Callable
+    ) -> Any:
+        """A `tf.function` of a model on BERT's variables, traced once.
+
+        Args:
+            key: of the model; equal keys share a function.
+            table: declares the values that the function takes before a batch.
+            make_model: makes a model for `predict` from a `CreateVariable`.
+        """
+        with self._lock:
+            if key not in self._functions:
+                made = self._make_function(table, make_model)
+                self._functions[key] = made
+            return self._functions[key]
 
     @property
     def compute_dtype(self) -> tf.DType:
@@ -203,9 +225,9 @@ class FrozenBert:
         return {**self.variables, **self._whole_kernels}
 
     def _make_function(
-        self, method: TuningMethod, task: Task, table: ParameterTable
+        self, table: ParameterTable, make_model: Callable
     ) -> Any:
-        """The function of a kind of tasks; the first call traces it."""
+        """As `function`, each time a new one."""
         variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
@@ -228,7 +250,6 @@ class FrozenBert:
                 own = values.get(name)
                 return variables[name] if own is None else own
 
-            model = TaskModel(self.config, method, task.build_head, create)
-            return self.predict(model, batch)
+            return self.predict(make_model(create), batch)
 
         return compute
