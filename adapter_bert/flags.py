@@ -401,7 +401,7 @@ def of_keywords(
             near = difflib.get_close_matches(name, known, 1)
             raise UserError(
                 f"{caller} takes no keyword {name!r}"
-                + (f"; did you mean {near[0]}?" if near else "")
+                + (f" (did you mean {near[0]}?)" if near else "")
                 + "; docs/flags.md lists the keywords of each task"
             )
         if value is None:

@@ -31,6 +31,7 @@ ROOMS = (
     "serving",
     "reports",
     "commands",
+    "api",
     "__main__",
 )
 

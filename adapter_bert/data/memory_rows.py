@@ -32,7 +32,16 @@ def records(rows: Rows, where: str) -> Iterator[Any]:
             of several lengths.
     """
     columns: Dict[str, Sequence[Any]] = {}
-    if hasattr(rows, "column_names"):
+    if isinstance(rows, Mapping):
+        for name, column in rows.items():
+            if not isinstance(column, (list, tuple)):
+                raise UserError(
+                    f"{where}: {name!r} is a {type(column).__name__}, expected "
+                    "a list, a column's values; of a dictionary of tables pass "
+                    "one table"
+                )
+        columns = dict(rows)
+    elif hasattr(rows, "column_names"):
         yield from _with_class_names(rows)
     elif hasattr(rows, "columns") and hasattr(rows, "shape"):
         names = list(map(str, rows.columns))
@@ -42,15 +51,6 @@ def records(rows: Rows, where: str) -> Iterator[Any]:
                 f"{twice[0]!r}; rename all but one"
             )
         columns = {str(name): list(rows[name]) for name in rows.columns}
-    elif isinstance(rows, Mapping):
-        for name, column in rows.items():
-            if not isinstance(column, (list, tuple)):
-                raise UserError(
-                    f"{where}: {name!r} is a {type(column).__name__}, expected "
-                    "a list, a column's values; of a dictionary of tables pass "
-                    "one table"
-                )
-        columns = dict(rows)
     elif isinstance(rows, (str, bytes)) or not hasattr(rows, "__iter__"):
         raise UserError(
             f"{where}: found a {type(rows).__name__}, expected rows (a list, a "
