@@ -12,12 +12,10 @@ import functools
 import inspect
 import os
 import pathlib
-import threading
 from typing import (
     Any,
     Callable,
     Dict,
-    Iterator,
     List,
     Mapping,
     Optional,
@@ -29,8 +27,6 @@ from typing import (
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
 
 from adapter_bert import files, json_lines
 from adapter_bert.bert.config import BertConfig
@@ -58,7 +54,7 @@ from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.training import devices
+from adapter_bert.training import devices, process_options
 from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
 
@@ -110,58 +106,6 @@ def _shows_settings(
         return function
 
     return decorate
-
-
-class _Options:
-    """TensorFlow's options of the process, which come back at the end."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._users = 0
-
-    @contextlib.contextmanager
-    def restored(self) -> Iterator[None]:
-        """Restores the options when the last thread leaves.
-
-        Raises:
-            UserError: eager execution is off.
-        """
-        if not tf.executing_eagerly():
-            raise UserError(
-                "eager execution is off here, as in a graph or after "
-                "tf.compat.v1.disable_v2_behavior(); call adapter_bert where "
-                "it is on, or run the programs, as run_classifier.py"
-            )
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._before = (
-                    tf.config.optimizer.get_experimental_options(),
-                    tf.config.experimental.tensor_float_32_execution_enabled(),
-                    tf_config.is_op_determinism_enabled(),
-                    tf.get_logger().level,
-                )
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._restore()
-
-    def _restore(self) -> None:
-        graphs, floats, is_deterministic, level = self._before
-        tf.config.optimizer.set_experimental_options(
-            {"arithmetic_optimization": True, **graphs}
-        )
-        tf.config.experimental.enable_tensor_float_32_execution(floats)
-        if not is_deterministic:
-            # Else `tf.random` without a seed would be refused for ever.
-            tf_config.disable_op_determinism()
-        tf.get_logger().setLevel(level)
-
-
-_options = _Options()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -453,7 +397,7 @@ def _run(
         )
         values.update(settings)
         try:
-            with _options.restored():
+            with process_options.restored():
                 with of_keywords(program.SETTINGS, values, caller):
                     program.run()
         except UserError as error:
@@ -602,7 +546,10 @@ class Predictor:
         _refuse("Predictor()", settings, OF_ADAPTERS)
         values = {**settings, **_adapter_settings(bert, adapters)}
         classes = (Answering,)
-        with _options.restored(), of_keywords(classes, values, "Predictor()"):
+        with (
+            process_options.restored(),
+            of_keywords(classes, values, "Predictor()"),
+        ):
             self._bert = bert.frozen
             self._predictor = predict.open_predictor(self._bert)
 
@@ -620,7 +567,7 @@ class Predictor:
         Raises:
             UserError: the adapter is missing, damaged or of another BERT.
         """
-        with _options.restored():
+        with process_options.restored():
             return self._predictor.add(os.fspath(adapter), name)
 
     def remove(self, name: str) -> None:
@@ -667,7 +614,7 @@ class Predictor:
             _texts_at(row, predictor.task(name).task.columns, f"row {number}")
             for number, (row, name) in enumerate(zip(rows, names), 1)
         ]
-        with _options.restored():
+        with process_options.restored():
             devices.choose_graph_optimizer(
                 Hardware(), self._bert.compute_dtype.name
             )
@@ -738,7 +685,7 @@ def embed(
             missing, damaged or of another BERT.
     """
     task = None
-    with _options.restored():
+    with process_options.restored():
         frozen = bert.frozen
         devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
         if adapter is not None:
@@ -788,7 +735,10 @@ def export(
         "output_dir": output_dir,
     }
     program = export_program
-    with _options.restored(), of_keywords(program.SETTINGS, values, "export()"):
+    with (
+        process_options.restored(),
+        of_keywords(program.SETTINGS, values, "export()"),
+    ):
         devices.choose_graph_optimizer(
             Hardware(), bert.frozen.compute_dtype.name
         )
