@@ -68,6 +68,14 @@ class Recipe:
     undecayed: FrozenSet[str] = frozenset()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def of(cls, declared: Mapping[str, Any]) -> "Recipe":
+        """The recipe of variables, each a `Declared`."""
+        return cls(
+            frozenset(n for n, one in declared.items() if not one.decays),
+            {n: one.rate for n, one in declared.items() if one.rate != 1.0},
+        )
+
     def decay_of(self, name: str) -> float:
         """The weight decay of a variable."""
         is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))

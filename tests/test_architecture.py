@@ -32,6 +32,7 @@ ROOMS = (
     "reports",
     "upstream",
     "commands",
+    "api",
     "__main__",
 )
 

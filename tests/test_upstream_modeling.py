@@ -349,13 +349,13 @@ def test_adam_reaches_a_minimum():
 
 
 def test_a_method_s_recipe():
-    recipe = Recipe("_scale", (("_scale", 3.0),))
+    recipe = Recipe(frozenset({"ours/scale"}), {"ours/scale": 3.0})
     with session() as opened:
         plain, scaled = (
             v1.get_variable(name, initializer=tf.constant([1.0]))
             for name in ("plain", "a_scale")
         )
-        optimization.add_recipe(recipe)
+        optimization.add_recipe(recipe, {"ours/scale": scaled})
         loss = tf.reduce_sum(plain + scaled)
         step = optimization.create_optimizer(loss, 0.1, 10**9, 0, False)
         initialize(opened)

@@ -105,8 +105,8 @@ def answer_lines(
         )
 
 
-def open_predictor() -> Predictor:
-    """Loads what the flags name.
+def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
+    """Loads the adapters that the flags name, and unless it is open the BERT.
 
     Raises:
         UserError: something is missing, damaged, or does not fit.
@@ -117,12 +117,7 @@ def open_predictor() -> Predictor:
         folders, composition_parts.exchanged(asked.exchange_part)
     )
     predictor = Predictor(
-        FrozenBert.open(
-            asked.init_checkpoint,
-            asked.bert_config_file,
-            asked.vocab_file,
-            asked.compute_dtype,
-        ),
+        bert or adapter_flags.open_bert(asked),
         asked.predict_batch_size,
         asked.max_seq_length,
         asked.adapter_dtype,
@@ -154,12 +149,7 @@ def open_embedder(
             "--embeddings takes one adapter, found "
             f"{', '.join(folders)[:200]}; ask them one after the other"
         )
-    bert = FrozenBert.open(
-        asked.init_checkpoint,
-        asked.bert_config_file,
-        asked.vocab_file,
-        asked.compute_dtype,
-    )
+    bert = adapter_flags.open_bert(asked)
     form.check(bert.config)
     columns = TEXT_COLUMNS[:1]
     exchanged = exchanged_in(

@@ -192,16 +192,22 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
     return task.name, task
 
 
-def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
-    """Runs what the flags describe.
+def run(
+    processors: Mapping[str, Callable[[], Any]] = {},
+) -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`.
 
-    Args:
-        processors: makes a `DataProcessor`, by the name that `--task_name`
-            takes in lower case.
+    `processors` makes a `DataProcessor`, by the name that `--task_name` takes
+    in lower case.
     """
-    logging.set_verbosity(logging.INFO)
     task = task_from_flags(run_flags.adapter_description(), processors)
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
-    run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_flags.run_or_describe(task, own.eval_batch_size)
+
+
+def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
+    """Runs what the flags describe; `processors` as of `run`."""
+    logging.set_verbosity(logging.INFO)
+    run(processors)

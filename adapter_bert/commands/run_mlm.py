@@ -6,6 +6,7 @@ r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
 """
 
 import dataclasses
+from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -34,13 +35,18 @@ class Rows:
 SETTINGS = (MaskedLM, Rows, *run_flags.SETTINGS)
 
 
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: a masked language model answers nothing; pass "
             "--do_eval to score it"
         )
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
-    run_flags.run_or_describe(task, read(Rows).eval_batch_size)
+    return run_flags.run_or_describe(task, read(Rows).eval_batch_size)
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    run()

@@ -10,6 +10,7 @@ All flags of google-research/bert's `run_squad.py` are here too.
 """
 
 import dataclasses
+from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -56,7 +57,14 @@ def task_from_flags() -> Squad:
     return task
 
 
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
+    return run_flags.run_or_describe(
+        task_from_flags(), FLAGS.predict_batch_size
+    )
+
+
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    run_flags.run_or_describe(task_from_flags(), FLAGS.predict_batch_size)
+    run()

@@ -65,9 +65,8 @@ def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
     return Columns(**{**known, **given})
 
 
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
     own = read(Sentences)
     task = tagging_task(
         _columns(run_flags.adapter_description()),
@@ -75,4 +74,10 @@ def main() -> None:
         own.eval_split,
         run_flags.named_files(FORMATS),
     )
-    run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_flags.run_or_describe(task, own.eval_batch_size)
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    run()

@@ -26,20 +26,20 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert.bert import encoder
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.encoder import CreateVariable
+from adapter_bert.bert.encoder import CreateVariable, make_variables
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
-from adapter_bert.data.tokenization import in_chunks
+from adapter_bert.data.tokenization import in_chunks, make_row
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
 from adapter_bert.tasks.task_model import ParameterTable
-from adapter_bert.tasks.text_task import make_row
 from adapter_bert.training.prediction import check_finite
 
 CLS, MEAN, TOKENS = "cls", "mean", "tokens"
@@ -137,15 +137,13 @@ class EmbeddingModel:
     ):
         """Creates BERT's and the method's variables; no method: BERT alone."""
         self._form = form
+        own = make_variables(encoder.declare(config, False), create)
         added: Dict[str, Any] = {}
         make_hooks: Any = lambda values: NoHooks()  # noqa: E731
         if method is not None:
-            added = {
-                name: create(name, declared.shape, declared.initializer)
-                for name, declared in method.variables(config, False).items()
-            }
+            added = make_variables(method.variables(config, False), create)
             make_hooks = functools.partial(method.hooks, config)
-        self._bert = make_bert(config, create, added, make_hooks, pooler=False)
+        self._bert = make_bert(config, own, added, make_hooks)
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -302,11 +300,11 @@ class Embedder:
                 b = next(seconds) if len(row) > 1 else None
                 used = len(a) + 2
                 if b is not None:
-                    used += len(b) + self._tokenizer.between_count
+                    used += len(b) + len(self._tokenizer.between)
                 is_cut = used > self._length
                 yield *make_row(a, b, self._tokenizer, self._length), is_cut
 
-        return Texts.from_texts(pack(), {})
+        return Texts.from_rows(pack(), {})
 
 
 def _check_row(row: Row, where: str) -> None:

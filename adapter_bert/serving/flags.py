@@ -9,6 +9,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.serving.embeddings import POOLINGS, VectorForm
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.trained_task import task_name
 from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
@@ -147,6 +148,16 @@ class Answering:
         FLOAT32,
         "Type in which the adapters of several tasks are kept in memory.",
         choices=(FLOAT32, BFLOAT16),
+    )
+
+
+def open_bert(asked: Answering) -> FrozenBert:
+    """The BERT that the flags name; raises as `FrozenBert.open`."""
+    return FrozenBert.open(
+        asked.init_checkpoint,
+        asked.bert_config_file,
+        asked.vocab_file,
+        asked.compute_dtype,
     )
 
 

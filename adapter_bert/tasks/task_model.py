@@ -293,10 +293,7 @@ def list_parameters(
     return ParameterTable(
         str(method),
         tuple(parameters),
-        Recipe(
-            frozenset(n for n, one in declared.items() if not one.decays),
-            {n: one.rate for n, one in declared.items() if one.rate != 1.0},
-        ),
+        Recipe.of(declared),
         method.changed_count(berts),
         method.hooks(config, added),
     )

@@ -131,8 +131,10 @@ def experiment_from_flags(
     return found
 
 
-def run_or_describe(task: Task, eval_batch_size: int) -> None:
+def run_or_describe(task: Task, eval_batch_size: int) -> Dict[str, float]:
     """Runs the flags' experiment with a task, or with `--describe` prints it.
+
+    Returns the results, as of `experiment.run`.
 
     Raises:
         UserError: anything that the user can mend.
@@ -142,14 +144,14 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
     settings = experiment_from_flags(task, data_dir, eval_batch_size)
     if settings.describe:
         print(describe_parameters(settings))
-        return
+        return {}
     named = any(name in FLAGS and FLAGS[name].value for name in FILE_FLAGS)
     if has_folder and not data_dir and not named:
         raise UserError(
             "--data_dir is missing: the folder of the task's files; your own "
             "files can be named too, as --train_file"
         )
-    experiment.run(settings)
+    return experiment.run(settings)
 
 
 def adapter_description() -> Optional[Dict[str, Any]]:

@@ -23,6 +23,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
 from adapter_bert.methods.houlsby import SCOPES
+from adapter_bert.optimization import Recipe
 from adapter_bert.upstream.layers import (  # noqa: F401
     assert_rank,
     attention_layer,
@@ -246,15 +247,21 @@ class BertModel:
                 name: create.added(name, declared)
                 for name, declared in method.variables(sizes).items()
             }
+            own = encoder.make_variables(encoder.declare(sizes), create)
 
             def make_hooks(values: Mapping[str, Any]) -> Hooks:
                 if function is not None:
                     return _FunctionHooks(function)
                 return method.hooks(sizes, values)
 
-            bert = make_bert(sizes, create, added, make_hooks, pooler=True)
-            self.embedding_table = bert.embeddings.word
-            _stop_gradients(bert)
+            bert = make_bert(sizes, own, added, make_hooks)
+            self.embedding_table = own["bert/embeddings/word_embeddings"]
+            # No optimizer of a program's own trains what the method freezes.
+            values = {
+                name: v if v.trainable else tf.stop_gradient(v)
+                for name, v in own.items()
+            }
+            bert = dataclasses.replace(bert, values=values)
             if is_training and "prepare" in bert.hooks.places:
                 prepared = bert.hooks.prepare(context)
                 context = dataclasses.replace(context, handed_on=prepared)
@@ -271,7 +278,7 @@ class BertModel:
                     output.sequence_output, context
                 )
         if tuning_method is not None:
-            add_recipe(method.recipe_of(sizes))
+            add_recipe(Recipe.of(method.variables(sizes)), added)
 
     def get_pooled_output(self) -> tf.Tensor:
         """float32 [B, D], of the first token."""
@@ -292,14 +299,6 @@ class BertModel:
     def get_embedding_table(self) -> Any:
         """The variable of the word embeddings, float32 [V, D]."""
         return self.embedding_table
-
-
-def _stop_gradients(bert: encoder.Bert) -> None:
-    """Keeps any optimizer from training what the method freezes."""
-    for module in bert.submodules:
-        for name, variable in list(vars(module).items()):
-            if isinstance(variable, tf.Variable) and not variable.trainable:
-                setattr(module, name, tf.stop_gradient(variable))
 
 
 def _method_of(

@@ -4,10 +4,9 @@ With a tuning method in the graph (`modeling.BertModel`) `create_optimizer`
 trains what the method trains, and not BERT.
 """
 
-import dataclasses
 import json
 import re
-from typing import Any, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -21,9 +20,21 @@ ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
 RECIPES = "recipes"
 
 
-def add_recipe(recipe: optimization.Recipe) -> None:
-    """Has `create_optimizer` treat a method's variables as they need it."""
-    v1.add_to_collection(RECIPES, json.dumps(dataclasses.asdict(recipe)))
+def add_recipe(
+    recipe: optimization.Recipe, variables: Mapping[str, Any]
+) -> None:
+    """Has `create_optimizer` treat a method's variables as they need it.
+
+    Args:
+        recipe: of the method.
+        variables: of the graph, by the names that the recipe has.
+    """
+    names = {name: v.op.name for name, v in variables.items()}
+    found = {
+        "undecayed": sorted(names[n] for n in recipe.undecayed if n in names),
+        "rates": {names[n]: r for n, r in recipe.rates.items() if n in names},
+    }
+    v1.add_to_collection(RECIPES, json.dumps(found))
 
 
 def trained_variables() -> List[Any]:
@@ -51,21 +62,21 @@ def create_optimizer(
     schedule = optimization.Schedule(
         init_lr, num_train_steps, num_warmup_steps or 0
     )
-    recipes = [
-        optimization.Recipe(**json.loads(text))
-        for text in v1.get_collection(RECIPES)
-    ]
+    recipes = [json.loads(text) for text in v1.get_collection(RECIPES)]
     optimizer = AdamWeightDecayOptimizer(
         learning_rate=schedule(step + 1),
         weight_decay_rate=optimization.WEIGHT_DECAY,
         exclude_from_weight_decay=[
             optimization.NO_DECAY.pattern,
-            *(recipe.undecayed for recipe in recipes),
+            *(
+                f"^{re.escape(name)}$"
+                for recipe in recipes
+                for name in recipe["undecayed"]
+            ),
         ],
     )
-    optimizer.rate_scales = [
-        pair for recipe in recipes for pair in recipe.rate_scales
-    ]
+    for recipe in recipes:
+        optimizer.rates.update(recipe["rates"])
     if use_tpu:
         optimizer = v1.tpu.CrossShardOptimizer(optimizer)
     variables = trained_variables()
@@ -120,8 +131,8 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.exclude_from_weight_decay = exclude_from_weight_decay
-        # (regular expression, factor of the rate), as of `Recipe`.
-        self.rate_scales: Sequence[Tuple[str, float]] = ()
+        # Factors of the rate, by name of the variable.
+        self.rates: Dict[str, float] = {}
 
     def apply_gradients(
         self,
@@ -137,9 +148,10 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
                 continue
             # Of embeddings the gradient is of the rows that were read.
             gradient = tf.convert_to_tensor(gradient)
+            variable_name = self._get_variable_name(variable.name)
             m, v = (
                 v1.get_variable(
-                    f"{self._get_variable_name(variable.name)}/{slot}",
+                    f"{variable_name}/{slot}",
                     shape=variable.shape.as_list(),
                     dtype=tf.float32,
                     trainable=False,
@@ -153,11 +165,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             decay = self._decay_of(variable)
             if decay:
                 change += decay * variable
-            rate = self.learning_rate
-            for pattern, factor in self.rate_scales:
-                if re.search(pattern, variable.name):
-                    rate *= factor
-                    break
+            rate = self.learning_rate * self.rates.get(variable_name, 1.0)
             moved = variable - rate * change
             # Nothing is assigned before everything has been read.
             with tf.control_dependencies([moved, next_m, next_v]):
