@@ -17,7 +17,7 @@ from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 pytestmark = pytest.mark.newer_stack
 
 PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=300
+    derandomize=True, deadline=None, max_examples=150
 )
 
 
