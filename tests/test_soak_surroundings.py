@@ -29,7 +29,7 @@ from lab.trials.trial import (
     Reference,
 )
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 # Counts in steps that a file remembers, by the number that it reads.
 PROGRAM = """
