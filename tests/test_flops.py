@@ -9,7 +9,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 ROWS, TOKENS = 3, 7
 

@@ -37,7 +37,7 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from lab.speed import exchange as both
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))

@@ -25,6 +25,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training import setup
 
+# test_sources.py reads modules with both TensorFlows.
+pytestmark = pytest.mark.newer_stack
+
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
 WRITERS = {

@@ -16,6 +16,8 @@ from adapter_bert.tasks.squad import SpanHead
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_regression import RegressionHead
 
+pytestmark = pytest.mark.older_stack
+
 # Each hook, with and without rows of its own, some in several forms. All
 # methods are mixed by test_method_contract.py.
 METHODS = (
@@ -172,21 +174,18 @@ def everything(tiny_config):
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_each_row_gets_what_its_task_alone_computes(everything):
     tasks = np.arange(len(everything.tasks))
     everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("task", [0, 7])
 def test_kinds_without_rows_disturb_nothing(everything, task):
     everything.check([[task], [task]])
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_several_tasks_of_a_text(everything):
     count = len(everything.tasks)
     everything.check(everything.rng.integers(0, count, (3, 4)))
@@ -228,7 +227,6 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     ("methods", "heads", "tokens"),
     [

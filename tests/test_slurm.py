@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
 CONFIGURATION = """

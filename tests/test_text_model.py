@@ -223,13 +223,16 @@ def test_an_output_that_is_no_number_is_refused(few):
     model, change = few
     columns = ["a", "b"], ["", "c"], ["large", "stsb"]
     model.serve(*map(tf.constant, columns))
-    change("stsb", "output_bias", lambda bias: bias + np.inf)
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        model.serve(*map(tf.constant, columns))
-    change("stsb", "output_bias", tf.zeros_like)
-    message = "row 2: an output of the task stsb is no number"
-    assert message in caught.value.message
-    model.serve(*map(tf.constant, [["a"], [""], ["large"]]))
+    for number, (name, odd) in enumerate(
+        (("large", [0.0, np.inf, 0.0]), ("stsb", [np.inf])), 1
+    ):
+        change(name, "output_bias", lambda bias, odd=odd: bias + odd)
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+            model.serve(*map(tf.constant, columns))
+        change(name, "output_bias", tf.zeros_like)
+        message = f"row {number}: an output of the task {name} is no number"
+        assert message in caught.value.message
+    model.serve(*map(tf.constant, columns))
 
 
 def test_a_score_is_within_its_range(few):
