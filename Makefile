@@ -6,7 +6,7 @@
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
 # make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
-# make mutants     setup, then changes of the code, of which tests must fail:
+# make mutants     setup, then changes of the code, which tests must notice:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its

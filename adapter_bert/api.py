@@ -151,8 +151,8 @@ def load_bert(
         name: `minilm`, the small model that `make setup` installs, or what
             `--init_checkpoint` takes: a folder, a checkpoint, an archive, or
             a module's handle.
-        bert_config_file: JSON file of the sizes; default: beside the model.
-        vocab_file: the vocabulary; default: beside the model.
+        bert_config_file: JSON file of the sizes; default: next to the model.
+        vocab_file: the vocabulary; default: next to the model.
         do_lower_case: whether texts are lower-cased; default: what the model
             or its vocabulary says.
         compute_dtype: `float32`, `bfloat16` or `auto`, of products and
@@ -381,7 +381,7 @@ def _run(
             values[flag] = path
         in_memory = any(path.startswith(place) for path in paths.values())
         if in_memory and settings.get("cache_frozen_layers"):
-            # Not beside a file that is deleted.
+            # Not next to a file that is deleted.
             values["frozen_layers_dir"] = settings.get("output_dir")
         if program is run_squad:
             values["do_eval"] = "eval_rows" in given

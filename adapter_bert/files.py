@@ -111,7 +111,7 @@ def make_folder(path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The absolute path; that of a remote file is one already."""
+    """The absolute path; a remote path is one already."""
     return path if "://" in path else os.path.abspath(path)
 
 

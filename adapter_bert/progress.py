@@ -2,7 +2,7 @@
 
 Curves are TensorBoard's: scalars by step, in a file of events. TensorBoard's
 own writer would make a deleted folder again, report failed writes from another
-thread, and name its files, whose order is that of the curves, by the clock.
+thread, and name its files, whose order the curves follow, by the clock.
 """
 
 import functools

@@ -64,7 +64,7 @@ def decoder(*entries, **more):
 
 RAW = {"special": True, "normalized": False}
 BLANKS = {"content": "<new>", "lstrip": True, "rstrip": True}
-# Files beside the vocabulary, and the ids of the texts.
+# Files next to the vocabulary, and the ids of the texts.
 FOLDERS = {
     "added_tokens": (
         {"added_tokens": {"<new>": NEW, "<e1>": E1}},
@@ -148,7 +148,7 @@ FOLDERS = {
 
 
 def write(folder, contents, words=WORDS):
-    """Writes a vocabulary and files beside it; gives its path."""
+    """Writes a vocabulary and files next to it; gives its path."""
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     for name, content in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(content))

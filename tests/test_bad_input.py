@@ -143,7 +143,7 @@ def test_an_adapter_of_another_base_is_refused(
         output_dir=tmp_path / "new",
         do_train=False,
     )
-    with pytest.raises(UserError, match="trained upon another BERT"):
+    with pytest.raises(UserError, match="trained on another BERT"):
         classify(**tiny_flags, do_eval=True)
 
 

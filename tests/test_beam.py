@@ -48,7 +48,7 @@ def expected(model, questions):
 
 @pytest.mark.gate
 def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
-    """Of a plain and a compressed file, beside wrong rows."""
+    """Of a plain and a compressed file, next to wrong rows."""
     asked = mixed_questions()
     # As each task calls its texts.
     rows = [

@@ -107,7 +107,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
 
 def test_the_first_part_that_is_trained_says_the_rate():
     assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
-    # A head alone has that of `head`.
+    # A head alone has the rate of `head`.
     assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
 
 

@@ -237,7 +237,7 @@ def test_what_is_exchanged_is_not_looked_for(
 def test_a_name_may_say_again_what_was_trained_upon(
     classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
-    """Also the path of the folder, or that of the shell."""
+    """Also the path of the folder, or the shell's."""
     asked = {**flags, "adapter": carried / "adapter"}
     monkeypatch.chdir(library / "a")
     for number, name in enumerate((library / "a", ".")):
@@ -436,7 +436,7 @@ def test_parts_are_exchanged_where_texts_are_answered(
 def test_what_is_exchanged_is_exported(
     library, bare, answer, other, tiny_bert, tmp_path
 ):
-    """Of the library nothing else is, of which some could not be."""
+    """Of the library nothing else is read; some of it could not be."""
     adapter = bare(tmp_path / "it")
     asked = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
     with entry_point(export) as run:

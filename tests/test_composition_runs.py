@@ -403,7 +403,7 @@ def test_an_adapter_of_another_bert_is_refused(
     config["base"]["fingerprint"] = "0" * 64
     del config[files.SEAL]
     path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="trained upon another BERT"):
+    with pytest.raises(UserError, match="trained on another BERT"):
         classify(
             **{**flags, "library": shelf}, tuning_method="stack(a, pfeiffer)"
         )

@@ -1,4 +1,4 @@
-"""Devices and lanes of one machine: the result is that of one."""
+"""Devices and lanes of one machine give the result of one."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ print(json.dumps(found))
 def run_on_devices(config, folder, name, devices, *cases):
     """Losses and predictions of trainings on logical CPUs.
 
-    Cases are the name of a task, the number of parts, and that of an output.
+    Cases are the names of a task and of an output, and the number of parts.
     """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],

@@ -181,7 +181,7 @@ def test_a_task_that_was_changed_by_hand_is_refused(
 def test_a_task_that_answers_no_number_is_named(tiny_exported):
     """At the start of a server, and to a client."""
     model = ExportedModel(str(tiny_exported))
-    # A table of one number for each task, of which there is one.
+    # A table of one number for each task; there is one task.
     variables = model._loaded._model_variables
     (bias,) = [v for v in variables if v.shape.as_list() == [None, 1]]
     bias.assign(bias + np.inf)

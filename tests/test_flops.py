@@ -114,7 +114,7 @@ def test_the_count_is_that_of_the_graph(tiny_config, method, share_layers):
     counted = flops.training(tiny_config, table, ROWS, TOKENS)
     names = {p.name for p in table.trained}
     kernel = "bert/pooler/dense/kernel"
-    # The gradient of its inputs, and that of its matrix.
+    # The gradients of its inputs and of its matrix.
     times = (
         1
         + any(n.startswith("bert/") for n in names - {kernel})

@@ -405,7 +405,7 @@ CONTRADICTIONS = {
         ({"inv_adapter_reduction_factor": 4}, r"expected \[2, 8\]"),
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
-        ({"mh_adapter": True}, "beside the attention"),
+        ({"mh_adapter": True}, "next to the attention"),
     ],
     ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),

@@ -352,9 +352,9 @@ def test_runs_share_a_file_and_others_have_their_own(
         table.replace("\tgood", "\t?").replace("\tbad", "\tgood")
     )
     assert run("labels", data_dir=other)
-    # By default beside the data.
+    # By default next to the data.
     del flags["frozen_layers_dir"]
-    assert not run("beside", data_dir=other)
+    assert not run("next to", data_dir=other)
     assert os.listdir(other / "frozen_layers")
     del flags["data_dir"]
     assert run("named", train_file=other / "train.tsv")

@@ -177,7 +177,7 @@ def write_files(folder):
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
-    """Runs a command in a checkout with data and models beside it."""
+    """Runs a command in a checkout with data and models next to it."""
     folder = tmp_path_factory.mktemp("guides")
     for path in ROOT.iterdir():
         if path.suffix != ".csv" and path.name not in (".git", ".venv", "out"):

@@ -205,7 +205,7 @@ def test_a_spoiled_unigram_model_is_refused(
 
 def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
     class Panic(BaseException):
-        """As that of a library in Rust, which is no `Exception`."""
+        """As a library in Rust raises, which is no `Exception`."""
 
     def fail(text):
         raise Panic("index out of range")
@@ -218,7 +218,7 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
     (roberta_folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="no tokenizer.json lies beside .*save"):
+    with pytest.raises(UserError, match="no tokenizer.json lies .*save"):
         open_tokenizer(roberta_folder)
 
 

@@ -118,7 +118,7 @@ def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
         tensors[name] = tensors[name] + np.float32(1e-3)
     safetensors.numpy.save_file(tensors, path)
     shelf.add(str(make()), "first")
-    with pytest.raises(UserError, match="upon another BERT .other_bert"):
+    with pytest.raises(UserError, match="for another BERT .other_bert"):
         shelf.add(str(make("b", bert=other, seed=1)), "second")
     shelf.remove("first")
     shelf.add(str(tmp_path / "b"), "second")

@@ -101,7 +101,7 @@ class Observe(OneHook):
 
 
 class Begin(OneHook):
-    """Two hooks, the second of which reads values of the first."""
+    """Two hooks; the second reads values of the first."""
 
     def begin(self, context):
         return {"contract": self.scaled(tf.ones([1, 1]))}

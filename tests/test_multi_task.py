@@ -453,7 +453,7 @@ def test_fingerprints_tell_joined_features_apart():
 
     found = [
         fingerprint([[3, 4], [5, 2]]),
-        # The same rows, of which another number is the first task's.
+        # The same rows; another number of them is the first task's.
         fingerprint([[3, 4, 5], [2]]),
         fingerprint([[3, 4], [5, 2]], other_label),
         fingerprint([[3, 4], [5, 2]], other_name),

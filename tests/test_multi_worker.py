@@ -1,4 +1,4 @@
-"""Several workers: the result is that of one; what TF_CONFIG may say."""
+"""Several workers give the result of one; what TF_CONFIG may say."""
 
 import contextlib
 import dataclasses
@@ -167,7 +167,7 @@ def test_two_workers_give_the_result_of_one(
     one, two = map(trained_values, jobs)
     for values in (one, two):
         # The softmax over tokens does not see a shift of all logits: their
-        # gradient is rounding noise, of which Adam makes whole steps.
+        # gradient is rounding noise, which Adam turns into whole steps.
         del values["cls/squad/output_bias"]
         del values["bert/encoder/layer_1/output/LayerNorm/beta"]
     check_equal(two, one, 1e-4)

@@ -338,7 +338,7 @@ def test_another_bert_is_refused(make, tiny_bert, tmp_path):
     weights = safetensors.numpy.load_file(path)
     weights["pooler.dense.bias"] = weights["pooler.dense.bias"] + 1
     safetensors.numpy.save_file(weights, path)
-    with pytest.raises(UserError, match="was trained upon another BERT"):
+    with pytest.raises(UserError, match="was trained on another BERT"):
         Predictor.load(str(other), [folder])
 
 

@@ -111,7 +111,7 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(
 def test_an_adapter_gives_the_same_results_elsewhere(
     classify, tiny_flags, tmp_path, method
 ):
-    """The artifact beside the base equals the run that wrote it."""
+    """The artifact next to the base equals the run that wrote it."""
     tiny_flags["tuning_method"] = method
     del tiny_flags["adapter_size"]
     classify(**tiny_flags, do_eval=True, do_predict=True)

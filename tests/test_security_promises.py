@@ -1,6 +1,6 @@
 """What SECURITY.md promises of files that strangers have made.
 
-Each test would fail if a promise were broken. More of them are beside what
+Each test would fail if a promise were broken. More of them are next to what
 they test; SECURITY.md has a list.
 """
 

@@ -49,7 +49,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    """Runs Slurm's commands upon daemons of its own; yields how."""
+    """Runs Slurm's commands on daemons of its own; yields how."""
     search = f"{os.environ['PATH']}:/usr/sbin"
     missing = [p for p in PROGRAMS if not shutil.which(p, path=search)]
     if missing:

@@ -1,4 +1,4 @@
-"""Every layout of weights that can be read, and what lies beside them."""
+"""Every layout of weights that can be read, and what lies next to them."""
 
 import dataclasses
 import hashlib
@@ -331,7 +331,7 @@ def test_no_checkpoint_there_is_said(tmp_path):
     [
         (".data-00000-of-00001", "", "--init_checkpoint={}$"),
         (".index", "", "--init_checkpoint={}$"),
-        # As TensorFlow 1 writes it beside; it need not be there.
+        # As TensorFlow 1 writes it next to; it need not be there.
         (".meta", "", "--init_checkpoint={}$"),
         ("", ".index", "the checkpoint {0} lacks {0}.index; copy that file"),
         (".data-00000-of-00001", ".index", "the checkpoint {0} lacks {0}.in"),
@@ -460,7 +460,7 @@ def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
 
 @pytest.fixture
 def described(tiny_bert, tmp_path):
-    """A copy of the tiny BERT, with other files and tensors beside it."""
+    """A copy of the tiny BERT, with other files and tensors next to it."""
 
     def make(tensors=(), **contents):
         folder = tmp_path / "described"
@@ -566,7 +566,7 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
 
 @pytest.mark.older_stack
 def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
-    """As that of a published model, whose order is another one."""
+    """As a published model's, whose order is another one."""
     flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
     flags.update(do_train=False, do_predict=True, tuning_method="head")
     found = []

@@ -193,7 +193,7 @@ def test_what_is_asked_wrongly_is_refused(model, columns, message):
 
 @pytest.fixture
 def load(tiny_bert, folders):
-    """Loads some of the adapters upon a BERT."""
+    """Loads some of the adapters on a BERT."""
     bert = FrozenBert.open(str(tiny_bert))
 
     def make(*names):

@@ -206,7 +206,7 @@ def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
     for number, (method, message) in enumerate(
         (
             ("prefix(length=2)", "computes houlsby alone, and prefix adds"),
-            ("houlsby(size=4, depth=2)", "have no other depth than that of ho"),
+            ("houlsby(size=4, depth=2)", "have no depth but houlsby's"),
             (
                 "houlsby(size=4, nonlinearity='relu')",
                 "no other nonlinearity th",

@@ -72,7 +72,7 @@ class Context:
         layer_input: float32 [B, T, D], in a layer the hidden states it reads.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
-        task: in a run of several tasks, int32 [], that of all rows.
+        task: in a run of several tasks, int32 [], the task of all rows.
         observes: whether hooks are to show values of the batch.
         show: takes name and value of what `Hooks.observe` is to be given.
         first_token: whether the last layer computes the first token alone.

@@ -61,7 +61,7 @@ class SharedLayers:
         """
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
-            # In prediction it may be a tensor, of which there is no gradient.
+            # In prediction it may be a tensor, which has no gradient.
             is_trained = context.training and variable.trainable
             values = trained if is_trained else frozen
             values[name] = tf.convert_to_tensor(variable)

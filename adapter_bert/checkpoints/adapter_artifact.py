@@ -32,7 +32,7 @@ INDICES, VALUES = "/indices", "/values"
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A trained task: megabytes to put beside a frozen BERT.
+    """A trained task: megabytes to put next to a frozen BERT.
 
     Attributes:
         config: `adapter_config.json`.
@@ -111,7 +111,7 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
             raise UserError(
                 f"{path}: the changes of {variable} do not fit {base.source}, "
                 f"which has {size} numbers there; pass the BERT that it was "
-                "trained upon"
+                "trained on"
             )
     if any(variable.startswith(BERT) for variable in changed):
         # The rest of BERT is as it was.

@@ -298,7 +298,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
         return Pfeiffer if inverse is None else MadX
     if parallel and attention:
         raise UserError(
-            f"{path}: adapters beside the attention are not read, only beside "
+            f"{path}: adapters parallel to the attention are not read, only to "
             "the feed-forward sublayer (mh_adapter=false)"
         )
     if parallel:

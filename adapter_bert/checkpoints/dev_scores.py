@@ -1,7 +1,7 @@
 """The dev scores of a training's steps, and the best of these.
 
 `dev_scores.json` holds the scores of each step that was evaluated in a
-training. With `--keep_best`, `best.ckpt-<step>` beside it has the variables of
+training. With `--keep_best`, `best.ckpt-<step>` next to it has the variables of
 the best step, which are the run's result.
 """
 
@@ -145,7 +145,7 @@ def best_checkpoint(output_dir: str) -> Optional[str]:
         if kept and scores is None:
             raise UserError(
                 f"{output_dir} holds {kept[0][0]}, but no {SCORES_FILE}, which "
-                "says of which step it is; copy that again, or choose another "
+                "names its step; copy that again, or choose another "
                 "--output_dir"
             )
         if scores is None or scores.best_step is None:

@@ -238,7 +238,7 @@ def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
             raise UserError(
                 f"{source}: the adapter is in layer {match[1]} too, but this "
                 f"BERT has {config.num_hidden_layers} layers; expected the "
-                "BERT that it was trained upon"
+                "BERT that it was trained on"
             )
 
 

@@ -93,7 +93,7 @@ def make_card(
 
 # {exported.name}
 
-An adapter for the task `{task}` upon a frozen BERT, in the format of \
+An adapter for the task `{task}` on a frozen BERT, in the format of \
 `{"adapters" if program == "adapterhub" else "peft"}`.
 
 ## Use

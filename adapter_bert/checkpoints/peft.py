@@ -387,8 +387,8 @@ def _places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     for module in known:
         if module in wanted and module not in held:
             raise UserError(
-                f"{path}: target_modules names {module}, of which "
-                f"{WEIGHTS_FILE} holds nothing"
+                f"{path}: target_modules names {module}, but "
+                f"{WEIGHTS_FILE} holds nothing for it"
             )
     for module in held:
         if module not in wanted:
@@ -476,7 +476,7 @@ def _read_ia3(adapter: Adapter):
 
 
 def _read_head(adapter: Adapter, labels: Tuple[str, ...]) -> Head:
-    """The head, which peft trains beside the adapter."""
+    """The head, which peft trains next to the adapter."""
     described, tensors, config, path, _ = adapter
     kind = described.get("task_type")
     if kind not in HEADS:

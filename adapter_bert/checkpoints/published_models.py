@@ -7,7 +7,7 @@ A model in the caches of TF-Hub's and Kaggle's libraries is found without them.
 Else the libraries fetch the model, where they are installed.
 
 An archive (Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`) is unpacked once,
-beside it or into the folder that the environment variable `ADAPTER_BERT_CACHE`
+next to it or into the folder that the environment variable `ADAPTER_BERT_CACHE`
 names. A digest of the archive in the new folder's name tells archives of one
 name apart.
 """
@@ -216,7 +216,7 @@ def _zip(file: IO[bytes]) -> Members:
 
 
 class _Limited:
-    """A file of which only `left` bytes can be read."""
+    """A file whose first `left` bytes alone can be read."""
 
     def __init__(self, file: IO[bytes], left: int):
         self._file, self.left = file, left
@@ -227,7 +227,7 @@ class _Limited:
         self.left -= len(content)
         if self.left < 0:
             raise tarfile.TarError(
-                f"it has more than {MAX_HEADERS} bytes beside its files"
+                f"it has more than {MAX_HEADERS} bytes besides its files"
             )
         return content
 

@@ -165,7 +165,7 @@ def place_of_base(run_dir: str) -> str:
         run = read_description(run_file, "the run's description")
         raise UserError(
             f"{os.path.join(run_dir, PLACES_FILE)} does not say where the BERT "
-            f"lies that {run_dir} was trained upon (its folder was called "
+            f"lies that {run_dir} was trained on (its folder was called "
             f"{run['base'].get('name')}); pass that as --init_checkpoint"
         )
     return place

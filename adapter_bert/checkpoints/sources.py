@@ -83,20 +83,20 @@ def open_init_checkpoint(path: str) -> Pretrained:
     run = run_record.read_description(run_file, "the run's description")
     advice = (
         "to use what was trained elsewhere, pass "
-        f"{os.path.join(folder, 'adapter')} as --adapter beside it"
+        f"{os.path.join(folder, 'adapter')} as --adapter next to it"
     )
     try:
         base_path = run_record.place_of_base(folder)
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
     if files.absolute(base_path) == files.absolute(model.path):
-        # The run has written its files beside its BERT.
+        # The run has written its files next to its BERT.
         return model
     try:
         base = open_pretrained(base_path)
     except UserError as error:
         raise UserError(
-            f"{model.path} was trained upon {base_path}, which cannot be "
+            f"{model.path} was trained on {base_path}, which cannot be "
             f"opened: {error}; if it lies elsewhere now, pass that as "
             f"--init_checkpoint; {advice}"
         ) from error
@@ -278,7 +278,7 @@ def read_tokenizer(
     path: str = "",
     do_lower_case: Optional[bool] = None,
 ) -> TextTokenizer:
-    """Reads the vocabulary at `path`, or the model's own, or the one beside it.
+    """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
     A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
     None for `do_lower_case` stands for what the model's own files say, or to
@@ -408,7 +408,7 @@ def check_same_model(
     expected = description["base"]["fingerprint"]
     if base.fingerprint != expected:
         raise UserError(
-            f"{source} was trained upon another BERT (fingerprint "
+            f"{source} was trained on another BERT (fingerprint "
             f"{expected[:12]}) than {base.path} (fingerprint "
             f"{base.fingerprint[:12]})"
         )
@@ -441,11 +441,11 @@ def check_same_model(
 
 
 def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
-    """The path of the first of `names` that lies beside a checkpoint."""
+    """The path of the first of `names` that lies next to a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)
         if files.exists(path):
             return path
     raise UserError(
-        f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
+        f"no {' or '.join(names)} lies next to {opened.path}; pass {flag}"
     )

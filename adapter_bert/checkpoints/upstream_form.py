@@ -88,7 +88,7 @@ def _check(method: Houlsby) -> None:
         if not holds:
             raise UserError(
                 f"the method is {method}, but google-research/adapter-bert's "
-                f"adapters have no other {argument} than that of houlsby"
+                f"adapters have no {argument} but houlsby's"
             )
 
 

@@ -55,14 +55,14 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A pretrained BERT, and what its own files say beside its weights.
+    """A pretrained BERT, and what its own files say next to its weights.
 
     Attributes:
         path: as given, with a folder resolved to the file or prefix in it.
         folder: where the vocabulary and the config lie by default.
         weights: of the BERT.
-        config: its sizes, or None if a file beside it has them.
-        vocab_file: path of its vocabulary; "" for the file beside it.
+        config: its sizes, or None if a file next to it has them.
+        vocab_file: path of its vocabulary; "" for the file next to it.
         do_lower_case: whether texts are lower-cased; None if no file says.
         num_attention_heads: as its weights' shapes tell, or None.
         labels: of its head's outputs, in order; none if no file says.
@@ -250,7 +250,7 @@ def choose_initial_values(
 def start_fingerprint(
     variables: Iterable[Parameter], base: Weights, trained: Optional[Weights]
 ) -> Optional[str]:
-    """SHA-256 of what a training starts from beside BERT, or None.
+    """SHA-256 of what a training starts from besides BERT, or None.
 
     Reads each of them, so that damage is found before training. Raises
     UserError if a tensor cannot be read.

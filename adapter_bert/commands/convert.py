@@ -16,7 +16,7 @@ google-research/adapter-bert under that program's names.
 Tokens that were added to a vocabulary stand in a `tokenizer_config.json` in
 every form. Google's own programs read none.
 
-The `gelu` of a BERT from Hugging Face is that of the error function, which
+The `gelu` of a BERT from Hugging Face uses the error function, which
 Google's programs do not know. --activation=gelu writes theirs instead.
 """
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument(
         "--adapter",
         default="",
-        help="folder of a trained adapter of that BERT; default: that of a "
+        help="folder of a trained adapter of that BERT; default: the one in a "
         "training's checkpoint, or none",
     )
     parser.add_argument(
@@ -171,7 +171,7 @@ def main() -> None:
         if opened.trained is not None:
             raise UserError(
                 f"{opened.path} is a training's checkpoint; pass the BERT as "
-                "--init_checkpoint beside --adapter, or no --adapter"
+                "--init_checkpoint next to --adapter, or no --adapter"
             )
         artifact = read_adapter(opened.weights, arguments.adapter)
     elif opened.trained is not None:

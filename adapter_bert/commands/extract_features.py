@@ -55,10 +55,10 @@ class Extraction:
         "", "The pretrained BERT, as of run_classifier.py."
     )
     bert_config_file: str = Topic.MODEL.setting(
-        "", "BERT's sizes; default: beside the model."
+        "", "BERT's sizes; default: next to the model."
     )
     vocab_file: str = Topic.MODEL.setting(
-        "", "The vocabulary; default: beside the model."
+        "", "The vocabulary; default: next to the model."
     )
     adapter: str = Topic.METHOD.setting(
         "",

@@ -238,7 +238,7 @@ def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
     known = identify(base, encoder.list_variables(config))
     if known.fingerprint != artifact.config["base"]["fingerprint"]:
         raise UserError(
-            f"{folder} was trained upon another BERT than {base.source}"
+            f"{folder} was trained on another BERT than {base.source}"
         )
     return artifact
 
@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument(
         "--vocab_file",
         default="",
-        help="vocabulary of the merged BERT, if none lies beside the BERT",
+        help="vocabulary of the merged BERT, if none lies next to the BERT",
     )
     parser.add_argument(
         "--output_dir", required=True, help="folder for the result"

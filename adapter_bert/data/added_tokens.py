@@ -1,6 +1,6 @@
 """Tokens that were added to the vocabulary of a Hugging Face model.
 
-Up to four files beside a vocabulary name such tokens. `tokenization.py` and
+Up to four files next to a vocabulary name such tokens. `tokenization.py` and
 `huggingface_tokenizer.py` tokenize the text between them.
 """
 
@@ -76,7 +76,7 @@ def read_added(
     typed one is plain text.
 
     Args:
-        path: of the vocabulary, beside which the files lie.
+        path: of the vocabulary, next to which the files lie.
         vocabulary: ids of the entries of the tokenizer's model.
         roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
@@ -108,14 +108,14 @@ def read_added(
             # The padding token has no influence.
             if role != "pad_token" and token and _content(token) != expected:
                 raise UserError(
-                    f"the files beside {path} say {role} {_content(token)!r}; "
+                    f"the files next to {path} say {role} {_content(token)!r}; "
                     f"expected {expected!r}, as in other models of its kind"
                 )
         is_split = said.get("split_special_tokens") is True
         return _place(tokens, ids, vocabulary, roles, is_split, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path}, or a file beside it, is no description of a tokenizer: "
+            f"{path}, or a file next to it, is no description of a tokenizer: "
             f"its added tokens are odd: {error!r}"
         ) from error
 

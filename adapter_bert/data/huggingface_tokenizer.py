@@ -52,7 +52,7 @@ class SubwordTokenizer(TextTokenizer):
     do_lower_case = False
 
     def __init__(self, path: str):
-        """Reads a `tokenizer.json`, and the tokens that files beside it add.
+        """Reads a `tokenizer.json`, and the tokens that files next to it add.
 
         Raises:
             UserError: it is missing or damaged, is of another kind, or lacks a

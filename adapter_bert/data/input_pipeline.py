@@ -156,7 +156,7 @@ class Texts(Features):
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Texts):
-    """Rows of several sequences, one after the other, of which one is right.
+    """Rows of several sequences, one after the other; one is right.
 
     In batches of training they stay together. `unlabelled` gives the sequences
     as rows of their own, since predictions compare nothing. `starts` are int64
@@ -315,7 +315,7 @@ def token_weights(is_labelled: np.ndarray) -> np.ndarray:
     """Weights of labelled tokens in their row's loss, in each row alike.
 
     A weight is rows of the batch / its labelled tokens. So the mean over the
-    rows, of which engines make the gradient, is the mean over labelled tokens.
+    rows, which engines differentiate, is the mean over labelled tokens.
 
     bool [B, T], whether tokens are labelled -> float32 [B].
     """

@@ -365,7 +365,7 @@ class Layout:
             header are left out, as QQP's published files need.
         takes_tokens: whether a text may be a list of words in JSON.
         choices: further texts, as the choices of a question.
-        label_separator: between the labels of a cell, of which JSON holds a
+        label_separator: between the labels of a cell; JSON holds a
             list; None where a row has one label.
         label_columns: in place of `label`, a column of 0 and 1 for each label;
             rows are read as if a cell held the labels that have a 1.

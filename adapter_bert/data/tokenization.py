@@ -170,7 +170,7 @@ class TextTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
-        """The ids of words each of which has a space before it in a text."""
+        """The ids of words that follow a space in a text."""
 
     @abc.abstractmethod
     def is_text(self, piece: str) -> bool:

@@ -40,7 +40,7 @@ class BapnaHooks(PlacedHooks):
 
 
 class ParallelHooks(AdapterHooks):
-    """Adapters beside a sublayer: they read its inputs."""
+    """Adapters next to a sublayer: they read its inputs."""
 
     def reads(self, inputs, outputs, layer_norm):
         return inputs
@@ -110,7 +110,7 @@ class Bapna(BottleneckMethod):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(BottleneckMethod):
-    """An adapter beside each feed-forward sublayer; BERT is frozen.
+    """An adapter next to each feed-forward sublayer; BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M), 304,320 at M = 16. The output at the
     start is plain BERT's, since the second matrix is zero.

@@ -260,7 +260,7 @@ def uniform_by_inputs(
 ) -> np.ndarray:
     """An initializer: uniform within 1 / sqrt(inputs) of 0, [inputs, outputs].
 
-    PyTorch's for dense layers, and that of its LoRA and parallel adapters
+    PyTorch's for dense layers, and for its LoRA and parallel adapters
     (He et al. 2015 with a = sqrt(5)).
     """
     limit = 1.0 / math.sqrt(shape[0])

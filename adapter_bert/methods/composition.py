@@ -331,7 +331,7 @@ class Composition(TuningMethod):
 
     @property
     def first_phase(self):
-        """That of the part that has one, beside the others."""
+        """That of the part that has one, next to the others."""
         if not any(method.first_phase for method in self.trained):
             return None
         return dataclasses.replace(
@@ -581,7 +581,7 @@ class Average(Composition):
 
         Raises:
             UserError: as of `Composition`; or a part that adds keys, or acts
-                on embeddings, of which there is no mean.
+                on embeddings, which have no mean.
         """
         super().check(config)
         for part in self.parts:

@@ -34,7 +34,7 @@ ATTENTION = "fusion_attention"
 
 
 def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
-    """An initializer: ones in the diagonal, 1e-6 beside it (section 4.1)."""
+    """An initializer: ones in the diagonal, 1e-6 next to it (section 4.1)."""
     return np.where(np.eye(*shape) == 1.0, 1.0, 1e-6).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""PALs: projected attention layers beside BERT's own."""
+"""PALs: projected attention layers next to BERT's own."""
 
 import dataclasses
 from typing import ClassVar, Tuple, Type
@@ -68,7 +68,7 @@ class PalHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class Pals(TuningMethod):
-    """A small attention layer beside each layer; BERT is frozen.
+    """A small attention layer next to each layer; BERT is frozen.
 
     BERT-base: (768 + 1) S + (S + 1) 768 of encoder and decoder, which all
     layers share, and 12 x 3 (S + 1) S: 1,819,836 at S = 204.
@@ -82,7 +82,7 @@ class Pals(TuningMethod):
             divide the size.
 
     Source: Stickland and Murray 2019, section 3.3, in the form of their code:
-    beside the feed-forward sublayer, with gelu after the decoder and 6 heads.
+    next to the feed-forward sublayer, with gelu after the decoder and 6 heads.
     They train BERT with it, on all tasks at once.
     """
 

@@ -19,7 +19,7 @@ from adapter_bert.methods.base import (
 from adapter_bert.methods.composition import Composition, Stack, below
 from adapter_bert.methods.fine_tuning import FineTuning, Full
 
-# Before the names of variables of which each task has its own values.
+# Before the names of variables with values for each task.
 SCOPE = "per_task/"
 
 

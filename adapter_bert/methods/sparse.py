@@ -22,7 +22,7 @@ from adapter_bert.methods.fine_tuning import Full
 LEFT, RIGHT = -1.5, 1.5
 # Where log alpha starts: nearly all gates are open.
 OPEN = 5.0
-# Handed on beside changes, which have variables' names.
+# Handed on next to changes, which have variables' names.
 PENALTY = "penalty"
 # Before the names of changes and their gates.
 SCOPE = "diff_pruning/"
@@ -103,7 +103,7 @@ class SparseMethod(TuningMethod):
         }
 
     def finish(self, config, values):
-        """Plain BERT's variables, of which few have changed."""
+        """Plain BERT's variables; few have changed."""
         return Full(), values
 
     def merge(self, config, read, values):
@@ -294,7 +294,7 @@ class DiffPruning(SparseMethod):
 
     Attributes:
         sparsity: share of BERT's parameters that may change.
-        structured: whether each variable has a gate of its own beside.
+        structured: whether each variable has a gate of its own too.
         penalty: weight of each expected change in the loss.
         gate_rate: what the learning rate is multiplied by for gates. The
             published code has 0.1 for gates and 1e-5 for w, whatever the task;

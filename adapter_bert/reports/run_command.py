@@ -158,7 +158,7 @@ def _text(value: Any) -> Union[str, Unknown]:
 def _adapter_config(
     folder: pathlib.Path, task: Mapping[str, Any]
 ) -> Optional[Dict[str, Any]]:
-    """The adapter's description; of several tasks, that of a custom one."""
+    """The adapter's description; of several tasks, a custom one's."""
     folders = [folder]
     for name, one in task.get("tasks", {}).items():
         if one.get("name") == CUSTOM:

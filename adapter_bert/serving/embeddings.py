@@ -201,8 +201,8 @@ class Embedder:
             task: whose adapter acts on it; None for BERT alone.
             form: of the vectors.
             batch_size: rows computed at once.
-            max_seq_length: longest input in tokens; default: that of the
-                adapter, else all that BERT has positions for.
+            max_seq_length: longest input in tokens; default: the
+                adapter's, else all that BERT has positions for.
 
         Raises:
             UserError: the form does not fit BERT, or inputs are cut to more
@@ -345,7 +345,7 @@ def embed(
         layers: whose outputs are concatenated, as of `VectorForm`.
         normalize: whether each vector's length becomes 1.
         batch_size: rows computed at once.
-        max_seq_length: longest input in tokens; default: that of the adapter,
+        max_seq_length: longest input in tokens; default: the adapter's,
             else all that BERT has positions for.
 
     Returns:
@@ -357,7 +357,7 @@ def embed(
     """
     form = VectorForm(pooling, tuple(layers), normalize)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
-    # Memory of features and padding stays that of a part of the rows.
+    # Features and padding take the memory of a part of the rows.
     parts = list(embedder.stream(rows))
     if pooling == TOKENS:
         return list(itertools.chain.from_iterable(parts))

@@ -107,10 +107,10 @@ class Answering:
         "that run_classifier.py takes.",
     )
     bert_config_file: str = Topic.MODEL.setting(
-        "", "JSON file of BERT's sizes; default: the one beside the model."
+        "", "JSON file of BERT's sizes; default: the one next to the model."
     )
     vocab_file: str = Topic.MODEL.setting(
-        "", "File of the vocabulary; default: the one beside the model."
+        "", "File of the vocabulary; default: the one next to the model."
     )
     adapter: List[str] = Topic.METHOD.setting(
         [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
@@ -216,6 +216,6 @@ def read_flags() -> Answering:
     if not asked.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "
-            "adapters were trained upon"
+            "adapters were trained on"
         )
     return asked

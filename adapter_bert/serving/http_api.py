@@ -38,7 +38,7 @@ from adapter_bert.serving.exported import (
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP that cuts off slow clients, a few of which could hold a server.
+    """HTTP that cuts off slow clients, since a few could hold a server.
 
     Covers requests that do not come or come byte by byte, and answers that
     are not taken.

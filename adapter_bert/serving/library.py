@@ -192,7 +192,7 @@ class AdapterLibrary:
         )
 
     def add(self, folder: str, name: Optional[str] = None) -> str:
-        """Copies an adapter, or that of a run, into the library.
+        """Copies an adapter, or a run's adapter, into the library.
 
         The name, by default `default_name`, is returned. Raises UserError if
         the adapter is damaged, of another BERT, in the library already, or
@@ -294,7 +294,7 @@ class AdapterLibrary:
             base, own = entry["base"], config["base"]
             if base["fingerprint"] != own["fingerprint"]:
                 raise UserError(
-                    f"the adapter is upon another BERT ({own.get('name')}, "
+                    f"the adapter is for another BERT ({own.get('name')}, "
                     f"fingerprint {own['fingerprint'][:12]}) than those of the "
                     f"library {self.path} ({base.get('name')}, "
                     f"{base['fingerprint'][:12]}); expected one BERT for all; "

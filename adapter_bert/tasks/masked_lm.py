@@ -127,7 +127,7 @@ def _continues(letters: str, is_marked: bool) -> int:
 class Masking:
     """Settings of masking.
 
-    At least one plain token of a row is masked. `seed` is that of all choices.
+    At least one plain token of a row is masked. `seed` draws all choices.
     """
 
     probability: float = Topic.DATA.setting(

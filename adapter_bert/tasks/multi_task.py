@@ -208,7 +208,7 @@ class MultiTaskPlan:
 
 # The mean of the main scores of all tasks.
 MEAN = "mean"
-# Folder of the folders of each task's files, within that of the run.
+# Within the run's folder: the folders of each task's files.
 FOLDER = "tasks"
 # Names of folders, variables and scores are made of it.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -172,7 +172,7 @@ class Candidates(NamedTuple):
 class Prediction(NamedTuple):
     """The answer to a question, `""` for none.
 
-    `null_odds` are the score of "no answer" less that of the best answer.
+    `null_odds` are the score of "no answer" less the best answer's.
     """
 
     text: str

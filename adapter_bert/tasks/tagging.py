@@ -274,7 +274,7 @@ class TaggingHead(Head):
     """A logit of each tag for every token.
 
     Parameters: C D + C. Source: Devlin et al. 2019, section 5.3; the loss is
-    that of Hugging Face's `BertForTokenClassification`.
+    as Hugging Face's `BertForTokenClassification` has it.
     """
 
     needs_pooler = False

@@ -418,7 +418,7 @@ def _read_conll(
                 expected = f"a word in column {token} (--token_column)"
             elif needs_tags and tag_place is None:
                 expected = (
-                    f"a tag in column {tag} beside the word in column {token} "
+                    f"a tag in column {tag} next to the word in column {token} "
                     "(--tag_column, --token_column)"
                 )
             if expected:

@@ -256,7 +256,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return dict(values)
 
     def summarize(self, rows: RowsType) -> str:
-        """Describes a split for the log, beside its size; or ""."""
+        """Describes a split for the log, next to its size; or ""."""
         return ""
 
     @property
@@ -373,7 +373,7 @@ class Task(abc.ABC, Generic[RowsType]):
     ) -> Tuple[str, ...]:
         """Writes tables about an evaluation, if any, and returns their paths.
 
-        `suffix` is that of the split's results; see `evaluate`.
+        `suffix` is the ending of the split's results; see `evaluate`.
         """
         return ()
 

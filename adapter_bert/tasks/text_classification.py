@@ -49,7 +49,7 @@ class ClassificationHead(Head):
 
         `weights` are C floats that multiply the losses of each class's rows.
         """
-        shape = shape.upon(config)
+        shape = shape.fitted_to(config)
         self.class_weights = weights
         self.needs_pooler = shape.pooler
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)

@@ -53,7 +53,7 @@ class HeadShape:
     # Whether the last layer has one.
     bias: bool = True
 
-    def upon(self, config: encoder.BertConfig) -> "HeadShape":
+    def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
         """The shape on a model: a new layer replaces a missing pooler.
 
         Source: transformers, `RobertaClassificationHead`.

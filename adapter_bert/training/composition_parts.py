@@ -96,8 +96,8 @@ def by_name(
                 config = adapter_artifact.read_config(folder)
                 if config.get("sha256") != hashes.get(short):
                     raise UserError(
-                        f"{folder} is not the adapter {short} that was trained "
-                        "upon; to use it in its place pass --exchange_part="
+                        f"{folder} is not the adapter {short} of the training; "
+                        "to use it in its place pass --exchange_part="
                         f"{short}={part.name}"
                     )
             part = known.get(short, part)

@@ -53,7 +53,7 @@ def use_lanes(hardware: Hardware) -> int:
             tf.config.threading.set_intra_op_parallelism_threads(1)
         except RuntimeError:
             # TensorFlow has already run something.
-            logging.info("each operation keeps all cores, beside the lanes")
+            logging.info("each operation keeps all cores, next to the lanes")
     return lanes
 
 

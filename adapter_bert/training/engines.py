@@ -91,7 +91,7 @@ NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 class Course:
     """The steps of a training: rows in order, rates, saves, pauses.
 
-    `first_step` is that of the newest checkpoint, or 0. `batch_size` counts
+    `first_step` is the newest checkpoint's, or 0. `batch_size` counts
     the rows of a step over all devices.
     """
 

@@ -220,7 +220,7 @@ class EstimatorEngine(Engine):
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
         model_fn = self._model_fn(job, schedule, batch_size)
         if len(self._devices) > 1:
-            # One for the host beside GPUs.
+            # One for the host next to GPUs.
             cpus = max(1, sum("CPU" in device for device in self._devices))
             config = tf.estimator.RunConfig(
                 **_run_config(job, device_count={"CPU": cpus}),

@@ -165,7 +165,7 @@ def check(setup: Setup) -> None:
 
 
 def _folder(experiment: Experiment) -> str:
-    """The folder of the files, by default beside the training file."""
+    """The folder of the files, by default next to the training file."""
     if experiment.frozen_layers_dir:
         return experiment.frozen_layers_dir
     named = experiment.task.train_file

@@ -17,7 +17,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.training.setup import Setup, describe_task
 from adapter_bert.training.training_step import Job
 
-# The folder of an artifact, in that of its run.
+# The folder of an artifact, in its run's folder.
 ADAPTER = "adapter"
 
 

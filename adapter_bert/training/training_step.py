@@ -1,6 +1,6 @@
 """One training step, the same in every engine.
 
-The gradient is that of the mean over the whole batch, wherever its rows are
+The gradient is taken of the mean over the whole batch, wherever its rows are
 computed: each device takes the sum over its own rows, divided by the rows of
 the whole batch; engines add these up over devices, and clip what results.
 """
@@ -160,7 +160,7 @@ def loss_and_gradients(
                 raise ValueError(f"the loss does not depend on {name}")
         for (name, _), gradient in zip(behind, missed):
             if gradient is not None:
-                raise ValueError(f"{name} is read beside `Hooks.prepare` too")
+                raise ValueError(f"{name} is read outside `Hooks.prepare` too")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
     compute = _once(job, compute)

@@ -132,7 +132,7 @@ def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
     """The frozen form, without dropout unless in training.
 
     Raises:
-        ValueError: sizes of which no BERT can be made.
+        ValueError: sizes that no BERT can have.
     """
     names = [field.name for field in dataclasses.fields(bert_config.BertConfig)]
     sizes = {k: v for k, v in vars(config).items() if k in names}

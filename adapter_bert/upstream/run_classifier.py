@@ -201,7 +201,7 @@ class ColaProcessor(_TableProcessor):
 
 
 class XnliProcessor(DataProcessor):
-    """XNLI in one language, of which there is no test set.
+    """XNLI in one language, without a test set.
 
     Attributes:
         language: the code of the language in the files.
