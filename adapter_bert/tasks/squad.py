@@ -361,8 +361,8 @@ class Squad(Task[Sequence[Question]]):
     )
     count_steps_in: str = Topic.TRAINING.setting(
         COUNTS[0],
-        "Unit of an epoch's steps: questions, as published, or windows, of "
-        "which a long context has several.",
+        "Unit of an epoch's steps: questions, as published, or windows; a "
+        "long context has several.",
         choices=COUNTS,
     )
     verbose_logging: bool = Topic.DATA.setting(
