@@ -54,6 +54,9 @@ class _Given:
     def __getitem__(self, name: str) -> flags.Flag:
         return _given.get()[name]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_given.get(), name, value)
+
     def __contains__(self, name: str) -> bool:
         return name in _given.get()
 

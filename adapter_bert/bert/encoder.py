@@ -89,15 +89,6 @@ class OfPretrained:
     compute: Callable[[Callable[[str], np.ndarray]], np.ndarray]
 
 
-def create_variable(
-    name: str, shape: Shape, initializer: Initializer, *, seed: int = 0
-) -> tf.Variable:
-    """A float32 variable with fresh values: the plainest `create` function."""
-    return tf.Variable(
-        initial_values(name, shape, initializer, seed), name=name
-    )
-
-
 def initial_values(
     name: str,
     shape: Shape,

@@ -197,7 +197,12 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
     Returns:
         bool of that shape, true where an element is kept.
+
+    Raises:
+        ValueError: a greater rate, whose upper neighbour is no byte.
     """
+    if not 0.0 <= rate <= 255 / 256:
+        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -274,7 +279,7 @@ def attend(
         return x if keep is None else x * _share(keep, x)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
-        # Of dropout, on values, which are fewer than probabilities.
+        # Dropout's factor goes with values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
     @custom_gradient

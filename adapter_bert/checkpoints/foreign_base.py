@@ -233,8 +233,9 @@ def foreign_activation(name: str) -> str:
 def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
     """Raises UserError if a tensor is of a layer that a model does not have."""
     for name in names:
-        match = re.search(r"\bencoder\.layer\.(\d{1,9})\.", name)
-        if match and int(match[1]) >= config.num_hidden_layers:
+        match = re.search(r"\bencoder\.layer\.(\d+)\.", name)
+        # Python refuses to read a number of thousands of digits.
+        if match and int(match[1][:9]) >= config.num_hidden_layers:
             raise UserError(
                 f"{source}: the adapter is in layer {match[1]} too, but this "
                 f"BERT has {config.num_hidden_layers} layers; expected the "

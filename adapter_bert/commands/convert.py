@@ -197,9 +197,11 @@ def main() -> None:
         lower = artifact.config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     lower = tokenizer.do_lower_case
-    base = identify(opened.weights, encoder.list_variables(config))
+    told = ""
     if artifact is None:
         found = convert_plain(opened, config)
+        base = identify(opened.weights, encoder.list_variables(config))
+        told = f"fingerprint {base.fingerprint[:12]}, "
     else:
         found = convert_trained(opened.weights, artifact, form)
     values = found["values"]
@@ -211,8 +213,8 @@ def main() -> None:
     as_written = GOOGLE if form == ADAPTER_BERT else form
     path = write_model(folder, as_written, **{**found, "config": written})
     print(
-        f"wrote {path}: {len(values)} variables, fingerprint "
-        f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"
+        f"wrote {path}: {len(values)} variables, {told}"
+        f"--do_lower_case={str(lower).lower()}"
     )
     size = 0
     if form == ADAPTER_BERT:
