@@ -260,6 +260,9 @@ def convert_examples_to_features(
         max_query_length: of a question, in tokens; more is cut off.
         is_training: whether answers are labelled.
         output_fn: takes a window.
+
+    Raises:
+        ValueError: a window without room for the context, or a stride below 1.
     """
     unique_id = FIRST_ID
     for number, example in enumerate(examples):
@@ -279,7 +282,15 @@ def convert_examples_to_features(
                 tokenizer,
                 example.orig_answer_text,
             )
-        spans = _spans(len(tokens), max_seq_length - len(query) - 3, doc_stride)
+        room = max_seq_length - len(query) - 3
+        if room < 1 or doc_stride < 1:
+            raise ValueError(
+                f"max_seq_length is {max_seq_length} and doc_stride is "
+                f"{doc_stride}, expected at least {len(query) + 4} "
+                f"({len(query)} tokens of the question {example.qas_id!r} and "
+                "4 more) and at least 1"
+            )
+        spans = _spans(len(tokens), room, doc_stride)
         for span_number, span in enumerate(spans):
             places = range(span.start, span.start + span.length)
             row, segments = records.join_texts(
