@@ -293,6 +293,17 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+def test_no_weight_stays_random_in_silence(golden_dir):
+    two_lines = "`import tensorflow.compat.v1 as tf` and `tf.disable_v2_beh"
+    with tf.init_scope(), pytest.raises(RuntimeError, match=two_lines):
+        small_model()
+    path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
+    with session(), pytest.raises(ValueError, match="found none; pass tf"):
+        modeling.get_assignment_map_from_checkpoint(
+            v1.trainable_variables(), path
+        )
+
+
 @pytest.mark.parametrize(
     "given, error, message",
     [

@@ -215,10 +215,18 @@ class BertModel:
                 `optimization.create_optimizer` trains.
 
         Raises:
+            RuntimeError: TensorFlow executes eagerly.
             ValueError: sizes or shapes that do not fit.
             TypeError: ids that are no whole numbers.
             UserError: no tuning method, or none that this BERT can take.
         """
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                "BertModel builds a TensorFlow 1 graph, found eager execution; "
+                "begin the program with `import tensorflow.compat.v1 as tf` "
+                "and `tf.disable_v2_behavior()`, or build the model within "
+                "`with tf.Graph().as_default():`"
+            )
         if input_mask is None:
             input_mask = tf.ones_like(input_ids)
         if token_type_ids is None:
@@ -414,10 +422,15 @@ def get_assignment_map_from_checkpoint(
         order; and the same names, and with `:0`, each -> 1.
 
     Raises:
-        ValueError: the checkpoint lacks variables of the graph's BERT, which
-            would keep random values.
+        ValueError: no variables, or the checkpoint lacks variables of the
+            graph's BERT, which would keep random values.
     """
     names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
+    if not names:
+        raise ValueError(
+            f"expected variables to start from {init_checkpoint}, found none; "
+            "pass tf.trainable_variables() of the graph with the BertModel"
+        )
     found = {
         name: name
         for name, _ in tf.train.list_variables(init_checkpoint)
