@@ -293,6 +293,21 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
+    path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
+    before = v1.logging.get_verbosity()
+    v1.logging.set_verbosity(v1.logging.INFO)
+    try:
+        with session():
+            v1.get_variable("output_bias", [3])
+            modeling.start_from(path, use_tpu=False)
+    finally:
+        v1.logging.set_verbosity(before)
+    [line] = [r for r in caplog.records if "INIT_FROM_CKPT" in r.getMessage()]
+    assert line.name == "tensorflow"
+    assert line.getMessage().startswith("  name = output_bias:0, shape = (3,)")
+
+
 def test_no_weight_stays_random_in_silence(golden_dir):
     two_lines = "`import tensorflow.compat.v1 as tf` and `tf.disable_v2_beh"
     with tf.init_scope(), pytest.raises(RuntimeError, match=two_lines):

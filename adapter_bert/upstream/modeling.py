@@ -12,7 +12,6 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert.bert import config as bert_config
 from adapter_bert.bert import encoder
@@ -471,9 +470,9 @@ def start_from(
         if not use_tpu:
             scaffold()
             scaffold = None
-    logging.info("**** Trainable Variables ****")
+    v1.logging.info("**** Trainable Variables ****")
     for variable in variables:
-        logging.info(
+        v1.logging.info(
             "  name = %s, shape = %s%s",
             variable.name,
             variable.shape,
@@ -484,6 +483,6 @@ def start_from(
 
 def log_features(features: Mapping[str, tf.Tensor]) -> None:
     """Logs name and shape of a batch's tensors."""
-    logging.info("*** Features ***")
+    v1.logging.info("*** Features ***")
     for name, value in sorted(features.items()):
-        logging.info("  name = %s, shape = %s", name, value.shape)
+        v1.logging.info("  name = %s, shape = %s", name, value.shape)
