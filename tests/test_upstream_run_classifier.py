@@ -1,6 +1,8 @@
 """`run_classifier.py` by BERT's names; a program's own processors."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -228,6 +230,20 @@ def test_errors_name_a_program_s_own_tasks(classify, given, message):
     own = {"reviews": Reviews, "stars": Reviews}
     with flagsaver.flagsaver(**given):
         assert message in refusal(task_from_flags, None, own)
+
+
+@pytest.mark.parametrize(
+    "name", ["run_classifier", "run_squad", "extract_features"]
+)
+def test_the_programs_of_the_folder_bert(name):
+    done = subprocess.run(
+        [sys.executable, ROOT / "bert" / f"{name}.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(r"^error: .* is missing", done.stderr, re.M), done.stderr
 
 
 IMPORTS = """
