@@ -214,6 +214,33 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
                     )
 
 
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ("GELU", "gelu"),
+        ("", "linear"),
+        (None, "linear"),
+        (modeling.gelu, "gelu"),
+        (lambda x: tf.maximum(x, 0.0), "relu"),
+    ],
+)
+def test_activations_in_every_form_that_bert_takes(given, name):
+    found = []
+    for act in (name, given):
+        with session() as opened:
+            config = small_config(hidden_act=act, initializer_range=0.5)
+            model = small_model(config, False)
+            [slope] = tf.gradients(
+                tf.reduce_sum(model.sequence_output**3),
+                [model.get_embedding_table()],
+            )
+            initialize(opened)
+            slope = tf.convert_to_tensor(slope)
+            found.append(opened.run([model.sequence_output, slope]))
+    for x, y in zip(*found):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
 def test_single_layers_make_the_same_model():
     """`transformer_model` and the like, on the variables of BertModel."""
     config = small_config()
@@ -345,6 +372,7 @@ def test_methods_that_are_refused(given, error, message):
         ([3, 25], tf.int32, {}, ValueError, "25 tokens .* at most the 24"),
         ([3, 7], tf.int32, {"hidden_size": 17}, ValueError, "17"),
         ([3, 7], tf.int32, {"hidden_act": "magic"}, ValueError, "magic"),
+        ([3, 7], tf.int32, {"hidden_act": 7}, ValueError, "activation 7"),
     ],
 )
 def test_batches_and_sizes_that_are_refused(

@@ -346,7 +346,7 @@ class Bert(Modules):
         output = f"{scope}/attention/output"
         hidden = self._join(layer, "attention", output, inputs, inner, context)
         inner = self.project(f"{scope}/intermediate/dense", hidden, context)
-        inner = functional.activation(self.config.hidden_act)(inner)
+        inner = self.config.activation(inner)
         output = f"{scope}/output"
         return self._join(layer, "ffn", output, hidden, inner, context)
 

@@ -86,7 +86,9 @@ class BertConfig:
             num_hidden_layers: L.
             num_attention_heads: N.
             intermediate_size: I.
-            hidden_act: an activation's name, or a function.
+            hidden_act: an activation's name in any case of letters, or an
+                elementwise function without variables; None and "" are
+                `linear`.
             hidden_dropout_prob: share that dropout zeroes of outputs.
             attention_probs_dropout_prob: the same, of attention.
             max_position_embeddings: P.
@@ -138,7 +140,11 @@ def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
     if not is_training:
         sizes["hidden_dropout_prob"] = 0.0
         sizes["attention_probs_dropout_prob"] = 0.0
-    get_activation(config.hidden_act)
+    activation = get_activation(config.hidden_act)
+    if activation is None:
+        sizes["hidden_act"] = "linear"
+    elif isinstance(config.hidden_act, str):
+        sizes["hidden_act"] = config.hidden_act.lower()
     try:
         return bert_config.BertConfig(**sizes)
     except UserError as error:
@@ -245,8 +251,9 @@ class BertModel:
             training=is_training,
             seed=seed,
             step_seed=seed,
-            # A function may create variables, which a traced layer may not.
-            share_layers=function is None,
+            # A program's own function may create variables or read tensors of
+            # the graph, which a traced layer may not.
+            share_layers=function is None and not callable(sizes.hidden_act),
         )
         with v1.variable_scope(scope, default_name="bert"):
             create = _VariableMaker(sizes, method, function is not None)
