@@ -209,9 +209,9 @@ def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
             ("houlsby(size=4, depth=2)", "have no depth but houlsby's"),
             (
                 "houlsby(size=4, nonlinearity='relu')",
-                "no other nonlinearity th",
+                "have no nonlinearity but",
             ),
-            ("houlsby(size=4, layer_norm=True)", "have no other layer_norm"),
+            ("houlsby(size=4, layer_norm=True)", "have no layer_norm but"),
         )
     ):
         adapter = tmp_path / str(number)
