@@ -134,6 +134,7 @@ class Bert:
             self.settings["bert_config_file"],
             self.settings["vocab_file"],
             self.settings["compute_dtype"],
+            self.settings["do_lower_case"],
         )
 
 

@@ -151,13 +151,16 @@ class Answering:
     )
 
 
-def open_bert(asked: Answering) -> FrozenBert:
+def open_bert(
+    asked: Answering, do_lower_case: Optional[bool] = None
+) -> FrozenBert:
     """The BERT that the flags name; raises as `FrozenBert.open`."""
     return FrozenBert.open(
         asked.init_checkpoint,
         asked.bert_config_file,
         asked.vocab_file,
         asked.compute_dtype,
+        do_lower_case,
     )
 
 
