@@ -205,6 +205,12 @@ def main() -> None:
     else:
         found = convert_trained(opened.weights, artifact, form)
     values = found["values"]
+    size = 0
+    if form == ADAPTER_BERT:
+        size = values[ADAPTER_BIAS].shape[-1]
+    worst = None
+    if not same_activation(config.hidden_act, written.hidden_act):
+        worst = largest_difference(config, written, values, size)
     files.prepare_folder(folder)
     said = {}
     if form == HUGGING_FACE:
@@ -216,12 +222,9 @@ def main() -> None:
         f"wrote {path}: {len(values)} variables, {told}"
         f"--do_lower_case={str(lower).lower()}"
     )
-    size = 0
-    if form == ADAPTER_BERT:
-        size = values[ADAPTER_BIAS].shape[-1]
+    if size:
         print(f"adapters of size {size}, hidden_size of feedforward_adapter")
-    if not same_activation(config.hidden_act, written.hidden_act):
-        worst = largest_difference(config, written, values, size)
+    if worst is not None:
         print(
             f"hidden_act is {written.hidden_act}, not {config.hidden_act}: "
             f"the last layer's outputs for {ROWS} rows of random tokens differ "
