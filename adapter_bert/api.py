@@ -83,7 +83,7 @@ OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
 OF_ADAPTERS = (*OF_BERT, "compute_dtype", "adapter", "task", "output_dir")
-# Of all programs; those of tables come first.
+# Settings of all programs; settings of tables come first.
 OF_PROGRAMS = tuple(
     settings
     for program in (run_classifier, *PROGRAMS.values())
@@ -505,7 +505,7 @@ def _file_of(
 ) -> str:
     """The path of a split's file, which is written if rows are in memory.
 
-    `columns` are those of texts and of labels.
+    `columns` name the texts and the labels.
     """
     if isinstance(rows, (str, os.PathLike)):
         return os.fspath(rows)
@@ -731,7 +731,7 @@ def _rows_of(
 
 
 def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
-    """A row's texts; of a dictionary those of a task's or the usual columns."""
+    """A row's texts; a dictionary's in a task's or the usual columns."""
     if not isinstance(row, Mapping):
         return row
     for names in (columns, TEXT_COLUMNS[: len(columns)]):

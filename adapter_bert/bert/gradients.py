@@ -223,7 +223,7 @@ def _run(
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
 ) -> Callable[..., List[tf.Tensor]]:
-    """A function from the values of `inputs` to those of `outputs`.
+    """A function that computes `outputs` from values of `inputs`.
 
     It computes a `part` of a graph, names of operations.
     """

@@ -266,7 +266,7 @@ def make_head(
         layers: the dense ones, first to last.
         shape: of the head.
         label2id: number by label; None for `LABEL_0`, ...
-        labels: in the order of the logits; default: those of `label2id`.
+        labels: in the order of the logits; default: `label2id`'s.
         source: the file, for messages.
     """
     count = len(layers[-1][0])

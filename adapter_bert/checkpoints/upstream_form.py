@@ -34,7 +34,7 @@ def own_values(
     base: Weights,
     trained: Mapping[str, np.ndarray],
 ) -> Dict[str, np.ndarray]:
-    """BERT's variables and those of all adapters, float32 by name.
+    """BERT's and all adapters' variables, float32 by name.
 
     Args:
         config: of the BERT.
