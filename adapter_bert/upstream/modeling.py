@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import config as bert_config
 from adapter_bert.bert import encoder
-from adapter_bert.bert.gradients import without_tapes
+from adapter_bert.bert.functional import without_tapes
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
