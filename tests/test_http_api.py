@@ -28,6 +28,7 @@ from adapter_bert.serving.http_api import (
     RestServer,
     read_rows,
 )
+from adapter_bert.serving.served import ServedExport
 
 pytestmark = pytest.mark.newer_stack
 
@@ -47,9 +48,9 @@ class Echo(ExportedModel):
 
     def __init__(self):
         self.version = "3"
-        self.signature = {"method_name": "tensorflow/serving/predict"}
+        self.signature = {"outputs": {"n": {}, "echo": {}}}
         self.tasks = {
-            name: {"name": name, "texts": [texts]}
+            name: {"name": name, "kind": "classification", "texts": [texts]}
             for name, texts in (("one", 1), ("two", 2), ("broken", 1))
         }
         self.may_go = threading.Event()
@@ -96,7 +97,8 @@ class Server(Running):
 
     def __init__(self, limits=LIMITS, model=None):
         self.model = model or Echo()
-        super().__init__(RestServer(self.model, "tiny", limits).app)
+        served = ServedExport(self.model)
+        super().__init__(RestServer(served, "tiny", limits).app)
 
     def send(self, body, method="POST", path=PREDICT):
         """A connection on which a request was sent."""
@@ -166,6 +168,18 @@ def test_rows_and_columns(server):
     found = server.ask({"inputs": {**columns, "text_b": ["abc", ""]}})
     assert found == (200, {"outputs": {"echo": ["\u00e9", "cat"], "n": [3, 0]}})
     assert server.ask({"instances": []}) == (200, {"predictions": []})
+    # Columns without rows keep their names.
+    found = server.ask({"inputs": {"task": [], "text": []}})
+    assert found == (200, {"outputs": {"echo": [], "n": []}})
+
+
+def test_an_optional_member_may_be_null(server):
+    row = {"task": "two", "text": "a", "text_b": None, "choices": None}
+    expected = (200, {"predictions": [{"echo": "a", "n": 0}]})
+    assert server.ask({"instances": [row]}) == expected
+    columns = {name: [value] for name, value in row.items()}
+    found = server.ask({"inputs": columns})
+    assert found == (200, {"outputs": {"echo": ["a"], "n": [0]}})
 
 
 def test_what_is_served(server):
@@ -217,13 +231,24 @@ def test_what_is_not_there(server, path, method, code):
         ({"instances": [], "signature_name": "eval"}, "unknown signature_name"),
         (one(task="one"), "row 1: text is missing"),
         (one(text="a"), "row 1: task is missing"),
+        (one(task=None, text="a"), "row 1: task is missing"),
+        (one(task="one", text=None), "row 1: text is missing"),
+        (one(task="one", text=["a"]), "one reads texts, but text is a list"),
+        (one(task="one", text=["a", 1]), "row 1: a word of text is no text"),
+        (one(task="one", text="a", choices="b"), "row 1: choices is no list"),
+        (one(task="one", text="a", choices=[1]), "row 1: a choice is no text"),
+        (one(task="one", text="a", choices=["b"]), "the task one has no choic"),
+        (
+            one(task="one", text="a", choices=["x" * 900] * 2 + ["x" * 51]),
+            "row 1: choices has 1851 bytes, of at most 1850",
+        ),
         (one(task="one", text=1), "row 1: text is no text"),
         (one(task="one", text={"b64": "?"}), "row 1: text is no base64"),
         (one(task="one", text={"b64": 1}), "row 1: text is no base64"),
         (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (
             one(task="one", text="a", txt="b"),
-            "row 1 has an unknown 'txt'; expected text, text_b, task",
+            "row 1 has an unknown 'txt'; expected text, text_b, choices, task",
         ),
         (
             one(task="nobody", text="a"),
@@ -259,7 +284,7 @@ JSON = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(
             st.sampled_from(
-                ["instances", "inputs", "text", "text_b", "task", "b64"]
+                "instances inputs text text_b choices task b64".split()
             )
             | st.text(max_size=3),
             inner,
@@ -278,7 +303,11 @@ def test_any_body_is_read_or_refused(body):
     except Refused as refused:
         assert refused.status_code == 400 and refused.detail
     else:
-        assert all(isinstance(value, bytes) for row in rows for value in row)
+        texts = [x for row in rows for x in row]
+        texts = [x for x in texts if not isinstance(x, tuple)] + [
+            word for x in texts if isinstance(x, tuple) for word in x
+        ]
+        assert all(isinstance(text, bytes) for text in texts)
 
 
 def test_a_defect_is_told_as_json(server):
@@ -377,17 +406,25 @@ def exported(tiny_exported):
 def test_answers_have_the_members_of_their_kind(exported):
     rows = [dict(zip(COLUMNS, row)) for row in zip(*COLUMNS.values())]
     _, outputs = exported.ask({"instances": rows})
+    tasks = exported.model.tasks
     expected = [
-        {"task": name, **from_outputs(exported.model.tasks[name], found)}
+        {
+            "task": name,
+            "adapter": tasks[name]["adapter"],
+            **from_outputs(tasks[name], found),
+        }
         for name, found in zip(COLUMNS["task"], outputs["predictions"])
     ]
+    hashes = [one["adapter"] for one in outputs["predictions"]]
+    assert hashes == [one["adapter"] for one in expected]
+    assert len(set(hashes)) == len(COLUMNS["task"])
     path = "/v1/models/tiny/versions/1:answer"
     for asked in ({"instances": rows}, {"inputs": COLUMNS}):
         assert exported.ask(asked, path=path) == (200, {"answers": expected})
     kinds = "label probability scores", "label probability scores", "value"
     kinds += ("answer start end score null_score",)
     assert [list(x) for x in expected] == [
-        ["task", *kind.split()] for kind in kinds
+        ["task", "adapter", *kind.split()] for kind in kinds
     ]
     assert list(expected[0]["scores"]) == ["no", "yes"]
     code, found = exported.ask({}, path=path)
@@ -518,14 +555,15 @@ def test_a_client_that_keeps_asking(connection):
 
 
 def test_vectors_and_answers_wait_in_one_queue():
-    model = Echo()
-    with contextlib.closing(Server(model=model)) as server:
-        path = "/v1/models/tiny:embed"
+    path = "/v1/models/tiny:embed"
+    with contextlib.closing(Server()) as server:
         status, content = server.ask(server.rows("one"), path=path)
         assert status == 404
         assert "export it with --embeddings" in content["error"]
-        model.vector_signature = {"method_name": "vectors"}
-        model.vectors = lambda rows: [[float(len(r.text)), 0.5] for r in rows]
+    model = Echo()
+    model.vector_signature = {"method_name": "vectors"}
+    model.vectors = lambda rows: [[float(len(r.text)), 0.5] for r in rows]
+    with contextlib.closing(Server(model=model)) as server:
         status, content = server.ask(server.rows("one", "two"), path=path)
         assert (status, content) == (200, {"embeddings": [[1.0, 0.5]] * 2})
         status, content = server.ask(server.rows("none"), path=path)

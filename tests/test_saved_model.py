@@ -110,6 +110,7 @@ def test_what_it_says_of_its_tasks(exported, parts):
         "texts": [1],
         "method": "houlsby(size=3, init_scale=0.01)",
         "max_seq_length": 24,
+        "adapter": parts[2]["small"].sha256,
         "labels": ["bad", "good"],
     }
     assert tasks["score"]["kind"] == "regression"

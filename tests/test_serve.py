@@ -108,6 +108,7 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
                 assert len(found["answers"]) == len(asked)
                 for one, n in zip(found["answers"], chosen):
                     name, _ = questions[n]
+                    assert len(one.pop("adapter")) == 64
                     assert_equal(one, {"task": name, **expected[n]})
         return True
 
@@ -190,7 +191,17 @@ def run():
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ({"model": ""}, "--model is missing"),
+        ({"model": ""}, "nothing to serve is named; pass --init_checkpoint a"),
+        ({"library": "tests"}, "--model and --library are two things"),
+        (
+            {"model": "", "library": "tests"},
+            "--init_checkpoint is missing: the pretrained BERT",
+        ),
+        (
+            {"model": "", "library": "nowhere", "init_checkpoint": "tests"},
+            "there is no library nowhere",
+        ),
+        ({"poll_seconds": 0}, "--poll_seconds is 0, expected more"),
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"max_waiting_rows": 6}, "of --max_rows .1024. would ever be taken"),

@@ -1,8 +1,11 @@
-r"""Answers texts over the network with a model of `adapter-bert export`.
+r"""Answers texts over the network, with a library or an exported model.
 
-    .venv/bin/adapter-bert serve --model=exported --port=8501
-    curl localhost:8501/v1/models/adapter_bert:predict -d \
+    .venv/bin/adapter-bert serve --init_checkpoint=$BERT --library=DIR
+    curl localhost:8501/v1/models/adapter_bert:answer -d \
         '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
+
+serves the adapters that the library has at that time. `--model=exported` serves
+a model of `adapter-bert export`.
 
 The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
 """
@@ -22,9 +25,14 @@ from absl import logging
 
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Range, Topic, read
+from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import Limits, PatientProtocol, RestServer
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.live_library import LiveLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.served import ServedExport, ServedModel
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
@@ -36,7 +44,12 @@ class Served:
     """The served model, and the limits of the server."""
 
     model: str = Topic.SERVED.setting(
-        "", "Folder that adapter-bert export wrote, its --output_dir."
+        "",
+        "Folder that adapter-bert export wrote, its --output_dir, instead of "
+        "--init_checkpoint and --library.",
+    )
+    poll_seconds: int = Topic.SERVED.setting(
+        10, "Seconds from one look at --library to the next.", LARGE
     )
     name: str = Topic.SERVED.setting(
         "adapter_bert",
@@ -78,7 +91,7 @@ class Served:
     )
 
 
-SETTINGS = (Served,)
+SETTINGS = (Served, adapter_flags.OneBert)
 
 
 def limits_from_flags() -> Limits:
@@ -113,6 +126,43 @@ def limits_from_flags() -> Limits:
     )
 
 
+def _check_served() -> None:
+    """Raises UserError unless the flags name one thing to serve."""
+    if FLAGS.model and FLAGS.library:
+        raise UserError(
+            "--model and --library are two things to serve; pass one of them"
+        )
+    if not (FLAGS.model or FLAGS.library):
+        raise UserError(
+            "nothing to serve is named; pass --init_checkpoint and --library, "
+            "or --model, the folder of an exported model"
+        )
+
+
+def open_model() -> ServedModel:
+    """Loads what the flags name, ready to answer.
+
+    Raises:
+        UserError: something is missing or damaged.
+    """
+    if FLAGS.model:
+        exported = ExportedModel(FLAGS.model)
+        exported.warm_up()
+        return ServedExport(exported)
+    asked = adapter_flags.read_asked(adapter_flags.OneBert)
+    library = AdapterLibrary(asked.library)
+    predictor = Predictor(
+        adapter_flags.open_bert(asked),
+        asked.predict_batch_size,
+        asked.max_seq_length,
+        asked.adapter_dtype,
+        asked.library,
+    )
+    live = LiveLibrary(library, predictor)
+    live.watch(FLAGS.poll_seconds)
+    return live
+
+
 def listen() -> socket.socket:
     """A socket at the flags' address; raises UserError if unusable."""
     with _at_address():
@@ -141,8 +191,7 @@ def _at_address() -> Iterator[None]:
 def main() -> None:
     """Serves until a signal; raises UserError if flags or model are wrong."""
     logging.set_verbosity(logging.INFO)
-    if not FLAGS.model:
-        raise UserError("--model is missing: the folder of an exported model")
+    _check_served()
     limits = limits_from_flags()
     listening = listen()
     # A connection is a file, and few files are allowed by default.
@@ -150,8 +199,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
-    model = ExportedModel(FLAGS.model)
-    model.warm_up()
+    model = open_model()
     server = RestServer(model, FLAGS.name, limits)
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
@@ -159,7 +207,7 @@ def main() -> None:
         listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
-        FLAGS.model,
+        FLAGS.model or FLAGS.library,
         model.version,
         len(model.tasks),
         FLAGS.host,

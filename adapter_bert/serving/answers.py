@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
+from adapter_bert.tasks.from_description import CHOICE, MULTI_LABEL, TAGGING
+
 
 class Answer(Dict[str, Any]):
     """An answer, with the members of its kind; docs/prediction.md has a table.
@@ -85,3 +87,44 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
         probability = outputs["probability"]
         return Answer(label=label, probability=probability, scores=scores)
     raise KeyError(kind)
+
+
+def to_outputs(
+    task: Mapping[str, Any], answer: Mapping[str, Any], labels: int, words: int
+) -> Dict[str, Any]:
+    """A row's outputs, as an exported model gives them, from an answer.
+
+    Of tags there are `tokens` and `tags` too; the label of a choice is the
+    choice's column.
+
+    Args:
+        task: of `describe`.
+        answer: of the task.
+        labels, words: lengths of lists, whose ends are filled with "" and 0.
+    """
+    kind, names = task["kind"], list(task.get("labels", ()))
+    found = {
+        "kind": kind,
+        "label": answer.get("label", ""),
+        "probability": answer.get("probability", 0.0),
+        "value": answer.get("value", 0.0),
+        "answer": answer.get("answer", ""),
+        "score": answer.get("score") or 0.0,
+        "null_score": answer.get("null_score") or 0.0,
+    }
+    for name in ("start", "end"):
+        place = answer.get(name)
+        found[name] = -1 if place is None else place
+    if kind == MULTI_LABEL:
+        found["label"] = task["label_separator"].join(answer["labels"])
+    if kind == CHOICE:
+        found["label"] = names[answer["choice"]]
+    scores = list(map(answer.get("scores", {}).get, names))
+    lists = {"labels": names, "scores": scores, "tokens": [], "tags": []}
+    if kind == TAGGING:
+        lists.update(tokens=answer["tokens"], tags=answer["tags"])
+    for name, values in lists.items():
+        length = words if name in ("tokens", "tags") else labels
+        filling = [0.0 if name == "scores" else ""] * (length - len(values))
+        found[name] = [*values, *filling]
+    return found

@@ -69,7 +69,7 @@ def problem(tasks: Tasks, row: Row) -> Optional[str]:
     name = row.task.decode("utf-8", "replace")
     task = tasks.get(name)
     if task is None:
-        known = shown_names(list(tasks))
+        known = shown_names(list(tasks)) or "none"
         return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
     if row.text_b and max(task["texts"]) < 2:
         return f"the task {name} reads one text, but text_b is not empty"

@@ -1,12 +1,12 @@
 """Flags of the programs that answer with trained adapters."""
 
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Range, Topic, is_given, read
+from adapter_bert.flags import Declared, Range, Topic, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.serving.embeddings import POOLINGS, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -98,8 +98,8 @@ def exchanged_in(
 
 
 @dataclasses.dataclass(frozen=True)
-class Answering:
-    """The BERT and the adapters that answer."""
+class OneBert:
+    """A BERT with a library of adapters, and how they are computed."""
 
     init_checkpoint: str = Topic.MODEL.setting(
         "",
@@ -112,21 +112,10 @@ class Answering:
     vocab_file: str = Topic.MODEL.setting(
         "", "File of the vocabulary; default: the one next to the model."
     )
-    adapter: List[str] = Topic.METHOD.setting(
-        [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
-    )
     library: str = Topic.METHOD.setting(
         "",
         "Folder of an adapter library, where parts of compositions are looked "
         "for too.",
-    )
-    task: List[str] = Topic.METHOD.setting(
-        [], "Names of adapters in --library, as mrpc,rte, or all."
-    )
-    exchange_part: List[str] = Topic.METHOD.setting(
-        [],
-        "Trained adapters that take the places of others in compositions: "
-        "english=german puts german in the place of english.",
     )
     max_seq_length: Optional[int] = Topic.DATA.setting(
         None,
@@ -151,8 +140,25 @@ class Answering:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Answering(OneBert):
+    """The adapters that answer, named one by one."""
+
+    adapter: List[str] = Topic.METHOD.setting(
+        [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
+    )
+    task: List[str] = Topic.METHOD.setting(
+        [], "Names of adapters in --library, as mrpc,rte, or all."
+    )
+    exchange_part: List[str] = Topic.METHOD.setting(
+        [],
+        "Trained adapters that take the places of others in compositions: "
+        "english=german puts german in the place of english.",
+    )
+
+
 def open_bert(
-    asked: Answering, do_lower_case: Optional[bool] = None
+    asked: OneBert, do_lower_case: Optional[bool] = None
 ) -> FrozenBert:
     """The BERT that the flags name; raises as `FrozenBert.open`."""
     return FrozenBert.open(
@@ -219,7 +225,12 @@ def read_flags() -> Answering:
 
     Raises UserError if one is missing, or its value is too small.
     """
-    asked = read(Answering)
+    return read_asked(Answering)
+
+
+def read_asked(declaring: Type[Declared]) -> Declared:
+    """As `read_flags`, of `OneBert` or a class made of it."""
+    asked = read(declaring)
     if not asked.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST for an exported model, as an ASGI application.
+"""TensorFlow Serving's REST for a served model, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form, and
@@ -17,7 +17,6 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import prometheus_client
-import tensorflow as tf
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,15 +25,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adapter_bert.serving.answers import from_outputs
+from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
-from adapter_bert.serving.exported import (
-    EMBED,
-    SIGNATURE,
-    ExportedModel,
-    Row,
-    refusal,
-)
+from adapter_bert.serving.exported import EMBED, SIGNATURE
+from adapter_bert.serving.served import AskedRow, Question, ServedModel
 
 
 class PatientProtocol(H11Protocol):
@@ -86,6 +80,8 @@ HEADERS = {
 GONE = 499
 
 
+# Members of a row, of which all but the first and the last may be left out.
+MEMBERS = ("text", "text_b", "choices", "task")
 # What follows a model's name in a path, and what is asked for thereby.
 PREDICT, ANSWER = "predict", "answer"
 KINDS = (PREDICT, ANSWER, EMBED)
@@ -94,7 +90,7 @@ KINDS = (PREDICT, ANSWER, EMBED)
 class _Asked(NamedTuple):
     """A row that waits, for its vector or for its outputs."""
 
-    row: Row
+    question: Question
     for_vector: bool
 
 
@@ -122,7 +118,7 @@ class Limits:
 class RestServer:
     """The application `app`, and what its requests share."""
 
-    def __init__(self, model: ExportedModel, name: str, limits: Limits):
+    def __init__(self, model: ServedModel, name: str, limits: Limits):
         """Takes a model, its name for clients, and limits."""
         self._model, self._name, self._limits = model, name, limits
         self._held = 0
@@ -180,7 +176,7 @@ class RestServer:
         """Answers all accepted requests before the end."""
         self._batcher = Batcher(
             self._compute,
-            lambda asked: len(asked.row.text) + len(asked.row.text_b),
+            lambda asked: asked.question.size,
             self._limits.batching,
         )
         self._waiting.set_function(lambda: self._batcher.waiting)
@@ -192,15 +188,15 @@ class RestServer:
         self._batch_rows.observe(len(asked))
         found: Dict[int, Any] = {}
         for for_vector, compute in (
-            (False, self._model.answers),
+            (False, self._model.compute),
             (True, self._model.vectors),
         ):
             numbers = [
                 n for n, one in enumerate(asked) if one.for_vector == for_vector
             ]
             if numbers:
-                rows = [asked[n].row for n in numbers]
-                found.update(zip(numbers, compute(rows)))
+                questions = [asked[n].question for n in numbers]
+                found.update(zip(numbers, compute(questions)))
         return [found[n] for n in range(len(asked))]
 
     def _check_name(self, request: Request) -> None:
@@ -237,7 +233,7 @@ class RestServer:
 
     async def _tell_metadata(self, request: Request) -> Response:
         self._check_name(request)
-        signatures = {"signature_def": self._signatures}
+        signatures = {"signature_def": self._model.signatures}
         spec = {
             "name": self._name,
             "signature_name": "",
@@ -245,14 +241,6 @@ class RestServer:
         }
         metadata = {"signature_def": signatures}
         return JSONResponse({"model_spec": spec, "metadata": metadata})
-
-    @property
-    def _signatures(self) -> Dict[str, Any]:
-        """The model's signatures by name."""
-        named = {SIGNATURE: self._model.signature}
-        if self._model.vector_signature:
-            named[EMBED] = self._model.vector_signature
-        return named
 
     async def _tell_metrics(self, request: Request) -> Response:
         return Response(
@@ -266,7 +254,7 @@ class RestServer:
         status = 500
         try:
             self._check_name(request)
-            if kind == EMBED and not self._model.vector_signature:
+            if kind == EMBED and EMBED not in self._model.signatures:
                 raise Refused(
                     404,
                     "the model gives no vectors; export it with --embeddings",
@@ -284,7 +272,7 @@ class RestServer:
     async def _respond(self, request: Request, kind: str) -> Response:
         """Answers, vectors, or the signature's outputs, within the time."""
         try:
-            asked, is_columns, outputs = await asyncio.wait_for(
+            asked, is_columns, for_vectors, results = await asyncio.wait_for(
                 self._compute_request(request, kind), self._limits.timeout
             )
         except asyncio.TimeoutError as error:
@@ -293,55 +281,66 @@ class RestServer:
             ) from error
         except Overloaded as error:
             raise Refused(429, str(error)) from error
-        except tf.errors.InvalidArgumentError as error:
-            raise Refused(400, refusal(error)) from error
-        for one in asked:
-            self._rows.labels(one.row.task.decode()).inc()
+        except UserError as error:
+            raise Refused(400, str(error)) from error
+        questions = [one.question for one in asked]
+        for question in questions:
+            self._rows.labels(question.task).inc()
         if kind == EMBED:
-            return JSONResponse({"embeddings": outputs})
+            return JSONResponse({"embeddings": results})
         if kind == ANSWER:
-            answers = []
-            for one, found in zip(asked, outputs):
-                name = one.row.task.decode()
-                answer = from_outputs(self._model.tasks[name], found)
-                answers.append({"task": name, **answer})
+            answers = [
+                {"task": question.task, **self._model.answer(question, result)}
+                for question, result in zip(questions, results)
+            ]
             return JSONResponse({"answers": answers})
-        if not is_columns:
-            return JSONResponse({"predictions": outputs})
-        if any(one.for_vector for one in asked):
+        form = "outputs" if is_columns else "predictions"
+        if for_vectors:
             # A signature's only output has no name.
-            return JSONResponse({"outputs": outputs})
-        names = outputs[0] if outputs else ()
+            return JSONResponse({form: results})
+        outputs = self._model.outputs(questions, results)
+        if not is_columns:
+            return JSONResponse({form: outputs})
+        names = outputs[0] if outputs else self._model.output_names()
         columns = {name: [row[name] for row in outputs] for name in names}
-        return JSONResponse({"outputs": columns})
+        return JSONResponse({form: columns})
 
     async def _compute_request(self, request: Request, kind: str):
-        """What a request asks, whether by columns, and the outputs."""
+        """What a request asks, its form, and the results.
+
+        The form is whether it asks by columns, and whether for vectors.
+        """
         body = bytearray()
         try:
             await self._read(request, body)
             rows, is_columns, signature = read_rows(
-                body, self._limits.max_rows, list(self._signatures)
+                body, self._limits.max_rows, list(self._model.signatures)
             )
             if kind == ANSWER and signature == EMBED:
                 raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
-            for number, row in enumerate(rows, 1):
-                problem = self._model.problem(row) or self._excess(row)
-                if problem:
-                    raise Refused(400, f"row {number}: {problem}")
             for_vectors = EMBED in (kind, signature)
-            asked = [_Asked(row, for_vectors) for row in rows]
-            return asked, is_columns, await self._ask(request, asked)
+            asked = [
+                _Asked(self._accept(row, number), for_vectors)
+                for number, row in enumerate(rows, 1)
+            ]
+            results = await self._ask(request, asked)
+            return asked, is_columns, for_vectors, results
         finally:
             self._held -= len(body)
 
-    def _excess(self, row: Row) -> Optional[str]:
+    def _accept(self, row: AskedRow, number: int) -> Question:
+        """A row's question; raises `Refused` for a wrong or long row."""
         most = self._limits.max_text_bytes
-        for name in ("text", "text_b"):
-            size = len(getattr(row, name))
+        for name, size in row.sizes().items():
             if size > most:
-                return f"{name} has {size} bytes, of at most {most}"
-        return None
+                raise Refused(
+                    400,
+                    f"row {number}: {name} has {size} bytes, of at most {most}",
+                )
+        try:
+            return self._model.accept(row)
+        except UserError as error:
+            raise Refused(400, f"row {number}: {error}") from error
 
     async def _read(self, request: Request, body: bytearray) -> None:
         """Appends a request's body, and counts its bytes as held."""
@@ -404,7 +403,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 def read_rows(
     body: bytes, max_rows: int, signatures: Sequence[str] = (SIGNATURE,)
-) -> Tuple[List[Row], bool, str]:
+) -> Tuple[List[AskedRow], bool, str]:
     """The rows of a request, whether they are columns, and the signature.
 
     Args:
@@ -461,18 +460,34 @@ def _read_columns(columns: Any) -> List[Dict[str, Any]]:
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _read_row(row: Any, where: str) -> Row:
+def _read_row(row: Any, where: str) -> AskedRow:
     if not isinstance(row, dict):
         raise Refused(400, f"{where} is no object")
-    unknown = set(row) - set(Row._fields)
+    unknown = set(row) - set(MEMBERS)
     if unknown:
         raise Refused(
             400,
             f"{where} has an unknown {min(unknown)[:80]!r}; expected "
-            f"{', '.join(Row._fields)}",
+            f"{', '.join(MEMBERS)}",
         )
-    row = {"text_b": "", **row}
-    return Row(*(_read_text(row.get(x), f"{where}: {x}") for x in Row._fields))
+    # An optional member may be null.
+    found = {name: value for name, value in row.items() if value is not None}
+    found = {"text_b": "", "choices": [], **found}
+    text, choices = found.get("text"), found["choices"]
+    if not isinstance(choices, list):
+        raise Refused(400, f"{where}: choices is no list")
+
+    def read_list(values: List[Any], name: str) -> Tuple[bytes, ...]:
+        return tuple(_read_text(value, f"{where}: {name}") for value in values)
+
+    return AskedRow(
+        task=_read_text(found.get("task"), f"{where}: task"),
+        text=read_list(text, "a word of text")
+        if isinstance(text, list)
+        else _read_text(text, f"{where}: text"),
+        text_b=_read_text(found["text_b"], f"{where}: text_b"),
+        choices=read_list(choices, "a choice"),
+    )
 
 
 def _read_text(value: Any, where: str) -> bytes:

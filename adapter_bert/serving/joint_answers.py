@@ -118,8 +118,9 @@ def _compute_mixed(
     found: Dict[str, List[np.ndarray]] = collections.defaultdict(list)
     for asked in sorted({len(block.places) for block in blocks}):
         alike = [block for block in blocks if len(block.places) == asked]
+        least = max(p.least_model for block in alike for p in block.places)
         for batch in _batches(alike, batch_size // asked):
-            for name, value in tables.compute(batch).items():
+            for name, value in tables.compute(batch, least).items():
                 found[name].append(value.numpy())
     outputs = {
         name: input_pipeline.join_outputs(values)

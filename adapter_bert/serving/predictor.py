@@ -134,7 +134,22 @@ class Predictor:
             exchanged: adapters in the places of parts, by the parts' names.
 
         Raises:
-            UserError: as `load_task`, or the task answers no texts.
+            UserError: as `open`.
+        """
+        loaded = self.open(folder, exchanged)
+        name = name or loaded.task.name
+        with self._lock:
+            # A new dictionary: other threads may be reading the old one.
+            self._loaded = {**self._loaded, name: loaded}
+        return name
+
+    def open(
+        self, folder: str, exchanged: Optional[Mapping[str, str]] = None
+    ) -> LoadedTask:
+        """Loads an adapter for `answer_each`, under no name.
+
+        Arguments as of `add`. Raises UserError as `load_task`, or the task
+        answers no texts.
         """
         loaded = load_task(
             self._bert, folder, self._max_seq_length, self._library, exchanged
@@ -144,11 +159,7 @@ class Predictor:
                 f"{folder} was trained on the task {loaded.task.name}, which "
                 "answers no texts; expected an adapter of a task that does"
             )
-        name = name or loaded.task.name
-        with self._lock:
-            # A new dictionary: other threads may be reading the old one.
-            self._loaded = {**self._loaded, name: loaded}
-        return name
+        return loaded
 
     def remove(self, name: str) -> None:
         """Unloads an adapter; raises UserError if none has this name."""
@@ -201,23 +212,34 @@ class Predictor:
         self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
     ) -> List[Answer]:
         """Answers (task name, row) pairs in order; rows and errors as calls."""
-        groups: Dict[Tuple[str, int], List[int]] = {}
         tasks: Dict[str, LoadedTask] = {}
-        rows = []
+        asked = []
         for number, (name, texts) in enumerate(questions):
             if name not in tasks:
                 tasks[name] = self.task(name)
-            rows.append(as_row(texts))
-            check_row(rows[-1], tasks[name], f"question {number + 1}")
-            groups.setdefault((name, len(rows[-1])), []).append(number)
+            row = as_row(texts)
+            check_row(row, tasks[name], f"question {number + 1}")
+            asked.append((tasks[name], row))
+        return self.answer_each(asked)
+
+    def answer_each(
+        self, asked: Sequence[Tuple[LoadedTask, Row]]
+    ) -> List[Answer]:
+        """Answers rows that fit their tasks, in order.
+
+        Raises UserError if a task's output is not finite.
+        """
+        groups: Dict[Tuple[int, int], List[int]] = {}
+        for number, (loaded, row) in enumerate(asked):
+            groups.setdefault((id(loaded), len(row)), []).append(number)
         found = self._answer(
-            rows,
+            [row for _, row in asked],
             [
-                ({name: tasks[name]}, numbers)
-                for (name, _), numbers in groups.items()
+                ({key: asked[numbers[0]][0]}, numbers)
+                for (key, _), numbers in groups.items()
             ],
         )
-        return [found[name, n] for n, (name, _) in enumerate(questions)]
+        return [found[id(loaded), n] for n, (loaded, _) in enumerate(asked)]
 
     def answer_all(
         self,

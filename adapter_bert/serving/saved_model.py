@@ -11,7 +11,7 @@ import dataclasses
 import os
 import sys
 import unicodedata
-from typing import Any, Dict, Iterator, Mapping
+from typing import Iterator, Mapping
 
 import tensorflow as tf
 import tokenizers
@@ -29,11 +29,8 @@ from adapter_bert.serving.exported import (
     is_version,
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.graph_answers import kind_of
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import LoadedTask
-from adapter_bert.tasks.multi_label import MultiLabel
-from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.serving.trained_task import LoadedTask, describe
 
 # Held while a version is written; servers ignore it.
 LOCK_FILE = ".lock"
@@ -141,30 +138,6 @@ def next_version(folder: str) -> int:
                 "model; choose another --output_dir"
             )
     return 1 + max(map(int, names), default=0)
-
-
-def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
-    """The description of a task in `tasks.json`.
-
-    Returns:
-        `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
-        possible numbers of texts; `method`; `max_seq_length` in tokens;
-        `labels` of classifications; `label_separator` of sets of labels.
-    """
-    task = loaded.task
-    found = {
-        "name": name,
-        "kind": kind_of(loaded),
-        "columns": list(task.columns),
-        "texts": list(loaded.numbers_of_texts),
-        "method": str(loaded.kind.method),
-        "max_seq_length": loaded.max_seq_length,
-    }
-    if isinstance(task, TextClassification):
-        found["labels"] = list(task.labels)
-    if isinstance(task, MultiLabel):
-        found["label_separator"] = task.separator
-    return found
 
 
 def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:

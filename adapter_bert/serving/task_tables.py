@@ -145,11 +145,13 @@ class Place:
         task: its number.
         head: the number of its kind of heads.
         rows: each value's table, row and shape, by the value's name.
+        least_model: number of the first model that computes the task.
     """
 
     task: Slot
     head: int
     rows: Mapping[str, Tuple[Table, Slot, Tuple[int, ...]]]
+    least_model: int
 
     def values(self) -> Values:
         """The task's values, as they were put into the tables."""
@@ -185,7 +187,11 @@ class MixedBert:
         self._own_slots = Slots(first=1)
         self._tasks = Slots()
         self._places = Table((mixed_model.PLACES,), tf.int32)
-        self._function: Any = None
+        # A new kind of tasks makes a new model. The one before computes its
+        # own tasks until the new one is traced.
+        self._newest_model = 0
+        self._traced_model = -1
+        self._functions: Dict[int, Any] = {}
         self._lock = threading.Lock()
 
     def put(self, kind: TaskKind, values: Values) -> Place:
@@ -208,7 +214,7 @@ class MixedBert:
             place = [method.number, slots[0].number, head.number]
             place += [slot.number for slot in slots[1:]]
             self._places.write(task.number, tf.constant(place))
-            return Place(task, head.number, rows)
+            return Place(task, head.number, rows, self._newest_model)
 
     def reserve(self, kinds: Iterable[TaskKind]) -> None:
         """Makes room for tasks of these kinds, so that tables grow once."""
@@ -219,13 +225,27 @@ class MixedBert:
                     table = self._tables[f"{form.scope}{name}"]
                     table.reserve(form.slots.count + count)
 
-    def compute(self, batch: Batch) -> Dict[str, tf.Tensor]:
-        """`MixedModel`'s outputs of its features; callers hold the places."""
+    def compute(self, batch: Batch, least_model: int) -> Dict[str, tf.Tensor]:
+        """`MixedModel`'s outputs of its features; callers hold the places.
+
+        `least_model` is the greatest one of the batch's places. While one
+        thread traces the model of a new kind, others go on with the one before.
+        """
         with self._lock:
-            if self._function is None:
-                self._function = self._make_function()
-            function = self._function
-        return function.get_concrete_function()(batch)
+            number = self._traced_model
+            if number < least_model:
+                number = self._newest_model
+            if number not in self._functions:
+                self._functions[number] = self._make_function()
+            function = self._functions[number]
+        traced = function.get_concrete_function()
+        with self._lock:
+            if number > self._traced_model:
+                self._traced_model = number
+                self._functions = {
+                    n: one for n, one in self._functions.items() if n >= number
+                }
+        return traced(batch)
 
     def _forms(self, kind: TaskKind) -> Tuple[_Kind, _Kind]:
         """The kinds of a task's method and of its head."""
@@ -260,7 +280,7 @@ class MixedBert:
             for name, shape in made.shapes.items():
                 self._tables[f"{made.scope}{name}"] = Table(shape, dtype)
             kinds[key] = made
-            self._function = None
+            self._newest_model += 1
         return kinds[key]
 
     def _put_own(self, values: Values) -> Slot:
@@ -273,7 +293,7 @@ class MixedBert:
             for row in range(self._own_slots.count):
                 table.write(row, self._bert.variables[name])
             self._own.append(name)
-            self._function = None
+            self._newest_model += 1
         if not values:
             return Slot(0)
         slot = self._own_slots.take()

@@ -118,6 +118,7 @@ class TextModel(tf.Module):
         self._model = mixed.model()
         self._model_variables = self._model.variables
         self._names = keep(np.array(list(tasks)))
+        self._adapters = keep(np.array([task.sha256 for task in loaded]))
         self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
@@ -149,7 +150,9 @@ class TextModel(tf.Module):
     def _serve(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> Fields:
-        """Answers texts, as `GraphAnswers` returns them.
+        """Answers texts, as `GraphAnswers` returns them, and adds `adapter`.
+
+        `adapter`, string [N], is the SHA-256 of the adapter's weights.
 
         Args:
             text: string [N], UTF-8; other bytes are left out.
@@ -166,7 +169,10 @@ class TextModel(tf.Module):
         windows = text_windows.cut(rows)
         head = tf.gather(self._heads, number)
         outputs = self._compute(rows, windows, self._model)
-        return self._answers(rows, windows, head, text_b, outputs)
+        return {
+            "adapter": tf.gather(self._adapters, number),
+            **self._answers(rows, windows, head, text_b, outputs),
+        }
 
     def _embed(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from typing import Any, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -18,8 +18,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind, Values
 from adapter_bert.serving.task_tables import MixedBert, Place, can_mix
-from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import composition_parts as method_parts
 
 # A text, or its words.
@@ -65,6 +68,7 @@ class LoadedTask:
     Attributes:
         numbers_of_texts: the numbers of texts that a row may have.
         max_seq_length: longest input in tokens.
+        sha256: of the adapter's weights.
     """
 
     task: Task
@@ -73,6 +77,7 @@ class LoadedTask:
     values: TaskValues
     tokenizer: TextTokenizer
     max_seq_length: int
+    sha256: str = ""
 
     @property
     def can_mix(self) -> bool:
@@ -139,7 +144,36 @@ def load_task(
         values=TaskValues(values),
         tokenizer=tokenizer,
         max_seq_length=length,
+        sha256=config["sha256"],
     )
+
+
+def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
+    """The description of a task for clients.
+
+    Returns:
+        `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
+        possible numbers of texts; `method`; `max_seq_length` in tokens;
+        `adapter`, the SHA-256 of its weights; `labels` of classifications and
+        choices; `label_separator` of sets of labels.
+    """
+    task = loaded.task
+    found = {
+        "name": name,
+        "kind": kind_of({"name": task.name, **task.describe()}),
+        "columns": list(task.columns),
+        "texts": list(loaded.numbers_of_texts),
+        "method": str(loaded.kind.method),
+        "max_seq_length": loaded.max_seq_length,
+        "adapter": loaded.sha256,
+    }
+    if isinstance(task, TextClassification):
+        found["labels"] = list(task.labels)
+    if isinstance(task, MultipleChoice):
+        found["labels"] = list(task.result_columns)
+    if isinstance(task, MultiLabel):
+        found["label_separator"] = task.separator
+    return found
 
 
 def task_name(folder: str) -> str:

@@ -1,0 +1,252 @@
+"""A library of adapters that is served while it changes.
+
+A thread looks at the library's folder. A new or replaced adapter is loaded, and
+answers a row, before it answers requests; so its graph is traced while the
+others go on. A row keeps the adapter that it was accepted for, so no request is
+lost when a task goes.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from absl import logging
+
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.serving.answers import Answer, to_outputs
+from adapter_bert.serving.exported import SIGNATURE, Row, problem
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.served import (
+    AskedRow,
+    Question,
+    ServedModel,
+    check_members,
+)
+from adapter_bert.serving.trained_task import LoadedTask, check_row, describe
+from adapter_bert.serving.trained_task import Row as Texts
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+
+# Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
+# as long as the most labels of a served task; that of `tokens` and `tags` as
+# the most words of a request's rows.
+INPUTS = dict.fromkeys(Row._fields, ("DT_STRING", 1))
+OUTPUTS = {
+    "adapter": ("DT_STRING", 1),
+    "kind": ("DT_STRING", 1),
+    "label": ("DT_STRING", 1),
+    "probability": ("DT_FLOAT", 1),
+    "labels": ("DT_STRING", 2),
+    "scores": ("DT_FLOAT", 2),
+    "value": ("DT_FLOAT", 1),
+    "answer": ("DT_STRING", 1),
+    "start": ("DT_INT32", 1),
+    "end": ("DT_INT32", 1),
+    "score": ("DT_FLOAT", 1),
+    "null_score": ("DT_FLOAT", 1),
+    "tokens": ("DT_STRING", 2),
+    "tags": ("DT_STRING", 2),
+}
+# Files of an adapter that are loaded.
+FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
+# Each file's inode, size and times, or None without the file.
+State = Tuple[Optional[Tuple[int, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveTask:
+    """A task of the library in memory.
+
+    Attributes:
+        description: of `describe`.
+        state: of its files when it was loaded.
+    """
+
+    loaded: LoadedTask
+    description: Mapping[str, Any]
+    state: State
+
+
+class LiveLibrary(ServedModel):
+    """The tasks of a library that answer texts, as the folder has them."""
+
+    # A library has no versions; each answer names its adapter.
+    version = "1"
+
+    def __init__(self, library: AdapterLibrary, predictor: Predictor):
+        """Loads the tasks; `predictor` has none of its own."""
+        self._library, self._predictor = library, predictor
+        # Replaced, never changed, since other threads read it.
+        self._tasks: Dict[str, LiveTask] = {}
+        # Reasons of adapters that cannot be served, by name.
+        self._left_out: Dict[str, str] = {}
+        self._states: Dict[str, State] = {}
+        self._end = threading.Event()
+        self.signatures = {
+            SIGNATURE: {
+                "inputs": _signature(INPUTS),
+                "outputs": _signature(OUTPUTS),
+                "method_name": "tensorflow/serving/predict",
+            }
+        }
+        self.look()
+
+    @property
+    def tasks(self):
+        return {name: task.description for name, task in self._tasks.items()}
+
+    def watch(self, seconds: float) -> None:
+        """Looks at the library every so many seconds, in a thread."""
+
+        def run() -> None:
+            while not self._end.wait(seconds):
+                try:
+                    self.look()
+                except Exception:  # noqa: BLE001 - what is loaded goes on.
+                    logging.exception("cannot look at the library")
+
+        threading.Thread(target=run, name="watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._end.set()
+
+    def look(self) -> None:
+        """Loads new and replaced adapters, and lets removed ones go.
+
+        An adapter that cannot be loaded is logged and left out; if it replaces
+        a served one, that goes on. Raises UserError if the library cannot be
+        read.
+        """
+        names = self._library.names()
+        states = {name: self._state(name) for name in names}
+        for name in sorted(set(self._tasks) - set(names)):
+            self._tasks = {n: t for n, t in self._tasks.items() if n != name}
+            logging.info("removed %s", name)
+        is_changed, self._states = states != self._states, states
+        self._left_out = {
+            name: why for name, why in self._left_out.items() if name in states
+        }
+        for name, state in states.items():
+            served = self._tasks.get(name)
+            if served and served.state == state:
+                continue
+            # The part that an adapter lacks may have come.
+            if is_changed or name not in self._left_out:
+                self._load(name, state)
+
+    def _load(self, name: str, state: State) -> None:
+        """Loads an adapter, lets it answer a row, and serves it."""
+        try:
+            loaded = self._predictor.open(self._library.folder(name))
+            self._warm_up(loaded)
+        except UserError as error:
+            # It may have gone by now.
+            if name in self._library.names():
+                if self._left_out.get(name) != str(error):
+                    logging.warning("%s is left out: %s", name, error)
+                self._left_out[name] = str(error)
+            return
+        self._left_out.pop(name, None)
+        done = "replaced" if name in self._tasks else "added"
+        task = LiveTask(loaded, describe(name, loaded), state)
+        self._tasks = {**self._tasks, name: task}
+        logging.info("%s %s, adapter %s", done, name, loaded.sha256[:12])
+
+    def _warm_up(self, loaded: LoadedTask) -> None:
+        """Answers a row alone, and one next to another task's."""
+        asked = [(loaded, _example(loaded))]
+        self._predictor.answer_each(asked)
+        for other in self._tasks.values():
+            if other.loaded.can_mix and loaded.can_mix:
+                asked.append((other.loaded, _example(other.loaded)))
+                self._predictor.answer_each(asked)
+                return
+
+    def _state(self, name: str) -> State:
+        return tuple(
+            _stat(os.path.join(self._library.path, name, file))
+            for file in FILES
+        )
+
+    def accept(self, row):
+        name = row.task.decode("utf-8", "replace")
+        tasks = self._tasks
+        task = tasks.get(name)
+        some = {name: task} if task else tasks
+        known = {n: one.description for n, one in some.items()}
+        fault = problem(known, Row(b"", row.text_b, row.task))
+        if fault:
+            raise UserError(fault)
+        check_members(task.description, name, row)
+        texts = _texts(row, task.loaded)
+        check_row(texts, task.loaded, f"the task {name}")
+        return Question(name, task, texts, sum(row.sizes().values()))
+
+    def compute(self, questions):
+        return self._predictor.answer_each(
+            [(question.of.loaded, question.row) for question in questions]
+        )
+
+    def outputs(self, questions, results):
+        served = [task.description for task in self._tasks.values()]
+        # A task that has gone since may have more labels.
+        served += [question.of.description for question in questions]
+        labels = max((len(t.get("labels", ())) for t in served), default=0)
+        words = max((len(r.get("tokens", ())) for r in results), default=0)
+        return [
+            {
+                "adapter": question.of.loaded.sha256,
+                **to_outputs(question.of.description, result, labels, words),
+            }
+            for question, result in zip(questions, results)
+        ]
+
+    def answer(self, question, result):
+        return Answer(adapter=question.of.loaded.sha256, **result)
+
+
+def _stat(path: str) -> Optional[Tuple[int, ...]]:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return None
+
+
+def _signature(members: Mapping[str, Tuple[str, int]]) -> Dict[str, Any]:
+    """Inputs or outputs as JSON of TensorFlow's `SignatureDef`."""
+    return {
+        name: {
+            "name": name,
+            "dtype": dtype,
+            "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+        }
+        for name, (dtype, axes) in members.items()
+    }
+
+
+def _texts(row: AskedRow, loaded: LoadedTask) -> Texts:
+    """A row's texts, of which other bytes than UTF-8 are left out."""
+
+    def decode(text: Any) -> Any:
+        if isinstance(text, tuple):
+            return tuple(map(decode, text))
+        return text.decode("utf-8", "ignore")
+
+    given = [row.text]
+    # An empty second text is one where a task needs two.
+    if row.text_b or min(loaded.numbers_of_texts) - len(row.choices) > 1:
+        given.append(row.text_b)
+    return tuple(map(decode, [*given, *row.choices]))
+
+
+def _example(loaded: LoadedTask) -> Texts:
+    """A row that a task reads."""
+    texts = ["a text"] * max(loaded.numbers_of_texts)
+    task = loaded.task
+    if isinstance(task, MultipleChoice) and task.questions:
+        texts[1] = task.questions[0][0]
+    return tuple(texts)

@@ -1,0 +1,181 @@
+"""The interface of what a server serves, and an exported model behind it.
+
+The server asks an exported model and a library that changes
+(`live_library.py`) alike.
+"""
+
+import abc
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import tensorflow as tf
+
+from adapter_bert.errors import UserError
+from adapter_bert.serving.answers import Answer, from_outputs
+from adapter_bert.serving.exported import (
+    EMBED,
+    SIGNATURE,
+    ExportedModel,
+    Row,
+    Tasks,
+    refusal,
+)
+from adapter_bert.tasks.from_description import CHOICE, TAGGING
+
+
+class AskedRow(NamedTuple):
+    """A row of a request, UTF-8.
+
+    Attributes:
+        text: a text or its words.
+        text_b: the second text; empty if there is none.
+        choices: texts of a multiple choice.
+    """
+
+    task: bytes
+    text: Union[bytes, Tuple[bytes, ...]]
+    text_b: bytes = b""
+    choices: Tuple[bytes, ...] = ()
+
+    def sizes(self) -> Dict[str, int]:
+        """Bytes of each member, of its words or choices together."""
+        texts = {
+            name: x for name, x in self._asdict().items() if name != "task"
+        }
+        return {
+            name: sum(map(len, x)) if isinstance(x, tuple) else len(x)
+            for name, x in texts.items()
+        }
+
+
+class Question(NamedTuple):
+    """A row with the task that answers it, whatever becomes of that name.
+
+    Attributes:
+        task: the task's name.
+        of: the task, as the served model keeps it.
+        row: the texts, as the served model reads them.
+        size: bytes of the texts.
+    """
+
+    task: str
+    of: Any
+    row: Any
+    size: int
+
+
+class ServedModel(abc.ABC):
+    """Tasks that a server answers with.
+
+    Attributes:
+        version: a whole number.
+        signatures: inputs and outputs, as JSON of TensorFlow's `SignatureDef`,
+            by name. `EMBED` is there if there are `vectors`.
+    """
+
+    version: str
+    signatures: Dict[str, Any]
+
+    @property
+    @abc.abstractmethod
+    def tasks(self) -> Tasks:
+        """The tasks' descriptions of `describe`, by name."""
+
+    @abc.abstractmethod
+    def accept(self, row: AskedRow) -> Question:
+        """A row's question; raises UserError for a wrong row."""
+
+    @abc.abstractmethod
+    def compute(self, questions: Sequence[Question]) -> List[Any]:
+        """Results for `outputs` and `answer`, in order.
+
+        Raises UserError if an output is no number.
+        """
+
+    @abc.abstractmethod
+    def outputs(
+        self, questions: Sequence[Question], results: Sequence[Any]
+    ) -> List[Dict[str, Any]]:
+        """The signature's outputs of each of a request's rows, by name."""
+
+    @abc.abstractmethod
+    def answer(self, question: Question, result: Any) -> Answer:
+        """The answer as `predict` gives it, after its `adapter`'s SHA-256."""
+
+    def vectors(self, questions: Sequence[Question]) -> List[List[float]]:
+        """Vectors of rows; raises UserError as `compute`."""
+        raise NotImplementedError
+
+    def output_names(self) -> List[str]:
+        """Names of the signature's outputs."""
+        return sorted(self.signatures[SIGNATURE].get("outputs", {}))
+
+
+def check_members(
+    task: Optional[Mapping[str, Any]], name: str, row: AskedRow
+) -> None:
+    """Raises UserError for members that a task's kind does not read."""
+    kind = task["kind"] if task else ""
+    if row.choices and kind != CHOICE:
+        raise UserError(f"the task {name} has no choices, but the row has")
+    if isinstance(row.text, tuple) and kind != TAGGING:
+        raise UserError(
+            f"the task {name} reads texts, but text is a list of words"
+        )
+
+
+class ServedExport(ServedModel):
+    """An exported model."""
+
+    def __init__(self, model: ExportedModel):
+        """Takes a loaded model."""
+        self._model = model
+        self.version = model.version
+        self.signatures = {SIGNATURE: model.signature}
+        if model.vector_signature:
+            self.signatures[EMBED] = model.vector_signature
+
+    @property
+    def tasks(self):
+        return self._model.tasks
+
+    def accept(self, row):
+        name = row.task.decode("utf-8", "replace")
+        found = Row(row.text, row.text_b, row.task)
+        problem = self._model.problem(found)
+        if problem:
+            raise UserError(problem)
+        task = self.tasks[name]
+        check_members(task, name, row)
+        return Question(name, task, found, sum(row.sizes().values()))
+
+    def compute(self, questions):
+        return self._computed(self._model.answers, questions)
+
+    def vectors(self, questions):
+        return self._computed(self._model.vectors, questions)
+
+    def _computed(self, compute: Any, questions: Sequence[Question]) -> Any:
+        try:
+            return compute([question.row for question in questions])
+        except tf.errors.InvalidArgumentError as error:
+            raise UserError(refusal(error)) from error
+
+    def outputs(self, questions, results):
+        return list(results)
+
+    def answer(self, question, result):
+        found = from_outputs(question.of, result)
+        # An older export does not tell.
+        if "adapter" in result:
+            return Answer(adapter=result["adapter"], **found)
+        return found

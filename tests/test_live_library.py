@@ -1,0 +1,292 @@
+"""A served library: tasks come, change and go while rows are answered."""
+
+import shutil
+
+import pytest
+from test_joint_answers import MIXED, assert_equal
+from tiny_artifacts import make_artifact, run_while_changing
+
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.serving.answers import from_outputs
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.live_library import LiveLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.served import AskedRow
+from adapter_bert.serving.task_tables import MixedBert
+
+pytestmark = pytest.mark.newer_stack
+
+CHOICES = {"name": "custom", "choices": 2, "pairs": False}
+# Tasks of every kind, a method that is computed alone among them.
+KINDS = {
+    **{
+        name: MIXED[name]
+        for name in ("small", "pair", "score", "sets", "squad", "tags", "whole")
+    },
+    "choice": ("lora(rank=4)", CHOICES, [("a cat", "sat", "a dog ran")]),
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    return AdapterLibrary(str(tmp_path / "shelf"), create=True)
+
+
+@pytest.fixture
+def add(tiny_bert, shelf, tmp_path):
+    """Writes an adapter of a name into the library."""
+
+    def write(name, like="small", seed=0):
+        method, description, _ = KINDS[like]
+        folder = tmp_path / "made" / f"{name}-{seed}"
+        if folder.exists():
+            shelf.add(str(folder), name)
+            return
+        settings = {}
+        if like == "choice":
+            settings["columns"] = ["text", "one", "two"]
+        more = {"task_settings": settings} if settings else {}
+        make_artifact(
+            folder, tiny_bert, method, None, description, seed, **more
+        )
+        shelf.add(str(folder), name)
+
+    return write
+
+
+@pytest.fixture
+def live(bert, shelf):
+    return LiveLibrary(shelf, Predictor(bert, batch_size=4))
+
+
+def asked(name, texts):
+    """A row of a request, of a task like the one of this name in `KINDS`."""
+    texts = texts if isinstance(texts, (tuple, list)) else (texts,)
+    if isinstance(texts, list):
+        return AskedRow(name.encode(), tuple(x.encode() for x in texts))
+    text, *others = (x.encode() for x in texts)
+    if name == "choice":
+        return AskedRow(name.encode(), text, choices=tuple(others))
+    return AskedRow(name.encode(), text, *others)
+
+
+def ask(live, *rows):
+    """The answers and the outputs of rows."""
+    questions = [live.accept(row) for row in rows]
+    results = live.compute(questions)
+    answers = list(map(live.answer, questions, results))
+    return answers, live.outputs(questions, results)
+
+
+@pytest.mark.gate
+def test_every_kind_answers_as_predict_does(add, bert, shelf):
+    for name in KINDS:
+        add(name, name)
+    live = LiveLibrary(shelf, Predictor(bert, batch_size=4))
+    alone = Predictor(bert)
+    rows, expected = [], []
+    for name, (_, _, texts) in KINDS.items():
+        alone.add(shelf.folder(name), name)
+        for row in texts:
+            expected.append((name, alone(name, [row])[0]))
+            rows.append(asked(name, row))
+    answers, outputs = ask(live, *rows)
+    assert len({tuple(one) for one in outputs}) == 1
+    assert set(outputs[0]) == set(live.output_names())
+    widths = {
+        tuple(len(one[n]) for n in ("labels", "scores")) for one in outputs
+    }
+    assert widths == {(4, 4)}
+    for (name, answer), found, one in zip(expected, answers, outputs):
+        description = live.tasks[name]
+        sha256 = found.pop("adapter")
+        assert sha256 == one["adapter"] == description["adapter"]
+        assert_equal(found, answer)
+        if description["kind"] not in ("tagging", "multiple choice"):
+            assert_equal(from_outputs(description, one), answer)
+        elif name == "choice":
+            assert one["label"] == ("one", "two")[answer["choice"]]
+            assert one["scores"][2:] == [0, 0]
+        else:
+            assert [x for x in one["tags"] if x] == answer["tags"]
+
+
+def test_tasks_come_change_and_go(add, shelf, live):
+    assert live.tasks == {}
+    with pytest.raises(UserError, match="unknown task one; there are: none"):
+        live.accept(AskedRow(b"one", b"a"))
+    add("one")
+    live.look()
+    ((first,), _) = ask(live, AskedRow(b"one", b"a cat"))
+    before = live.accept(AskedRow(b"one", b"a cat"))
+    shelf.remove("one")
+    add("one", seed=1)
+    live.look()
+    ((second,), _) = ask(live, AskedRow(b"one", b"a cat"))
+    assert first.adapter != second.adapter == live.tasks["one"]["adapter"]
+    assert first.scores != second.scores
+    shelf.remove("one")
+    live.look()
+    assert live.tasks == {}
+    with pytest.raises(UserError, match="unknown task one"):
+        live.accept(AskedRow(b"one", b"a cat"))
+    # It was accepted while the first adapter was there.
+    (result,) = live.compute([before])
+    assert_equal(live.answer(before, result), first)
+    assert live.outputs([before], [result])[0]["labels"] == ["bad", "good"]
+
+
+def test_what_is_damaged_is_left_out_until_it_is_whole(
+    add, shelf, live, tmp_path, caplog
+):
+    add("one")
+    add("two", "pair")
+    weights = tmp_path / "shelf" / "one" / "adapter.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1])
+    for _ in range(2):
+        live.look()
+    assert list(live.tasks) == ["two"]
+    (said,) = [x for x in caplog.messages if "one is left out" in x]
+    assert f"{weights} is damaged" in said
+    weights.write_bytes(content)
+    live.look()
+    assert set(live.tasks) == {"one", "two"}
+    # A damaged one does not take the place of a whole one.
+    weights.write_bytes(content[:-1])
+    live.look()
+    ((answer,), _) = ask(live, AskedRow(b"one", b"a cat"))
+    assert answer.adapter == live.tasks["one"]["adapter"]
+
+
+def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
+    add("lies")
+    config = adapter_artifact.read_config(shelf.folder("lies"))
+    make_artifact(
+        tmp_path / "made" / "whole",
+        tiny_bert,
+        "stack({'lies': houlsby(size=3)}, houlsby(size=3))",
+        carries_parts=False,
+        parts={"lies": config["sha256"]},
+    )
+    shelf.add(str(tmp_path / "made" / "whole"), "joined")
+    shelf.remove("lies", force=True)
+    live.look()
+    assert live.tasks == {}
+    add("lies")
+    # Its name comes before the one's that it is a part of, or after.
+    live.look()
+    live.look()
+    assert set(live.tasks) == {"joined", "lies"}
+
+
+@pytest.mark.parametrize(
+    "row, message",
+    [
+        (AskedRow(b"nobody", b"a"), "unknown task nobody; there are: "),
+        (AskedRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
+        (AskedRow(b"small", (b"a",)), "reads texts, but text is a list"),
+        (AskedRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
+        (AskedRow(b"choice", b"a"), "the task choice: found 2 texts, but"),
+        (AskedRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
+        (AskedRow(b"choice", b"a", b"b", (b"b", b"c")), "found 4 texts"),
+    ],
+)
+def test_rows_that_a_task_does_not_read(add, live, row, message):
+    for name in ("small", "choice"):
+        add(name, name)
+    live.look()
+    with pytest.raises(UserError, match=message):
+        live.accept(row)
+
+
+def test_bytes_that_are_no_text_are_left_out(add, live):
+    add("small")
+    live.look()
+    (first, second), _ = ask(
+        live, AskedRow(b"small", b"a\xff cat"), AskedRow(b"small", b"a cat")
+    )
+    assert_equal(first, second)
+
+
+def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
+    """While one thread traces it, others compute with the graph before."""
+    add("small")
+    add("pair", "pair")
+    live.look()
+    both = [AskedRow(b"small", b"a cat"), AskedRow(b"pair", b"a", b"b")]
+    expected, _ = ask(live, *both)
+    make, found = MixedBert._make_function, []
+
+    class Traced:
+        def __init__(self, function):
+            self._function = function
+
+        def get_concrete_function(self):
+            if not found:
+                found.append(None)
+                found[:] = ask(live, *both)[:1]
+            return self._function.get_concrete_function()
+
+    monkeypatch.setattr(
+        MixedBert, "_make_function", lambda self: Traced(make(self))
+    )
+    add("score", "score")
+    live.look()
+    assert len(found) == 1
+    for answers in (found[0], ask(live, *both)[0]):
+        for one, other in zip(answers, expected):
+            assert_equal(one, other)
+    assert "score" in live.tasks
+
+
+@pytest.mark.gate
+def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
+    """Each answer is of the adapter whose hash it tells."""
+    rows = [AskedRow(b"one", text) for text in (b"a cat", b"a dog sat .")]
+    expected = {}
+    for seed in range(2):
+        add("one", seed=seed)
+        add("two", "score", seed=seed)
+        live.look()
+        answers, _ = ask(live, *rows)
+        expected[answers[0].adapter] = answers
+        shutil.copytree(shelf.folder("one"), tmp_path / f"one{seed}")
+        shelf.remove("one")
+        shelf.remove("two")
+    assert len(expected) == 2
+    add("two", "score")
+
+    def change(number):
+        if "one" in shelf.names():
+            shelf.remove("one")
+        else:
+            shelf.add(str(tmp_path / f"one{number // 2 % 2}"), "one")
+        live.look()
+
+    counts = []
+
+    def work():
+        answered = refused = 0
+        while answered < 40:
+            try:
+                questions = list(map(live.accept, rows))
+            except UserError:
+                refused += 1
+                continue
+            results = live.compute(questions)
+            for n, (question, result) in enumerate(zip(questions, results)):
+                answer = live.answer(question, result)
+                assert_equal(answer, expected[answer.adapter][n])
+            answered += 1
+        counts.append(answered)
+
+    run_while_changing(change, [work, work])
+    assert counts == [40, 40]
