@@ -4,6 +4,7 @@ import base64
 import contextlib
 import dataclasses
 import functools
+import gzip
 import http.client
 import json
 import socket
@@ -95,24 +96,29 @@ class Running:
 class Server(Running):
     """A server of a model."""
 
-    def __init__(self, limits=LIMITS, model=None):
+    def __init__(self, limits=LIMITS, model=None, origins=()):
         self.model = model or Echo()
         served = ServedExport(self.model)
-        super().__init__(RestServer(served, "tiny", limits).app)
+        self.rest = RestServer(served, "tiny", limits, origins)
+        super().__init__(self.rest.app)
 
-    def send(self, body, method="POST", path=PREDICT):
+    def send(self, body, method="POST", path=PREDICT, headers=()):
         """A connection on which a request was sent."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         text = body if isinstance(body, (str, bytes)) else json.dumps(body)
-        connection.request(method, path, text)
+        connection.request(method, path, text, dict(headers))
         return connection
+
+    def whole(self, *arguments, **options):
+        """The code, the headers and the bytes of an answer."""
+        with contextlib.closing(self.send(*arguments, **options)) as connection:
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
 
     def ask(self, *arguments, **options):
         """The code and the content of an answer."""
-        with contextlib.closing(self.send(*arguments, **options)) as connection:
-            response = connection.getresponse()
-            content = response.read()
-            return response.status, json.loads(content)
+        status, _, content = self.whole(*arguments, **options)
+        return status, json.loads(content)
 
     def rows(self, *tasks):
         return {"instances": [{"task": t, "text": "x"} for t in tasks]}
@@ -202,8 +208,10 @@ def test_what_is_served(server):
         ("/v1/models/other/metadata", "GET", 404),
         ("/v1/nothing", "GET", 404),
         ("/", "POST", 405),
-        (PREDICT, "GET", 404),
+        (PREDICT, "GET", 405),
+        (PREDICT, "PUT", 405),
         ("/metrics", "POST", 405),
+        ("/healthz", "POST", 405),
     ],
 )
 def test_what_is_not_there(server, path, method, code):
@@ -310,6 +318,105 @@ def test_any_body_is_read_or_refused(body):
         assert all(isinstance(text, bytes) for text in texts)
 
 
+GZIP = {"Content-Encoding": "gzip"}
+
+
+def test_bodies_may_be_gzip(server):
+    row = one(task="one", text="cat " * 400)
+    packed = gzip.compress(json.dumps(row).encode())
+    expected = (200, {"predictions": [{"echo": "cat " * 400, "n": 0}]})
+    assert server.ask(packed, headers=GZIP) == expected
+    plain = json.dumps(row)
+    assert server.ask(plain, headers={"Content-Encoding": "identity"}) == (
+        expected
+    )
+    status, headers, content = server.whole(
+        plain, headers={"Accept-Encoding": "gzip"}
+    )
+    assert (status, headers["Content-Encoding"]) == (200, "gzip")
+    assert json.loads(gzip.decompress(content)) == expected[1]
+    assert server.whole(plain)[1]["Content-Encoding"] is None
+
+
+WHOLE = gzip.compress(b'{"instances": []}')
+
+
+@pytest.mark.parametrize(
+    "body, code, message",
+    [
+        (b"no gzip", 400, "the body is no gzip: "),
+        (b"", 400, "the gzip of the body is cut off"),
+        (WHOLE[:-1], 400, "the gzip of the body is cut off"),
+        (WHOLE[:-5] + b"12345", 400, "the body is no gzip: "),
+        (WHOLE + b"x", 400, "the body goes on behind the end of its gzip"),
+        (gzip.compress(b"["), 400, "the body is no JSON"),
+        # A thousand times as long when it is unpacked.
+        (gzip.compress(b" " * 10**6), 413, "more than 2000 bytes"),
+        (gzip.compress(b" " * 2000), 400, "the body is no JSON"),
+        # Much that unpacks to nothing.
+        (gzip.compress(b"", 0) * 101, 400, "the body goes on behind the end"),
+    ],
+)
+def test_gzip_that_is_refused(server, body, code, message):
+    found, content = server.ask(body, headers=GZIP)
+    assert found == code and message in content["error"]
+    assert server.ask(server.rows("one"))[0] == 200
+
+
+def test_other_encodings_are_refused(server):
+    status, headers, content = server.whole(
+        b"", headers={"Content-Encoding": "br"}
+    )
+    assert (status, headers["Accept-Encoding"]) == (415, "gzip")
+    assert json.loads(content) == {
+        "error": "unknown Content-Encoding 'br'; expected gzip or none"
+    }
+
+
+def test_get_of_what_is_asked_by_post(server):
+    status, headers, content = server.whole("", "GET")
+    assert (status, headers["Allow"]) == (405, "POST")
+    error = "use POST: /v1/models/tiny:predict reads rows"
+    assert json.loads(content) == {"error": error}
+
+
+def test_pages_of_some_origins_may_ask():
+    origin = {"Origin": "https://a.example"}
+    asking = {"Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "content-type"
+    allowed = "Access-Control-Allow-Origin"
+    made = Server(origins=["https://a.example"])
+    with contextlib.closing(made) as server:
+        status, headers, _ = server.whole(
+            "", "OPTIONS", headers={**origin, **asking}
+        )
+        assert (status, headers[allowed]) == (200, "https://a.example")
+        _, headers, _ = server.whole(server.rows("one"), headers=origin)
+        assert headers[allowed] == "https://a.example"
+        other = {"Origin": "https://b.example"}
+        _, headers, _ = server.whole(server.rows("one"), headers=other)
+        assert headers[allowed] is None
+
+
+def test_no_other_origin_may_ask_by_default(server):
+    origin = {"Origin": "https://a.example"}
+    _, headers, _ = server.whole(server.rows("one"), headers=origin)
+    assert headers["Access-Control-Allow-Origin"] is None
+
+
+def test_health_and_readiness():
+    with contextlib.closing(Server()) as server:
+        for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
+            found = server.ask("", "GET", path)
+            assert found == (200, {"status": status})
+        server.rest.end()
+        assert server.ask("", "GET", "/healthz")[0] == 200
+        found = server.ask("", "GET", "/readyz")
+        assert found == (503, {"error": "the server is ending"})
+        # Whoever asks still is answered.
+        assert server.ask(server.rows("one"))[0] == 200
+
+
 def test_a_defect_is_told_as_json(server):
     defect = one(task="one", text="defect")
     assert server.ask(defect) == (500, {"error": "the server has failed"})
@@ -349,9 +456,26 @@ def test_metrics(server):
     found = metrics(server).decode()
     assert 'adapter_bert_rows_total{task="two"}' in found
     assert 'adapter_bert_requests_total{code="400"}' in found
+    assert 'adapter_bert_task_requests_total{code="200",task="two"}' in found
     assert "nobody" not in found
     for name in ("request_seconds_count", "batch_rows_bucket", "waiting_rows"):
         assert f"adapter_bert_{name}" in found
+    assert "adapter_bert_adapters 3.0" in found
+    assert "process_resident_memory_bytes" in found
+    path = "/monitoring/prometheus/metrics"
+    _, headers, content = server.whole("", "GET", path)
+    assert headers["Content-Type"].startswith("text/plain")
+    assert b'adapter_bert_rows_total{task="two"}' in content
+
+
+def test_metrics_of_a_task_end_with_the_task():
+    with contextlib.closing(Server()) as server:
+        for task in ("one", "two", "broken"):
+            server.ask(server.rows(task))
+        del server.model.tasks["two"], server.model.tasks["broken"]
+        found = metrics(server)
+        assert b'task="one"' in found and b"adapter_bert_adapters 1.0" in found
+        assert b'task="two"' not in found and b'task="broken"' not in found
 
 
 def test_clients_that_go_away_are_not_computed(slow):

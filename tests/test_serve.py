@@ -17,13 +17,16 @@ import pytest
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point
 from exported_models import mixed_questions
-from test_joint_answers import assert_equal
+from sweep_stand_in import wait_for
+from test_joint_answers import LIBRARY, assert_equal
+from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import Limits
+from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
@@ -31,11 +34,11 @@ pytestmark = pytest.mark.newer_stack
 CLIENTS, REQUESTS = 16, 12
 
 
-def start(model, *flags):
-    """A server's process and its port."""
-    command = f"{sys.executable} -m adapter_bert serve --port=0".split()
+def start(*flags, before=""):
+    """A server's process and its port; `before` is run in it at first."""
+    code = f"{before}\nfrom adapter_bert import commands; commands.main()"
     process = subprocess.Popen(
-        [*command, f"--model={model}", *flags],
+        [sys.executable, "-c", code, "serve", "--port=0", *flags],
         cwd=ROOT,
         stderr=subprocess.PIPE,
         text=True,
@@ -56,7 +59,7 @@ def end(process):
 
 @pytest.fixture
 def running(tiny_exported):
-    process, port = start(tiny_exported)
+    process, port = start(f"--model={tiny_exported}")
     yield process, port
     end(process)
 
@@ -121,6 +124,93 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     assert "Traceback" not in process.stderr.read()
 
 
+def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    expected, rows = {}, {}
+    for name in ("small", "pair"):
+        method, description, texts = LIBRARY[name]
+        folder = str(tmp_path / name)
+        make_artifact(tmp_path / name, tiny_bert, method, None, description)
+        expected[name] = Predictor.load(str(tiny_bert), {name: folder})(
+            name, texts[0]
+        )
+        texts = texts[0] if isinstance(texts[0], tuple) else texts[:1]
+        rows[name] = [dict(zip(("text", "text_b"), texts), task=name)]
+    shelf.add(str(tmp_path / "small"), "small")
+    process, port = start(
+        f"--init_checkpoint={tiny_bert}",
+        f"--library={shelf.path}",
+        "--poll_seconds=1",
+    )
+    try:
+
+        def answers(name):
+            status, found = ask(port, rows[name], "answer")
+            if status == 400:
+                assert f"row 1: unknown task {name}" in found["error"]
+                return False
+            (one,) = found["answers"]
+            assert len(one.pop("adapter")) == 64
+            assert_equal(one, {"task": name, **expected[name]})
+            return True
+
+        assert answers("small") and not answers("pair")
+        shelf.add(str(tmp_path / "pair"), "pair")
+        wait_for(lambda: answers("pair"))
+        shelf.remove("small")
+        wait_for(lambda: not answers("small"))
+        assert answers("pair")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        said = process.stderr.read()
+        assert "added pair" in said and "removed small" in said
+        assert "Traceback" not in said
+    finally:
+        end(process)
+
+
+# The second batch and later ones do not end.
+STUCK = """
+import time
+from adapter_bert.serving.exported import ExportedModel
+answers, calls = ExportedModel.answers, []
+def answer(model, rows):
+    calls.append(rows)
+    time.sleep(1000 * (len(calls) > 1))
+    return answers(model, rows)
+ExportedModel.answers = answer
+"""
+
+
+@pytest.mark.gate
+def test_it_ends_in_time_whatever_is_computed(tiny_exported):
+    process, port = start(f"--model={tiny_exported}", "--end_s=1", before=STUCK)
+    try:
+        body = json.dumps({"instances": [{"task": "small", "text": "a"}]})
+        asking = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        asking.request("POST", "/v1/models/adapter_bert:predict", body)
+        wait_for(lambda: waiting_rows(port) == 1)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert process.wait(60) == 1
+        assert 1 < time.monotonic() - began < 30
+        assert "a batch did not end within 6 seconds" in process.stderr.read()
+    finally:
+        end(process)
+
+
+def waiting_rows(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/monitoring/prometheus/metrics")
+    found = re.search(
+        r"^adapter_bert_waiting_rows (\S+)$",
+        connection.getresponse().read().decode(),
+        re.M,
+    )
+    connection.close()
+    return float(found.group(1))
+
+
 def listening(process):
     """The addresses at which a process listens, as the system has them."""
     own = {
@@ -142,7 +232,9 @@ def listening(process):
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
 def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
     """Who says nothing is cut off, and of who asks nothing is written."""
-    process, port = start(tiny_exported, "--timeout_s=3", "--max_rows=1")
+    process, port = start(
+        f"--model={tiny_exported}", "--timeout_s=3", "--max_rows=1"
+    )
     try:
         # 127.0.0.1, its bytes from the last to the first.
         assert list(listening(process)) == [("tcp", "0100007F", port)]

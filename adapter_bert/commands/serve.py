@@ -13,10 +13,12 @@ The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
 import contextlib
 import dataclasses
 import functools
+import os
 import re
 import resource
 import socket
-from typing import Iterator
+import threading
+from typing import Any, Iterator, List
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -36,6 +38,8 @@ from adapter_bert.serving.served import ServedExport, ServedModel
 
 # Connections that wait to be accepted.
 BACKLOG = 2048
+# Seconds that a batch may take after the requests' time is over.
+UNTIL_ABORT = 5
 LARGE = Range(lambda value: value >= 1, "expected more")
 
 
@@ -68,6 +72,10 @@ class Served:
         "Port to listen at; 0 takes any that is free.",
         Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
+    cors_origins: List[str] = Topic.SERVED.setting(
+        [],
+        "Origins whose pages may ask too (CORS), as https://example.org, or *.",
+    )
     max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
     max_held_mb: int = Topic.LIMITS.setting(
         256, "Largest total of all requests at a time, in MB.", LARGE
@@ -83,6 +91,9 @@ class Served:
     max_batch_kb: int = Topic.LIMITS.setting(
         128, "Most text that is computed at once, in kB.", LARGE
     )
+    end_s: int = Topic.LIMITS.setting(
+        30, "Seconds that requests have to end after SIGTERM or Ctrl-C.", LARGE
+    )
     timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
@@ -92,6 +103,30 @@ class Served:
 
 
 SETTINGS = (Served, adapter_flags.OneBert)
+
+
+class EndingServer(uvicorn.Server):
+    """A server that ends within a time after a signal."""
+
+    def __init__(self, config: uvicorn.Config, rest: RestServer, seconds: int):
+        """Takes the application, and seconds until the process ends."""
+        super().__init__(config)
+        self._rest, self._seconds = rest, seconds
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Begins to end: uvicorn waits for requests, but not for long."""
+        super().handle_exit(sig, frame)
+        self._rest.end()
+        # A daemon, so that a process that is done does not wait for the time.
+        timer = threading.Timer(self._seconds, _abort, [self._seconds])
+        timer.daemon = True
+        timer.start()
+
+
+def _abort(seconds: int) -> None:
+    """Ends the process, whatever is being computed."""
+    logging.error("a batch did not end within %d seconds", seconds)
+    os._exit(1)
 
 
 def limits_from_flags() -> Limits:
@@ -200,7 +235,7 @@ def main() -> None:
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
     model = open_model()
-    server = RestServer(model, FLAGS.name, limits)
+    server = RestServer(model, FLAGS.name, limits, FLAGS.cors_origins)
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
     with _at_address():
@@ -214,7 +249,7 @@ def main() -> None:
         listening.getsockname()[1],
         FLAGS.name,
     )
-    uvicorn.Server(
+    EndingServer(
         uvicorn.Config(
             server.app,
             http=functools.partial(
@@ -226,6 +261,8 @@ def main() -> None:
             lifespan="on",
             backlog=BACKLOG,
             timeout_keep_alive=FLAGS.timeout_s,
-            timeout_graceful_shutdown=FLAGS.timeout_s,
-        )
+            timeout_graceful_shutdown=FLAGS.end_s,
+        ),
+        server,
+        FLAGS.end_s + UNTIL_ABORT,
     ).run(sockets=[listening])

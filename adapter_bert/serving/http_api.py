@@ -2,7 +2,8 @@
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form, and
-`:embed` gives vectors. The application also serves a page, where a person types
+`:embed` gives vectors. Bodies and answers may be compressed by gzip. The
+application also serves a page, where a person types
 a text and sees every task's answer.
 """
 
@@ -14,12 +15,25 @@ import functools
 import json
 import pathlib
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import zlib
+from typing import (
+    Any,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -65,6 +79,12 @@ class PatientProtocol(H11Protocol):
         self._end = self.loop.call_later(self._patience, self.transport.abort)
 
 
+# Answers of at least so many bytes are compressed, and how much.
+GZIP_BYTES, GZIP_LEVEL = 1000, 5
+# What a page of another origin may send.
+CORS_HEADERS = ("Authorization", "Content-Encoding", "Content-Type")
+# The first path is TensorFlow Serving's.
+METRICS = ("/monitoring/prometheus/metrics", "/metrics")
 FOLDER = pathlib.Path(__file__).parent
 FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 # The page runs its own script alone, and talks to its own server alone.
@@ -118,8 +138,18 @@ class Limits:
 class RestServer:
     """The application `app`, and what its requests share."""
 
-    def __init__(self, model: ServedModel, name: str, limits: Limits):
-        """Takes a model, its name for clients, and limits."""
+    def __init__(
+        self,
+        model: ServedModel,
+        name: str,
+        limits: Limits,
+        origins: Sequence[str] = (),
+    ):
+        """Takes a model, its name for clients, and limits.
+
+        `origins` are those whose pages may ask too, or `*` for all (CORS).
+        """
+        self._is_ending = False
         self._model, self._name, self._limits = model, name, limits
         self._held = 0
         self._batcher: Any = None
@@ -131,6 +161,14 @@ class RestServer:
             ["code"],
             **kept,
         )
+        self._task_requests = Counter(
+            "task_requests",
+            "The same by task; one of several tasks counts for each.",
+            ["task", "code"],
+            **kept,
+        )
+        # Labels of the tasks' metrics.
+        self._counted: Set[Tuple[str, str]] = set()
         self._rows = Counter(
             "rows", "Rows answered, by task.", ["task"], **kept
         )
@@ -142,9 +180,16 @@ class RestServer:
             "batch_rows", "Rows computed at once.", buckets=sizes, **kept
         )
         self._waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
+        Gauge("adapters", "Adapters loaded.", **kept).set_function(
+            lambda: len(self._model.tasks)
+        )
+        # Memory, time and open files of the process.
+        prometheus_client.ProcessCollector(registry=self._registry)
         routes = [
             Route("/tasks", self._tell_tasks),
-            Route("/metrics", self._tell_metrics),
+            Route("/healthz", self._tell_health),
+            Route("/readyz", self._tell_readiness),
+            *(Route(path, self._tell_metrics) for path in METRICS),
             *(Route(path, _send_file) for path in FILES),
         ]
         one = "/v1/models/{name}"
@@ -158,11 +203,13 @@ class RestServer:
                     )
                     for kind in KINDS
                 ),
+                *(Route(f"{path}:{kind}", _refuse_get) for kind in KINDS),
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
             ]
         self.app = Starlette(
             routes=routes,
+            middleware=_middleware(origins),
             lifespan=self._live,
             exception_handlers={
                 HTTPException: _refuse_http,
@@ -242,7 +289,32 @@ class RestServer:
         metadata = {"signature_def": signatures}
         return JSONResponse({"model_spec": spec, "metadata": metadata})
 
+    def end(self) -> None:
+        """Is no more ready from now on; requests are answered still."""
+        self._is_ending = True
+
+    async def _tell_health(self, request: Request) -> Response:
+        return JSONResponse({"status": "alive"})
+
+    async def _tell_readiness(self, request: Request) -> Response:
+        if self._is_ending:
+            return JSONResponse({"error": "the server is ending"}, 503)
+        return JSONResponse({"status": "ready"})
+
+    def _forget_tasks(self) -> None:
+        """Drops the metrics of tasks that have gone, which may be many."""
+        served = self._model.tasks
+        gone = {pair for pair in self._counted if pair[0] not in served}
+        self._counted -= gone
+        for pair in gone:
+            self._task_requests.remove(*pair)
+        for task in {task for task, _ in gone}:
+            # Refused requests have no rows.
+            with contextlib.suppress(KeyError):
+                self._rows.remove(task)
+
     async def _tell_metrics(self, request: Request) -> Response:
+        self._forget_tasks()
         return Response(
             prometheus_client.generate_latest(self._registry),
             media_type=prometheus_client.CONTENT_TYPE_LATEST,
@@ -252,6 +324,7 @@ class RestServer:
         """Computes rows, and counts."""
         began = time.monotonic()
         status = 500
+        tasks: Set[str] = set()
         try:
             self._check_name(request)
             if kind == EMBED and EMBED not in self._model.signatures:
@@ -259,21 +332,30 @@ class RestServer:
                     404,
                     "the model gives no vectors; export it with --embeddings",
                 )
-            response = await self._respond(request, kind)
+            response = await self._respond(request, kind, tasks)
             status = response.status_code
         except Refused as refused:
             status = refused.status_code
             raise
         finally:
             self._requests.labels(str(status)).inc()
+            for task in tasks:
+                self._counted.add((task, str(status)))
+                self._task_requests.labels(task, str(status)).inc()
             self._seconds.observe(time.monotonic() - began)
         return response
 
-    async def _respond(self, request: Request, kind: str) -> Response:
-        """Answers, vectors, or the signature's outputs, within the time."""
+    async def _respond(
+        self, request: Request, kind: str, tasks: Set[str]
+    ) -> Response:
+        """Answers, vectors, or the signature's outputs, within the time.
+
+        Adds the names of the asked tasks to `tasks`.
+        """
         try:
             asked, is_columns, for_vectors, results = await asyncio.wait_for(
-                self._compute_request(request, kind), self._limits.timeout
+                self._compute_request(request, kind, tasks),
+                self._limits.timeout,
             )
         except asyncio.TimeoutError as error:
             raise Refused(
@@ -305,7 +387,9 @@ class RestServer:
         columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({form: columns})
 
-    async def _compute_request(self, request: Request, kind: str):
+    async def _compute_request(
+        self, request: Request, kind: str, tasks: Set[str]
+    ):
         """What a request asks, its form, and the results.
 
         The form is whether it asks by columns, and whether for vectors.
@@ -323,6 +407,7 @@ class RestServer:
                 _Asked(self._accept(row, number), for_vectors)
                 for number, row in enumerate(rows, 1)
             ]
+            tasks.update(one.question.task for one in asked)
             results = await self._ask(request, asked)
             return asked, is_columns, for_vectors, results
         finally:
@@ -345,14 +430,22 @@ class RestServer:
     async def _read(self, request: Request, body: bytearray) -> None:
         """Appends a request's body, and counts its bytes as held."""
         most = self._limits.max_body_bytes
+        packed = _Gzip() if _is_packed(request) else None
+        arrived = 0
         try:
             async for part in request.stream():
+                arrived += len(part)
+                if packed:
+                    # Never more than the first byte that is refused.
+                    part = packed.unpack(part, most + 1 - len(body))
                 body += part
                 self._held += len(part)
-                if len(body) > most:
+                if max(arrived, len(body)) > most:
                     raise Refused(413, f"more than {most} bytes")
                 if self._held > self._limits.max_held_bytes:
                     raise Refused(429, "too many requests are being read")
+            if packed:
+                packed.check_end()
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
 
@@ -374,6 +467,64 @@ class RestServer:
             leaving.cancel()
 
 
+class _Gzip:
+    """Unpacks a body that comes in parts; raises `Refused` for no gzip."""
+
+    def __init__(self):
+        self._unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
+
+    def unpack(self, part: bytes, most: int) -> bytes:
+        """The content of a part, of which at most so many bytes."""
+        try:
+            found = self._unpacking.decompress(part, most)
+        except zlib.error as error:
+            raise Refused(400, f"the body is no gzip: {error}") from error
+        if self._unpacking.unused_data:
+            raise Refused(400, "the body goes on behind the end of its gzip")
+        return found
+
+    def check_end(self) -> None:
+        """Raises `Refused` for a body that is cut off."""
+        if not self._unpacking.eof:
+            raise Refused(400, "the gzip of the body is cut off")
+
+
+def _is_packed(request: Request) -> bool:
+    """Whether a body is gzip; raises `Refused` for other encodings."""
+    coding = request.headers.get("content-encoding", "identity").lower()
+    if coding not in ("identity", "gzip"):
+        raise Refused(
+            415,
+            f"unknown Content-Encoding {coding[:80]!r}; expected gzip or none",
+            {"Accept-Encoding": "gzip"},
+        )
+    return coding == "gzip"
+
+
+def _middleware(origins: Sequence[str]) -> List[Middleware]:
+    """Compression, and for some origins CORS."""
+    found = [
+        Middleware(
+            GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
+        )
+    ]
+    if origins:
+        found.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST"],
+                allow_headers=CORS_HEADERS,
+            )
+        )
+    return found
+
+
+async def _refuse_get(request: Request) -> Response:
+    path = request.url.path[:200]
+    raise Refused(405, f"use POST: {path} reads rows", {"Allow": "POST"})
+
+
 async def _until_gone(request: Request) -> None:
     """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
@@ -385,9 +536,10 @@ async def _send_file(request: Request) -> Response:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    status = error.status_code
-    # In seconds.
-    headers = {"Retry-After": "1"} if status == 429 else None
+    status, headers = error.status_code, error.headers
+    if status == 429:
+        # In seconds.
+        headers = {"Retry-After": "1"}
     return JSONResponse({"error": error.detail}, status, headers)
 
 
