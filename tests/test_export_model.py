@@ -42,9 +42,29 @@ def test_tags_are_not_exported_yet(export, flags, tiny_bert, tmp_path):
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     make_artifact(tmp_path / "tags", tiny_bert, "ia3", None, description)
     del flags["library"]
-    with pytest.raises(UserError, match="the task tagging is of a kind that"):
-        export(**flags, adapter=tmp_path / "tags")
+    adapter = f"ner={tmp_path / 'tags'}"
+    with pytest.raises(UserError, match="ner is of the kind tagging, which c"):
+        export(**flags, adapter=adapter)
+    with pytest.raises(UserError, match="no task can be exported"):
+        export(**flags, adapter=adapter, skip_unsupported=True)
     assert not flags["output_dir"].exists()
+
+
+def test_tasks_that_cannot_be_exported_are_skipped(
+    export, flags, tiny_bert, tmp_path, caplog
+):
+    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    make_artifact(tmp_path / "tags", tiny_bert, "ia3", None, description)
+    AdapterLibrary(str(flags["library"])).add(str(tmp_path / "tags"), "tags")
+    with pytest.raises(UserError, match=r"tags is of .* \(2 of 4 tasks are"):
+        export(**flags)
+    assert not flags["output_dir"].exists()
+    export(**flags, skip_unsupported=True)
+    told = flags["output_dir"] / "1" / "assets.extra" / "tasks.json"
+    tasks = json.loads(told.read_text())["tasks"]
+    assert [task["name"] for task in tasks] == ["pair", "small"]
+    left_out = [x for x in caplog.messages if x.startswith("left out: ")]
+    assert [x.split()[2] for x in left_out] == ["tags", "whole"]
 
 
 def test_an_export(flags, export, tmp_path):

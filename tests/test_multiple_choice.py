@@ -413,7 +413,9 @@ def test_choices_cannot_be_exported(folders, tiny_bert):
     bert = FrozenBert.open(str(tiny_bert))
     tasks = {"one": load_task(bert, folders["one"][0], None)}
     message = refusal(lambda: TextModel(bert, tasks, 4))
-    assert message == ("the task copa is of a kind that cannot be exported")
+    assert message == (
+        "one is of the kind multiple choice, which cannot be exported"
+    )
 
 
 def write_copa(folder):

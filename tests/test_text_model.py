@@ -280,7 +280,7 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     ):
         make_artifact(tmp_path / name, tiny_bert, text)
         other = load_task(bert, str(tmp_path / name), None)
-        with pytest.raises(UserError, match=rf"{words} .* \(1 of 3 are such"):
+        with pytest.raises(UserError, match=words):
             TextModel(bert, {**tasks, name: other}, 4)
 
 

@@ -22,7 +22,7 @@ from adapter_bert.serving import saved_model
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL
-from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.text_model import TextModel, fault_of
 from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.training import composition_parts
 
@@ -33,6 +33,9 @@ class Exported:
 
     output_dir: str = Topic.TO_DO.setting(
         "", "Folder for the model's versions: 1, 2, ..."
+    )
+    skip_unsupported: bool = Topic.TO_DO.setting(
+        False, "Leave out tasks that cannot be exported, and name them."
     )
 
 
@@ -80,6 +83,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
         )
         progress.update(1)
     progress.close()
+    loaded = _supported(loaded)
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
         bert, loaded, asked.predict_batch_size, asked.adapter_dtype, form
@@ -88,6 +92,32 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     version = saved_model.export(model, bert, loaded, output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
     return version
+
+
+def _supported(loaded: Dict[str, LoadedTask]) -> Dict[str, LoadedTask]:
+    """The tasks that a model can have, by name.
+
+    Raises:
+        UserError: there is none, or others may not be skipped.
+    """
+    faults = {name: fault_of(name, task) for name, task in loaded.items()}
+    faults = {name: why for name, why in faults.items() if why}
+    if faults and not FLAGS.skip_unsupported:
+        others = ""
+        if len(faults) > 1:
+            others = f" ({len(faults)} of {len(loaded)} tasks are such)"
+        raise UserError(
+            f"{next(iter(faults.values()))}{others}; name the other tasks by "
+            "--task, or pass --skip_unsupported"
+        )
+    for why in faults.values():
+        logging.warning("left out: %s", why)
+    if len(faults) == len(loaded):
+        raise UserError(
+            "no task can be exported; `adapter-bert serve --library` answers "
+            "by all of them"
+        )
+    return {name: task for name, task in loaded.items() if name not in faults}
 
 
 def main() -> None:

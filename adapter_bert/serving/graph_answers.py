@@ -20,11 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.tables import SEPARATOR
-from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import below
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
-from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import (
     CLASSIFICATION,
     MULTI_LABEL,
@@ -241,16 +239,6 @@ KINDS = {
 Fields = Dict[str, tf.Tensor]
 # Tensors of all windows and one more, by kind of head and name.
 Outputs = Mapping[str, tf.Tensor]
-
-
-def kind_of(loaded: LoadedTask) -> str:
-    """A task's value of `KINDS`; raises UserError if it has none."""
-    for kind, name in KINDS.items():
-        if isinstance(loaded.task, kind):
-            return name
-    raise UserError(
-        f"the task {loaded.task.name} is of a kind that cannot be exported"
-    )
 
 
 class GraphAnswers(tf.Module):

@@ -23,19 +23,34 @@ from adapter_bert.serving.exported import (
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import (
+    KINDS,
     Fields,
     GraphAnswers,
     Outputs,
-    kind_of,
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
 from adapter_bert.serving.mixed_model import FEATURES
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.text_windows import Rows, Windows
-from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.serving.trained_task import LoadedTask, kind_of
 
 # Batches computed at the same time.
 PARALLEL = 2
+
+
+def fault_of(name: str, task: LoadedTask) -> Optional[str]:
+    """Why a model cannot have a task of this name, or None."""
+    if kind_of(task) not in KINDS.values():
+        return (
+            f"{name} is of the kind {kind_of(task)}, which cannot be exported"
+        )
+    if not task.can_mix:
+        return (
+            f"{name} was trained by {task.kind.method}, which changes BERT's "
+            "matrices, overrides the hook `parameter`, or has a part that "
+            "changes BERT; such a task cannot be in a batch with others"
+        )
+    return None
 
 
 class TextModel(tf.Module):
@@ -77,19 +92,11 @@ class TextModel(tf.Module):
                     "--embeddings=cls or mean"
                 )
         self.form = form
+        for name, task in tasks.items():
+            if why := fault_of(name, task):
+                raise UserError(why)
         loaded = list(tasks.values())
         kinds = list(map(kind_of, loaded))
-        changed = [name for name, task in tasks.items() if not task.can_mix]
-        if changed:
-            name = changed[0]
-            raise UserError(
-                f"{name} was trained by {tasks[name].kind.method}, which "
-                "changes BERT's matrices, overrides the hook `parameter`, or "
-                "has a part that changes BERT; such a task cannot be in a "
-                "batch with others "
-                f"({len(changed)} of {len(tasks)} are such); name the other "
-                "ones by --task"
-            )
         cases = {t.tokenizer.do_lower_case: name for name, t in tasks.items()}
         if len(cases) > 1:
             raise UserError(

@@ -18,7 +18,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind, Values
 from adapter_bert.serving.task_tables import MixedBert, Place, can_mix
-from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks import from_description
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.task import Task
@@ -148,6 +149,12 @@ def load_task(
     )
 
 
+def kind_of(loaded: LoadedTask) -> str:
+    """The kind of a task's answers, as of `from_description.kind_of`."""
+    task = loaded.task
+    return from_description.kind_of({"name": task.name, **task.describe()})
+
+
 def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
     """The description of a task for clients.
 
@@ -160,7 +167,7 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
     task = loaded.task
     found = {
         "name": name,
-        "kind": kind_of({"name": task.name, **task.describe()}),
+        "kind": kind_of(loaded),
         "columns": list(task.columns),
         "texts": list(loaded.numbers_of_texts),
         "method": str(loaded.kind.method),
