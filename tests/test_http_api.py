@@ -96,10 +96,10 @@ class Running:
 class Server(Running):
     """A server of a model."""
 
-    def __init__(self, limits=LIMITS, model=None, origins=()):
+    def __init__(self, limits=LIMITS, model=None, **options):
         self.model = model or Echo()
         served = ServedExport(self.model)
-        self.rest = RestServer(served, "tiny", limits, origins)
+        self.rest = RestServer(served, "tiny", limits, **options)
         super().__init__(self.rest.app)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):

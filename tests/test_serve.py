@@ -294,6 +294,16 @@ def run():
             "there is no library nowhere",
         ),
         ({"poll_seconds": 0}, "--poll_seconds is 0, expected more"),
+        ({"token_requests": 9}, "--token_requests is of tokens; pass --token"),
+        ({"token_file": "nowhere"}, "nowhere"),
+        (
+            {"ssl_keyfile": "key"},
+            "--ssl_certfile and --ssl_keyfile go together",
+        ),
+        (
+            {"ssl_keyfile": "nowhere", "ssl_certfile": "README.md"},
+            "cannot use --ssl_certfile README.md with --ssl_keyfile nowhere",
+        ),
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"max_waiting_rows": 6}, "of --max_rows .1024. would ever be taken"),

@@ -17,8 +17,9 @@ import os
 import re
 import resource
 import socket
+import ssl
 import threading
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -31,6 +32,7 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import Limits, PatientProtocol, RestServer
+from adapter_bert.serving.http_guard import read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
@@ -75,6 +77,22 @@ class Served:
     cors_origins: List[str] = Topic.SERVED.setting(
         [],
         "Origins whose pages may ask too (CORS), as https://example.org, or *.",
+    )
+    token_file: str = Topic.SERVED.setting(
+        "",
+        "File of tokens, one on each line, of which each request needs one: "
+        "Authorization: Bearer TOKEN.",
+    )
+    ssl_certfile: str = Topic.SERVED.setting(
+        "", "File of a certificate (PEM), for https; with --ssl_keyfile."
+    )
+    ssl_keyfile: str = Topic.SERVED.setting(
+        "", "File of the certificate's key (PEM)."
+    )
+    token_requests: Optional[int] = Topic.LIMITS.setting(
+        None,
+        "Most requests of a token in a minute; default: any number.",
+        LARGE,
     )
     max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
     max_held_mb: int = Topic.LIMITS.setting(
@@ -174,6 +192,25 @@ def _check_served() -> None:
         )
 
 
+def check_certificate() -> None:
+    """Raises UserError unless the files of https belong together."""
+    certificate, key = FLAGS.ssl_certfile, FLAGS.ssl_keyfile
+    if not (certificate or key):
+        return
+    if not (certificate and key):
+        raise UserError("--ssl_certfile and --ssl_keyfile go together")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # Without a password; with one, OpenSSL would ask the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    # `ssl.SSLError` is an `OSError`.
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot use --ssl_certfile {certificate} with --ssl_keyfile "
+            f"{key}: {error}; expected PEM files, the key without a password"
+        ) from error
+
+
 def open_model() -> ServedModel:
     """Loads what the flags name, ready to answer.
 
@@ -228,6 +265,10 @@ def main() -> None:
     logging.set_verbosity(logging.INFO)
     _check_served()
     limits = limits_from_flags()
+    if FLAGS.token_requests and not FLAGS.token_file:
+        raise UserError("--token_requests is of tokens; pass --token_file too")
+    tokens = read_tokens(FLAGS.token_file) if FLAGS.token_file else ()
+    check_certificate()
     listening = listen()
     # A connection is a file, and few files are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -235,16 +276,24 @@ def main() -> None:
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
     model = open_model()
-    server = RestServer(model, FLAGS.name, limits, FLAGS.cors_origins)
+    server = RestServer(
+        model,
+        FLAGS.name,
+        limits,
+        FLAGS.cors_origins,
+        tokens,
+        FLAGS.token_requests,
+    )
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
     with _at_address():
         listening.listen(BACKLOG)
     logging.info(
-        "%s version %s, %d tasks, at http://%s:%d/v1/models/%s",
+        "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
         FLAGS.model or FLAGS.library,
         model.version,
         len(model.tasks),
+        "https" if FLAGS.ssl_certfile else "http",
         FLAGS.host,
         listening.getsockname()[1],
         FLAGS.name,
@@ -256,6 +305,8 @@ def main() -> None:
                 PatientProtocol, patience=2.0 * FLAGS.timeout_s
             ),
             ws="none",
+            ssl_certfile=FLAGS.ssl_certfile or None,
+            ssl_keyfile=FLAGS.ssl_keyfile or None,
             log_config=None,
             access_log=False,
             lifespan="on",

@@ -42,6 +42,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
 from adapter_bert.serving.exported import EMBED, SIGNATURE
+from adapter_bert.serving.http_guard import TokenGuard
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 
 
@@ -144,10 +145,18 @@ class RestServer:
         name: str,
         limits: Limits,
         origins: Sequence[str] = (),
+        tokens: Sequence[str] = (),
+        per_minute: Optional[int] = None,
     ):
-        """Takes a model, its name for clients, and limits.
+        """Takes a served model, and what clients may do.
 
-        `origins` are those whose pages may ask too, or `*` for all (CORS).
+        Args:
+            model: answers.
+            name: of the model, for clients.
+            limits: of requests.
+            origins: those whose pages may ask too, or `*` for all (CORS).
+            tokens: those of which each request needs one; empty for none.
+            per_minute: most requests of a token; None for any number.
         """
         self._is_ending = False
         self._model, self._name, self._limits = model, name, limits
@@ -209,7 +218,7 @@ class RestServer:
             ]
         self.app = Starlette(
             routes=routes,
-            middleware=_middleware(origins),
+            middleware=_middleware(origins, tokens, per_minute),
             lifespan=self._live,
             exception_handlers={
                 HTTPException: _refuse_http,
@@ -501,8 +510,13 @@ def _is_packed(request: Request) -> bool:
     return coding == "gzip"
 
 
-def _middleware(origins: Sequence[str]) -> List[Middleware]:
-    """Compression, and for some origins CORS."""
+def _middleware(
+    origins: Sequence[str], tokens: Sequence[str], per_minute: Optional[int]
+) -> List[Middleware]:
+    """Compression, CORS for some origins, and last the check of tokens.
+
+    A browser asks without a token whether its page may ask.
+    """
     found = [
         Middleware(
             GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
@@ -516,6 +530,10 @@ def _middleware(origins: Sequence[str]) -> List[Middleware]:
                 allow_methods=["GET", "POST"],
                 allow_headers=CORS_HEADERS,
             )
+        )
+    if tokens:
+        found.append(
+            Middleware(TokenGuard, tokens=tokens, per_minute=per_minute)
         )
     return found
 

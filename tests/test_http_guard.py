@@ -1,0 +1,167 @@
+"""Bearer tokens: who may ask, and how often."""
+
+import contextlib
+import json
+import shutil
+import ssl
+import subprocess
+import urllib.request
+
+import pytest
+from absl.testing import flagsaver
+from conftest import entry_point
+from test_http_api import PREDICT, Running, Server, app
+
+from adapter_bert.commands import serve
+from adapter_bert.errors import UserError
+from adapter_bert.serving.http_guard import Allowance, TokenGuard, read_tokens
+
+pytestmark = pytest.mark.newer_stack
+
+TOKENS = ["a-token-of-letters", "another.token~1234=="]
+
+
+def bearer(token):
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = Server(tokens=TOKENS, origins=["https://a.example"])
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_who_has_a_token_is_answered(server, token):
+    asked = server.rows("one")
+    assert server.ask(asked, headers=bearer(token))[0] == 200
+    lower = {"authorization": f"bearer {token}"}
+    assert server.ask(asked, headers=lower)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        bearer(""),
+        bearer(TOKENS[0][:-1]),
+        bearer(f"{TOKENS[0]} x"),
+        {"Authorization": TOKENS[0]},
+        {"Authorization": f"Basic {TOKENS[0]}"},
+        {"Authorization": "Bearer \xff"},
+    ],
+)
+def test_who_has_none_is_refused(server, headers):
+    before = len(server.model.asked)
+    for method, path in (
+        ("POST", PREDICT),
+        ("GET", "/tasks"),
+        ("GET", "/monitoring/prometheus/metrics"),
+        ("GET", "/nowhere"),
+    ):
+        status, found, content = server.whole(
+            server.rows("one"), method, path, headers
+        )
+        assert (status, found["WWW-Authenticate"]) == (401, "Bearer")
+        error = "expected Authorization: Bearer and a known token"
+        assert json.loads(content) == {"error": error}
+    assert len(server.model.asked) == before
+
+
+def test_probes_and_browsers_first_questions_need_no_token(server):
+    for path in ("/healthz", "/readyz"):
+        assert server.ask("", "GET", path)[0] == 200
+    asking = {
+        "Origin": "https://a.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    assert server.whole("", "OPTIONS", headers=asking)[0] == 200
+
+
+def test_too_many_requests_of_a_token():
+    made = Server(tokens=TOKENS, per_minute=2)
+    with contextlib.closing(made) as server:
+        codes = [
+            server.whole(server.rows("one"), headers=bearer(TOKENS[0]))[0]
+            for _ in range(3)
+        ]
+        assert codes == [200, 200, 429]
+        status, headers, content = server.whole("", headers=bearer(TOKENS[0]))
+        assert status == 429 and 1 <= int(headers["Retry-After"]) <= 31
+        error = "too many requests of this token"
+        assert json.loads(content) == {"error": error}
+        # The other token has requests of its own.
+        assert server.whole("", headers=bearer(TOKENS[1]))[0] == 400
+
+
+def test_requests_come_back_with_time():
+    now = [100.0]
+    allowance = Allowance(60, lambda: now[0])
+    assert [allowance.take() for _ in range(60)] == [0.0] * 60
+    assert allowance.take() == pytest.approx(1)
+    now[0] += 0.25
+    assert allowance.take() == pytest.approx(0.75)
+    now[0] += 0.75
+    assert allowance.take() == 0 and allowance.take() > 0
+    # No more than a minute's.
+    now[0] += 3600
+    assert [allowance.take() for _ in range(60)] == [0.0] * 60
+    assert allowance.take() > 0
+
+
+def test_a_file_of_tokens(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("\n".join([TOKENS[0], "", f" {TOKENS[1]} ", ""]))
+    assert read_tokens(str(path)) == TOKENS
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "tokens holds no token, expected one on each line"),
+        ("\n \n", "tokens holds no token"),
+        (f"{TOKENS[0]}\nshort\n", "tokens:2: expected a token of 16 to 200"),
+        ("two words of a line\n", "tokens:1: expected a token"),
+    ],
+)
+def test_files_without_tokens(tmp_path, text, message):
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as found:
+        read_tokens(str(path))
+    # No token is told.
+    assert TOKENS[0] not in str(found.value)
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl")
+def test_https(tmp_path):
+    certificate, key = (str(tmp_path / name) for name in ("cert", "key"))
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-keyout", key, "-out", certificate],
+        check=True,
+        capture_output=True,
+    )
+    with serve_flags(ssl_certfile=certificate, ssl_keyfile=key):
+        serve.check_certificate()
+    with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
+        with pytest.raises(UserError, match="expected PEM files"):
+            serve.check_certificate()
+    guarded = TokenGuard(app, TOKENS)
+    made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
+    with contextlib.closing(made):
+        asked = urllib.request.Request(
+            f"https://127.0.0.1:{made.port}/small", headers=bearer(TOKENS[0])
+        )
+        context = ssl.create_default_context(cafile=certificate)
+        with urllib.request.urlopen(asked, context=context) as response:
+            assert response.read() == b"small"
+
+
+@contextlib.contextmanager
+def serve_flags(**given):
+    with entry_point(serve), flagsaver.flagsaver(**given):
+        yield
