@@ -75,7 +75,6 @@ EDITS = (
 BEFORE = {
     "docs/own_data.md": "rm -r out/tickets out/new",
     "docs/adapter_library.md": "rm -r shelf",
-    "docs/export.md": "rm -r exported",
     "docs/exchange.md": """
 rm -r shelf
 BERT=tests/golden/exchange/bert

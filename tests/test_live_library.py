@@ -3,6 +3,9 @@
 import shutil
 
 import pytest
+from google.protobuf import json_format
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf import meta_graph_pb2
 from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
@@ -185,6 +188,18 @@ def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
     live.look()
     live.look()
     assert set(live.tasks) == {"joined", "lies"}
+
+
+def test_the_signature_is_tensorflows(live):
+    (told,) = live.signatures.values()
+    found = json_format.ParseDict(told, meta_graph_pb2.SignatureDef())
+    assert set(found.inputs) == {"task", "text", "text_b"}
+    axes = {
+        name: [dim.size for dim in info.tensor_shape.dim]
+        for name, info in found.outputs.items()
+    }
+    assert axes["label"] == [-1] and axes["scores"] == [-1, -1]
+    assert found.outputs["start"].dtype == types_pb2.DT_INT32
 
 
 @pytest.mark.parametrize(

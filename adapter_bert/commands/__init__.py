@@ -17,7 +17,7 @@ PROGRAMS: Dict[str, str] = {
     "predict": "Answer texts with one or many adapters.",
     "library": "Manage a folder of adapters; import and export them.",
     "export": "Write a SavedModel that takes text.",
-    "serve": "Serve an exported model over HTTP.",
+    "serve": "Serve a library or an exported model over HTTP.",
     "beam": "Predict files of rows with Apache Beam.",
     "merge": "Merge an adapter into a plain BERT, or several into one.",
     "convert": "Write a BERT in another format.",
