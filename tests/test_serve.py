@@ -284,7 +284,9 @@ def run():
     "flags, message",
     [
         ({"model": ""}, "nothing to serve is named; pass --init_checkpoint a"),
-        ({"library": "tests"}, "--model and --library are two things"),
+        ({"library": "tests"}, "--library is for serving a library, and --mo"),
+        ({"compute_dtype": "auto"}, "--compute_dtype is for serving a librar"),
+        ({"poll_seconds": 3}, "--poll_seconds is for serving a library"),
         (
             {"model": "", "library": "tests"},
             "--init_checkpoint is missing: the pretrained BERT",
@@ -293,7 +295,10 @@ def run():
             {"model": "", "library": "nowhere", "init_checkpoint": "tests"},
             "there is no library nowhere",
         ),
-        ({"poll_seconds": 0}, "--poll_seconds is 0, expected more"),
+        (
+            {"model": "", "library": "tests", "poll_seconds": 0},
+            "--poll_seconds is 0, expected more",
+        ),
         ({"token_requests": 9}, "--token_requests is of tokens; pass --token"),
         ({"token_file": "nowhere"}, "nowhere"),
         (

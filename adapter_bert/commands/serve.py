@@ -181,10 +181,13 @@ def limits_from_flags() -> Limits:
 
 def _check_served() -> None:
     """Raises UserError unless the flags name one thing to serve."""
-    if FLAGS.model and FLAGS.library:
-        raise UserError(
-            "--model and --library are two things to serve; pass one of them"
-        )
+    of_library = [f.name for f in dataclasses.fields(adapter_flags.OneBert)]
+    for name in (*of_library, "poll_seconds"):
+        if FLAGS.model and FLAGS[name].value != FLAGS[name].default:
+            raise UserError(
+                f"--{name} is for serving a library, and --model is passed "
+                "too; pass one of the two"
+            )
     if not (FLAGS.model or FLAGS.library):
         raise UserError(
             "nothing to serve is named; pass --init_checkpoint and --library, "
