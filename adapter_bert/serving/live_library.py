@@ -141,8 +141,9 @@ class LiveLibrary(ServedModel):
     def _load(self, name: str, state: State) -> None:
         """Loads an adapter, lets it answer a row, and serves it."""
         try:
-            loaded = self._predictor.open(self._library.folder(name))
-            self._warm_up(loaded)
+            folder = self._library.folder(name)
+            loaded = self._predictor.open(folder)
+            self._warm_up(loaded, folder)
         except UserError as error:
             # It may have gone by now.
             if name in self._library.names():
@@ -156,15 +157,19 @@ class LiveLibrary(ServedModel):
         self._tasks = {**self._tasks, name: task}
         logging.info("%s %s, adapter %s", done, name, loaded.sha256[:12])
 
-    def _warm_up(self, loaded: LoadedTask) -> None:
+    def _warm_up(self, loaded: LoadedTask, folder: str) -> None:
         """Answers a row alone, and one next to another task's."""
         asked = [(loaded, _example(loaded))]
         self._predictor.answer_each(asked)
-        for other in self._tasks.values():
-            if other.loaded.can_mix and loaded.can_mix:
-                asked.append((other.loaded, _example(other.loaded)))
-                self._predictor.answer_each(asked)
-                return
+        if not loaded.can_mix:
+            return
+        served = [task.loaded for task in self._tasks.values()]
+        mixing = (other for other in served if other.can_mix)
+        # The first has a copy of itself next to it, so that the next one of
+        # its kind finds a traced graph.
+        other = next(mixing, None) or self._predictor.open(folder)
+        asked.append((other, _example(other)))
+        self._predictor.answer_each(asked)
 
     def _state(self, name: str) -> State:
         return tuple(
