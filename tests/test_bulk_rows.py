@@ -39,6 +39,12 @@ TASKS = {
     "two": task("two", ["question", "context"], [2]),
     "any": task("any", ["text"], [1, 2]),
 }
+CHOICE = {
+    "kind": "multiple choice",
+    "labels": ["c1", "c2"],
+    **task("choice", ["premise", "question", "c1", "c2"], [4]),
+}
+TAGS = {"kind": "tagging", **task("tags", ["tokens"], [1])}
 
 
 def ask(line, file="a.jsonl", names=()):
@@ -122,6 +128,49 @@ def test_what_is_refused(line, expected):
 )
 def test_lines_of_texts(line, names, expected):
     assert ask(line, "a.txt", names) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"premise": "a", "question": "b", "c1": "c", "c2": 1},
+        {"text": "a", "text_b": "b", "choices": ["c", "1"]},
+        "a\tb\tc\t1",
+    ],
+)
+def test_a_row_with_choices(values):
+    is_line = isinstance(values, str)
+    line = (values if is_line else json.dumps(values)).encode()
+    file = "a.tsv" if is_line else "a.jsonl"
+    (asked,) = questions(file, line, {"choice": CHOICE}, ["choice"])
+    assert asked.row == (b"a", b"b", b"choice", (b"c", b"1"))
+
+
+@pytest.mark.parametrize(
+    "task, values, expected",
+    [
+        (TAGS, {"tokens": ["a", "cat"]}, b"a cat"),
+        (TAGS, {"tokens": "a  cat"}, b"a  cat"),
+        (TAGS, {"text": ["a", "cat"]}, b"a cat"),
+        (TAGS, {"tokens": ["a cat"]}, "the word 'a cat' is empty or holds"),
+        (TAGS, {"tokens": [1]}, "'tokens' is [1], expected a list of texts"),
+        (CHOICE, {"text": "a", "text_b": "b"}, "no key 'c1', found 'text', 't"),
+        (CHOICE, {"text": "a", "choices": ["c", "d"]}, "no key 'text_b', but"),
+        (
+            CHOICE,
+            {"text": "a", "text_b": "b", "choices": ["c"]},
+            "the task choice has 2 choices, but the row has 1",
+        ),
+    ],
+)
+def test_rows_of_words_and_of_choices(task, values, expected):
+    line = json.dumps(values).encode()
+    name = task["name"]
+    (asked,) = questions("a.jsonl", line, {name: task}, [name])
+    if isinstance(expected, bytes):
+        assert asked.row == (expected, b"", name.encode(), ())
+    else:
+        assert asked.reason.startswith(expected)
 
 
 def test_named_tasks_answer_every_row():

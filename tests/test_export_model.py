@@ -38,13 +38,12 @@ def flags(tiny_bert, tmp_path):
     }
 
 
-def test_tags_are_not_exported_yet(export, flags, tiny_bert, tmp_path):
-    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
-    make_artifact(tmp_path / "tags", tiny_bert, "ia3", None, description)
+def test_a_model_without_tasks_is_not_exported(
+    export, flags, tiny_bert, tmp_path
+):
+    make_artifact(tmp_path / "alone", tiny_bert, "full")
     del flags["library"]
-    adapter = f"ner={tmp_path / 'tags'}"
-    with pytest.raises(UserError, match="ner is of the kind tagging, which c"):
-        export(**flags, adapter=adapter)
+    adapter = f"alone={tmp_path / 'alone'}"
     with pytest.raises(UserError, match="no task can be exported"):
         export(**flags, adapter=adapter, skip_unsupported=True)
     assert not flags["output_dir"].exists()
@@ -53,10 +52,9 @@ def test_tags_are_not_exported_yet(export, flags, tiny_bert, tmp_path):
 def test_tasks_that_cannot_be_exported_are_skipped(
     export, flags, tiny_bert, tmp_path, caplog
 ):
-    description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
-    make_artifact(tmp_path / "tags", tiny_bert, "ia3", None, description)
-    AdapterLibrary(str(flags["library"])).add(str(tmp_path / "tags"), "tags")
-    with pytest.raises(UserError, match=r"tags is of .* \(2 of 4 tasks are"):
+    make_artifact(tmp_path / "top", tiny_bert, "top_layers(layers=1)")
+    AdapterLibrary(str(flags["library"])).add(str(tmp_path / "top"), "top")
+    with pytest.raises(UserError, match=r"top was .* \(2 of 4 tasks are"):
         export(**flags)
     assert not flags["output_dir"].exists()
     export(**flags, skip_unsupported=True)
@@ -64,7 +62,7 @@ def test_tasks_that_cannot_be_exported_are_skipped(
     tasks = json.loads(told.read_text())["tasks"]
     assert [task["name"] for task in tasks] == ["pair", "small"]
     left_out = [x for x in caplog.messages if x.startswith("left out: ")]
-    assert [x.split()[2] for x in left_out] == ["tags", "whole"]
+    assert [x.split()[2] for x in left_out] == ["top", "whole"]
 
 
 def test_an_export(flags, export, tmp_path):

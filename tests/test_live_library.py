@@ -193,7 +193,7 @@ def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
 def test_the_signature_is_tensorflows(live):
     (told,) = live.signatures.values()
     found = json_format.ParseDict(told, meta_graph_pb2.SignatureDef())
-    assert set(found.inputs) == {"task", "text", "text_b"}
+    assert set(found.inputs) == {"task", "text", "text_b", "choices"}
     axes = {
         name: [dim.size for dim in info.tensor_shape.dim]
         for name, info in found.outputs.items()
@@ -209,9 +209,12 @@ def test_the_signature_is_tensorflows(live):
         (AskedRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
         (AskedRow(b"small", (b"a",)), "reads texts, but text is a list"),
         (AskedRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
-        (AskedRow(b"choice", b"a"), "the task choice: found 2 texts, but"),
+        (AskedRow(b"choice", b"a"), "choice has 2 choices, but the row has 0"),
         (AskedRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
-        (AskedRow(b"choice", b"a", b"b", (b"b", b"c")), "found 4 texts"),
+        (
+            AskedRow(b"choice", b"a", b"b", (b"b", b"c")),
+            "choice reads one text, but text_b is not empty",
+        ),
     ],
 )
 def test_rows_that_a_task_does_not_read(add, live, row, message):

@@ -18,7 +18,7 @@ from test_text_model import as_answer
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving import saved_model
-from adapter_bert.serving.exported import Row
+from adapter_bert.serving.exported import TEXTS
 from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
@@ -41,7 +41,7 @@ def load_and_ask(python, folder, questions, place):
     rows = zip(*as_rows(questions))
     columns = {
         name: [text.decode() for text in texts]
-        for name, texts in zip(Row._fields, rows)
+        for name, texts in zip(TEXTS, rows)
     }
     shutil.copy(ROOT / "tests" / "load_exported.py", place)
     done = subprocess.run(

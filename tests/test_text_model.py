@@ -84,7 +84,7 @@ def model(tiny_bert, folders):
 
 def ask(model, questions):
     """The model's answers, each as the predictor gives it."""
-    columns = zip(*as_rows(questions))
+    columns = list(zip(*as_rows(questions)))[:3]
     found = model.serve(*(tf.constant(x, tf.string) for x in columns))
     lists = [values.numpy().tolist() for values in found.values()]
     return [as_answer(dict(zip(found, row))) for row in zip(*lists)]

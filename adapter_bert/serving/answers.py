@@ -3,6 +3,8 @@
 from typing import Any, Dict, List, Mapping, Optional
 
 from adapter_bert.tasks.from_description import CHOICE, MULTI_LABEL, TAGGING
+from adapter_bert.tasks.tagging import answer_of
+from adapter_bert.tasks.tagging_files import split_tag
 
 
 class Answer(Dict[str, Any]):
@@ -50,7 +52,14 @@ class Answer(Dict[str, Any]):
 
 
 # Kinds of tasks whose outputs `from_outputs` knows.
-KINDS = ("classification", "multi-label", "regression", "questions")
+KINDS = (
+    "classification",
+    "multi-label",
+    "regression",
+    "questions",
+    TAGGING,
+    CHOICE,
+)
 
 
 def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
@@ -78,8 +87,22 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
             score=score,
             null_score=null_score,
         )
+    if kind == TAGGING:
+        # Padding is "", words are not.
+        words = list(filter(None, outputs["tokens"]))
+        return Answer(
+            answer_of(
+                words, list(map(split_tag, outputs["tags"][: len(words)]))
+            )
+        )
     scores = dict(zip(task["labels"], outputs["scores"]))
     label = outputs["label"]
+    if kind == CHOICE:
+        return Answer(
+            choice=task["labels"].index(label),
+            probability=outputs["probability"],
+            scores=scores,
+        )
     if kind == "multi-label":
         labels = label.split(task["label_separator"]) if label else []
         return Answer(labels=labels, scores=scores)

@@ -126,7 +126,11 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
 
     def get_num_bytes(self, batch: Sequence[Row]) -> int:
         """Bytes of the rows' texts."""
-        return sum(len(part) for row in batch for part in row)
+        return sum(
+            len(part)
+            for *texts, choices in batch
+            for part in (*texts, *choices)
+        )
 
 
 def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:

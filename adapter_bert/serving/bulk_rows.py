@@ -26,7 +26,17 @@ from typing import (
 
 from adapter_bert import json_lines
 from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.exported import Row, Tasks, problem
+from adapter_bert.serving.exported import (
+    CHOICES,
+    TEXTS,
+    Row,
+    Tasks,
+    choice_count,
+    join_words,
+    problem,
+    unknown,
+)
+from adapter_bert.tasks.from_description import TAGGING
 
 # Readers by the ending of a compressed file, which raise one of UNREADABLE if
 # the file's end is missing.
@@ -114,7 +124,7 @@ def questions(
         for name in names:
             if texts == [""] and 1 not in tasks[name]["texts"]:
                 continue
-            yield _question(source, name, tasks, _check_count, texts)
+            yield _question(source, name, tasks, _of_cells, texts)
         return
     text = text.strip()
     if not text:
@@ -132,46 +142,57 @@ def questions(
             yield refusal(source, "", str(error))
             return
     for name in names:
-        yield _question(source, name, tasks, _choose_texts, values)
+        yield _question(source, name, tasks, _of_object, values)
+
+
+# A row's first and second text, and its choices.
+_Texts = Tuple[str, str, Sequence[str]]
 
 
 def _question(
     source: Source,
     name: str,
     tasks: Tasks,
-    read: Callable[[Mapping[str, Any], Any], Sequence[str]],
+    read: Callable[[Mapping[str, Any], Any], _Texts],
     values: Any,
 ) -> Union[Question, Refusal]:
     """A question to a task, or the refusal."""
-    row = Row(b"", b"", name.encode())
-    reason = problem(tasks, row)
+    reason = unknown(tasks, name)
     if reason is None:
         try:
-            texts = read(tasks[name], values)
+            text, text_b, choices = read(tasks[name], values)
         except ValueError as error:
             return refusal(source, name, str(error))
-        row = Row(*(x.encode() for x in (*texts, "")[:2]), row.task)
+        row = Row(
+            text.encode(),
+            text_b.encode(),
+            name.encode(),
+            tuple(choice.encode() for choice in choices),
+        )
         reason = problem(tasks, row)
     return refusal(source, name, reason) if reason else Question(source, row)
 
 
-def _check_count(task: Mapping[str, Any], texts: Sequence[str]):
+def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _Texts:
     """A line's texts; raises ValueError for a wrong number of texts."""
-    if len(texts) not in task["texts"]:
+    if len(cells) not in task["texts"]:
         expected = " or ".join(map(str, task["texts"]))
         raise ValueError(
-            f"found {len(texts)} texts with tabs between them, expected "
+            f"found {len(cells)} texts with tabs between them, expected "
             f"{expected}"
         )
-    return texts
+    texts = len(cells) - choice_count(task)
+    text, text_b = (*cells[:texts], "")[:2]
+    return text, text_b, cells[texts:]
 
 
-def _choose_texts(
-    task: Mapping[str, Any], values: Mapping[str, Any]
-) -> Tuple[str, str]:
+def _of_object(task: Mapping[str, Any], values: Mapping[str, Any]) -> _Texts:
     """An object's texts, under the task's own names or the model's."""
-    own = (*task["columns"], *Row._fields[1:2])[:2]
-    alternatives = (own, Row._fields[:2])
+    count = choice_count(task)
+    columns = task["columns"]
+    texts, choices = columns[: len(columns) - count], columns[-count:]
+    own = (*texts, *TEXTS[1:2])[:2]
+    alternatives = (own, tuple(TEXTS[:2]))
     # Names that are all there come before names whose first is there.
     for names in sorted(alternatives, key=lambda x: not set(x) <= set(values)):
         if names[0] in values:
@@ -182,11 +203,20 @@ def _choose_texts(
             f"no key {firsts}, found {json_lines.list_keys(values)}"
         )
     first, second = names
+    found: Sequence[str] = ()
+    if count and CHOICES in values:
+        found = json_lines.texts_at(values, CHOICES)
+    elif count:
+        found = [json_lines.text_at(values, name) for name in choices]
+    if task.get("kind") == TAGGING and isinstance(values[first], list):
+        text = join_words(json_lines.texts_at(values, first))
+    else:
+        text = json_lines.text_at(values, first)
     if values.get(second) is not None:
-        return tuple(json_lines.text_at(values, name) for name in names)
-    if min(task["texts"]) > 1:
+        return text, json_lines.text_at(values, second), found
+    if min(task["texts"]) - count > 1:
         raise ValueError(f"no key {second!r}, but the task reads two texts")
-    return json_lines.text_at(values, first), ""
+    return text, "", found
 
 
 def answer_line(

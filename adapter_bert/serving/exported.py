@@ -8,14 +8,25 @@ import functools
 import hashlib
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError, first_line
+from adapter_bert.tasks.from_description import CHOICE
 
 SIGNATURE = "serving_default"
 # The signature of vectors, and its output.
@@ -49,6 +60,11 @@ class Row(NamedTuple):
     text: bytes
     text_b: bytes
     task: bytes
+    choices: Tuple[bytes, ...] = ()
+
+
+# Names of inputs: those of every model, and that of one with choices.
+*TEXTS, CHOICES = Row._fields
 
 
 def is_version(name: str) -> bool:
@@ -64,16 +80,75 @@ def shown_names(names: Sequence[str]) -> str:
     return shown
 
 
-def problem(tasks: Tasks, row: Row) -> Optional[str]:
-    """The fault of a row, in the words of the model of these tasks."""
+def unknown(tasks: Tasks, name: str) -> Optional[str]:
+    """The message on a task that is not there, or None."""
+    if name in tasks:
+        return None
+    known = shown_names(list(tasks)) or "none"
+    return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
+
+
+def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
+    """The fault of a row for an answer, or for a vector, of these tasks."""
     name = row.task.decode("utf-8", "replace")
-    task = tasks.get(name)
-    if task is None:
-        known = shown_names(list(tasks)) or "none"
-        return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
-    if row.text_b and max(task["texts"]) < 2:
+    if reason := unknown(tasks, name):
+        return reason
+    task = tasks[name]
+    count = choice_count(task)
+    if row.text_b and max(task["texts"]) - count < 2:
         return f"the task {name} reads one text, but text_b is not empty"
+    if not for_vector and len(row.choices) != count:
+        if not count:
+            return f"the task {name} has no choices, but the row has"
+        return (
+            f"the task {name} has {count} choices, but the row has "
+            f"{len(row.choices)}"
+        )
+    for number, choice in enumerate(row.choices):
+        if not choice.decode("utf-8", "ignore").strip():
+            label = task["labels"][number]
+            return f"the choice {label!r} is empty"
+    known = task.get("questions")
+    text_b = row.text_b.decode("utf-8", "ignore")
+    if known and not for_vector and text_b not in known:
+        return (
+            f"text_b is {text_b[:LONGEST_NAME]!r}, expected "
+            f"{' or '.join(known)}"
+        )
     return None
+
+
+def choice_count(task: Mapping[str, Any]) -> int:
+    """How many choices a row of a described task has."""
+    return len(task["labels"]) if task.get("kind") == CHOICE else 0
+
+
+def join_words(words: Sequence[str]) -> str:
+    """A sentence of words, which the model splits at white space.
+
+    Raises:
+        ValueError: a word is empty or holds white space.
+    """
+    for word in words:
+        if word.split() != [word]:
+            raise ValueError(
+                f"the word {word[:LONGEST_NAME]!r} is empty or holds white "
+                "space, where an exported model splits"
+            )
+    return " ".join(words)
+
+
+def example(task: Mapping[str, Any]) -> Row:
+    """A row that a described task reads."""
+    count = choice_count(task)
+    text_b = "another text" * (max(task["texts"]) - count > 1)
+    text_b = next(iter(task.get("questions", ())), text_b)
+    return Row(
+        b"a text",
+        text_b.encode(),
+        task["name"].encode(),
+        (b"a choice",) * count,
+    )
 
 
 class ExportedModel:
@@ -124,9 +199,9 @@ class ExportedModel:
             raise _damaged(graph, first_line(error)) from error
         self._place = place
 
-    def problem(self, row: Row) -> Optional[str]:
-        """The fault of a row, in the words of the model."""
-        return problem(self.tasks, row)
+    def problem(self, row: Row, for_vector: bool = False) -> Optional[str]:
+        """The fault of a row for an answer, or for a vector."""
+        return problem(self.tasks, row, for_vector)
 
     def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
         """The signature's outputs for rows without a `problem`, by name.
@@ -136,7 +211,9 @@ class ExportedModel:
         """
         found = {
             name: _plain(values.numpy().tolist())
-            for name, values in self._answer(**_columns(rows)).items()
+            for name, values in self._answer(
+                **_columns(rows, self.signature)
+            ).items()
         }
         names = sorted(found)
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
@@ -148,14 +225,12 @@ class ExportedModel:
             tf.errors.InvalidArgumentError: an output is no number.
         """
         embed = self._loaded.signatures[EMBED]
-        return embed(**_columns(rows))[EMBEDDING].numpy().tolist()
+        columns = _columns(rows, self.vector_signature)
+        return embed(**columns)[EMBEDDING].numpy().tolist()
 
     def warm_up(self) -> None:
         """Answers a row of each task; raises UserError if one cannot answer."""
-        rows = [
-            Row(b"a text", b"b" * (max(task["texts"]) > 1), name.encode())
-            for name, task in self.tasks.items()
-        ]
+        rows = list(map(example, self.tasks.values()))
         try:
             self.answers(rows)
             if self.vector_signature:
@@ -166,12 +241,26 @@ class ExportedModel:
             ) from error
 
 
-def _columns(rows: Sequence[Row]) -> Dict[str, tf.Tensor]:
-    """A signature's inputs, string [N]."""
-    return {
+def _columns(
+    rows: Sequence[Row], signature: Mapping[str, Any]
+) -> Dict[str, tf.Tensor]:
+    """A signature's inputs, string [N], and `choices` string [N, C]."""
+    columns = {
         name: tf.constant([getattr(row, name) for row in rows], tf.string)
-        for name in Row._fields
+        for name in TEXTS
     }
+    if CHOICES in signature["inputs"]:
+        columns[CHOICES] = tf.constant(choice_table(rows))
+    return columns
+
+
+def choice_table(rows: Sequence[Row]) -> np.ndarray:
+    """All rows' choices, object [N, C], b"" at the end of shorter rows."""
+    widest = max((len(row.choices) for row in rows), default=0)
+    table = np.full((len(rows), widest), b"", object)
+    for cells, row in zip(table, rows):
+        cells[: len(row.choices)] = row.choices
+    return table
 
 
 def _as_json(signature: Any) -> Dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import (
     List,
     Mapping,
     NamedTuple,
+    Optional,
     Sequence,
     Tuple,
 )
@@ -22,16 +23,22 @@ import tensorflow as tf
 from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.methods.composition import below
 from adapter_bert.serving.graph_tokenizer import keep
+from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
 from adapter_bert.tasks.from_description import (
+    CHOICE,
     CLASSIFICATION,
     MULTI_LABEL,
     QUESTIONS,
     REGRESSION,
+    TAGGING,
 )
 from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.tagging import Tagging
+from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
@@ -229,12 +236,84 @@ def cut_out(
     )
 
 
+class TagRules(tf.Module):
+    """Tags of each task of tagging, and what makes them BIO."""
+
+    def __init__(self, tasks: Sequence[Task]):
+        """Takes all tasks, by number."""
+        tags: List[Tag] = []
+        first, outside = np.zeros((2, len(tasks)), np.int32)
+        for number, task in enumerate(tasks):
+            if isinstance(task, Tagging):
+                first[number] = len(tags)
+                outside[number] = task.tags.index(NO_ENTITY)
+                tags += task.tags
+        self._first, self._outside = keep(first), keep(outside)
+        types = sorted({tag.type for tag in tags})
+        self._types = keep(
+            np.array([types.index(tag.type) for tag in tags], np.int32)
+        )
+        self._tags = keep(np.array(list(map(str, tags))))
+        # What a tag becomes that continues nothing.
+        self._begun = keep(
+            np.array(
+                [
+                    str(tag._replace(prefix="B") if tag.prefix == "I" else tag)
+                    for tag in tags
+                ]
+            )
+        )
+
+    def choose(
+        self,
+        words: Words,
+        task: tf.Tensor,
+        first_window: tf.Tensor,
+        logits: Mapping[int, tf.Tensor],
+        head: tf.Tensor,
+    ) -> tf.Tensor:
+        """The likeliest tags in BIO, string [words]; `O` without a window.
+
+        Args:
+            words: of all rows.
+            task, first_window, head: int32 [N], each row's.
+            logits: float32 [W + 1, T, C] by the kind of heads.
+        """
+
+        def of_word(values: tf.Tensor) -> tf.Tensor:
+            return tf.gather(values, words.row)
+
+        window = of_word(first_window) + tf.maximum(words.number, 0)
+        place = tf.stack([window, words.place], axis=1)
+        number = of_word(tf.gather(self._outside, task))
+        for kind, values in logits.items():
+            is_mine = tf.equal(of_word(head), kind) & (words.number >= 0)
+            # Other rows' windows may be shorter.
+            found = tf.gather_nd(
+                values, tf.where(is_mine[:, tf.newaxis], place, 0)
+            )
+            found = tf.argmax(found, axis=1, output_type=tf.int32)
+            number = tf.where(is_mine, found, number)
+        number += of_word(tf.gather(self._first, task))
+        kind = tf.gather(self._types, number)
+        before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]
+        row_before = tf.concat([[-1], words.row], axis=0)[: tf.size(kind)]
+        goes_on = tf.equal(before, kind) & tf.equal(row_before, words.row)
+        return tf.where(
+            goes_on,
+            tf.gather(self._tags, number),
+            tf.gather(self._begun, number),
+        )
+
+
 # Kinds of answers by the class of the task; the first that fits counts.
 KINDS = {
     MultiLabel: MULTI_LABEL,
     TextClassification: CLASSIFICATION,
     TextRegression: REGRESSION,
     Squad: QUESTIONS,
+    Tagging: TAGGING,
+    MultipleChoice: CHOICE,
 }
 Fields = Dict[str, tf.Tensor]
 # Tensors of all windows and one more, by kind of head and name.
@@ -262,10 +341,15 @@ class GraphAnswers(tf.Module):
         separators = [SEPARATOR] * len(tasks)
         counts = np.zeros(len(tasks), np.int32)
         for number, task in enumerate(tasks):
-            if isinstance(task, TextClassification):
+            if isinstance(task, (TextClassification, MultipleChoice)):
+                of_task = (
+                    task.labels
+                    if isinstance(task, TextClassification)
+                    else task.result_columns
+                )
                 first[number] = len(labels)
-                labels += task.labels
-                counts[number] = len(task.labels)
+                labels += of_task
+                counts[number] = len(of_task)
                 if isinstance(task, MultiLabel):
                     threshold[number] = task.least_probability
                     separators[number] = task.separator
@@ -281,11 +365,15 @@ class GraphAnswers(tf.Module):
         self._separator = keep(np.array(separators))
         self._label_count = keep(counts)
         self._rules = SpanRules(tasks)
+        self._tag_rules = None
+        if self._heads[TAGGING]:
+            self._tag_rules = TagRules(tasks)
 
     def __call__(
         self,
         rows: Rows,
         windows: Windows,
+        words: Optional[Words],
         head: tf.Tensor,
         contexts: tf.Tensor,
         outputs: Outputs,
@@ -295,17 +383,20 @@ class GraphAnswers(tf.Module):
         Args:
             rows: the texts.
             windows: of the rows.
+            words: of sentences; None without a task of tagging.
             head: int32 [N], each row's kind of heads.
             contexts: string [N], the second texts.
             outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
 
         Returns:
-            For N rows and at most L labels: `kind`, string [N]; `label`,
+            For N rows, at most L labels or choices, and at most V words of a
+            sentence: `kind`, string [N]; `label`,
             string [N], `probability`, float32 [N], `labels`, string [N, L],
             `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
             [N], `start` and `end`, int32 [N], `score` and `null_score`,
-            float32 [N]. For sets of labels `label` joins a row's labels with
-            the task's separator, and `probability` is 0.
+            float32 [N]; `tokens` and `tags`, string [N, V]. For sets of labels
+            `label` joins a row's labels with the task's separator, and
+            `probability` is 0.
         """
         first_window = tf.cumsum(windows.count, exclusive=True)
 
@@ -314,16 +405,30 @@ class GraphAnswers(tf.Module):
             values = tf.gather(outputs[f"head_{number}/{name}"], first_window)
             return tf.cast(values, tf.float64), tf.equal(head, number)
 
+        def of_choices(number: int) -> Tuple[tf.Tensor, tf.Tensor]:
+            """The same for the only output of each of a row's windows."""
+            places = first_window[:, tf.newaxis] + tf.range(self._widest)
+            places = tf.minimum(places, windows.size)
+            values = outputs[f"head_{number}/logits"][:, 0]
+            values = tf.gather(values, places)
+            return tf.cast(values, tf.float64), tf.equal(head, number)
+
         return {
             "kind": tf.gather(self._kind, rows.task),
-            **self._classes(rows.task, of_head),
+            **self._classes(rows.task, of_head, of_choices),
             "value": self._value(rows.task, of_head),
             **self._spans(rows, windows, head, contexts, outputs),
+            **self._tags(rows, words, first_window, head, outputs),
         }
 
-    def _classes(self, task: tf.Tensor, of_head: Callable) -> Fields:
+    def _classes(
+        self, task: tf.Tensor, of_head: Callable, of_choices: Callable
+    ) -> Fields:
         count = tf.size(task)
         logits = tf.fill([count, self._widest], np.float64(-np.inf))
+        for head in self._heads[CHOICE]:
+            found, is_mine = of_choices(head)
+            logits = tf.where(is_mine[:, tf.newaxis], found, logits)
         for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
             found, is_mine = of_head(head, "logits")
             paddings = [[0, 0], [0, self._widest - found.shape[1]]]
@@ -338,6 +443,8 @@ class GraphAnswers(tf.Module):
             }
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
+        # Of choices there may be logits of the next row.
+        logits = tf.where(is_label, logits, -np.inf)
         # Probabilities of independent labels.
         alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
@@ -436,3 +543,31 @@ class GraphAnswers(tf.Module):
                 for name, values in zip(fields, found)
             }
         return fields
+
+    def _tags(
+        self,
+        rows: Rows,
+        words: Optional[Words],
+        first_window: tf.Tensor,
+        head: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
+        if words is None:
+            nothing = tf.fill([rows.count, 0], "")
+            return {"tokens": nothing, "tags": nothing}
+        logits = {
+            number: outputs[f"head_{number}/logits"]
+            for number in self._heads[TAGGING]
+        }
+        tags = self._tag_rules.choose(
+            words, rows.task, first_window, logits, head
+        )
+
+        def of_rows(values: tf.Tensor) -> tf.Tensor:
+            rowids, count = tf.cast(words.row, tf.int64), rows.count
+            ragged = tf.RaggedTensor.from_value_rowids(
+                values, rowids, tf.cast(count, tf.int64), validate=False
+            )
+            return ragged.to_tensor("")
+
+        return {"tokens": of_rows(words.text), "tags": of_rows(tags)}

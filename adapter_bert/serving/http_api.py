@@ -413,7 +413,7 @@ class RestServer:
                 raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
             for_vectors = EMBED in (kind, signature)
             asked = [
-                _Asked(self._accept(row, number), for_vectors)
+                _Asked(self._accept(row, number, for_vectors), for_vectors)
                 for number, row in enumerate(rows, 1)
             ]
             tasks.update(one.question.task for one in asked)
@@ -422,7 +422,7 @@ class RestServer:
         finally:
             self._held -= len(body)
 
-    def _accept(self, row: AskedRow, number: int) -> Question:
+    def _accept(self, row: AskedRow, number: int, for_vector: bool) -> Question:
         """A row's question; raises `Refused` for a wrong or long row."""
         most = self._limits.max_text_bytes
         for name, size in row.sizes().items():
@@ -432,7 +432,7 @@ class RestServer:
                     f"row {number}: {name} has {size} bytes, of at most {most}",
                 )
         try:
-            return self._model.accept(row)
+            return self._model.accept(row, for_vector)
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
 

@@ -17,7 +17,13 @@ from absl import logging
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer, to_outputs
-from adapter_bert.serving.exported import SIGNATURE, Row, problem
+from adapter_bert.serving.exported import (
+    CHOICES,
+    SIGNATURE,
+    TEXTS,
+    Row,
+    problem,
+)
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.served import (
@@ -33,7 +39,10 @@ from adapter_bert.tasks.multiple_choice import MultipleChoice
 # Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
 # as long as the most labels of a served task; that of `tokens` and `tags` as
 # the most words of a request's rows.
-INPUTS = dict.fromkeys(Row._fields, ("DT_STRING", 1))
+INPUTS = {
+    **dict.fromkeys(TEXTS, ("DT_STRING", 1)),
+    CHOICES: ("DT_STRING", 2),
+}
 OUTPUTS = {
     "adapter": ("DT_STRING", 1),
     "kind": ("DT_STRING", 1),
@@ -177,13 +186,13 @@ class LiveLibrary(ServedModel):
             for file in FILES
         )
 
-    def accept(self, row):
+    def accept(self, row, for_vector=False):
         name = row.task.decode("utf-8", "replace")
         tasks = self._tasks
         task = tasks.get(name)
         some = {name: task} if task else tasks
         known = {n: one.description for n, one in some.items()}
-        fault = problem(known, Row(b"", row.text_b, row.task))
+        fault = problem(known, Row(b"", row.text_b, row.task, row.choices))
         if fault:
             raise UserError(fault)
         check_members(task.description, name, row)

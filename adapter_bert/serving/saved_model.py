@@ -20,12 +20,17 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import (
+    CHOICES,
     EMBED,
     EXTRA,
     SIGNATURE,
     TASKS,
+    TEXTS,
     Row,
+    choice_count,
+    choice_table,
     digest,
+    example,
     is_version,
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -145,16 +150,17 @@ def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
 
     The first has one row, the second a row for each of some tasks.
     """
-    rows = [
-        ("a text", "another text" * (max(t.numbers_of_texts) > 1), name)
-        for name, t in tasks.items()
-    ]
+    described = [describe(name, task) for name, task in tasks.items()]
+    rows = list(map(example, described))
+    has_choices = any(map(choice_count, described))
     spec = _field(SPEC_NAME, b"default")
     spec += _field(SPEC_SIGNATURE, SIGNATURE.encode())
     for some in (rows[:1], rows[:WARM_UP_ROWS]):
         request = _field(MODEL_SPEC, spec)
-        for name, texts in zip(Row._fields, zip(*some)):
-            values = tf.make_tensor_proto([text.encode() for text in texts])
+        columns = dict(zip(Row._fields, zip(*some)))
+        columns[CHOICES] = choice_table(some)
+        for name in Row._fields if has_choices else TEXTS:
+            values = tf.make_tensor_proto(columns[name], tf.string)
             entry = _field(ENTRY_KEY, name.encode())
             entry += _field(ENTRY_VALUE, values.SerializeToString())
             request += _field(REQUEST_INPUTS, entry)

@@ -27,9 +27,10 @@ from adapter_bert.serving.exported import (
     ExportedModel,
     Row,
     Tasks,
+    join_words,
     refusal,
 )
-from adapter_bert.tasks.from_description import CHOICE, TAGGING
+from adapter_bert.tasks.from_description import TAGGING
 
 
 class AskedRow(NamedTuple):
@@ -91,8 +92,11 @@ class ServedModel(abc.ABC):
         """The tasks' descriptions of `describe`, by name."""
 
     @abc.abstractmethod
-    def accept(self, row: AskedRow) -> Question:
-        """A row's question; raises UserError for a wrong row."""
+    def accept(self, row: AskedRow, for_vector: bool = False) -> Question:
+        """A row's question; raises UserError for a wrong row.
+
+        For a vector choices are not needed.
+        """
 
     @abc.abstractmethod
     def compute(self, questions: Sequence[Question]) -> List[Any]:
@@ -125,8 +129,6 @@ def check_members(
 ) -> None:
     """Raises UserError for members that a task's kind does not read."""
     kind = task["kind"] if task else ""
-    if row.choices and kind != CHOICE:
-        raise UserError(f"the task {name} has no choices, but the row has")
     if isinstance(row.text, tuple) and kind != TAGGING:
         raise UserError(
             f"the task {name} reads texts, but text is a list of words"
@@ -148,14 +150,20 @@ class ServedExport(ServedModel):
     def tasks(self):
         return self._model.tasks
 
-    def accept(self, row):
+    def accept(self, row, for_vector=False):
         name = row.task.decode("utf-8", "replace")
-        found = Row(row.text, row.text_b, row.task)
-        problem = self._model.problem(found)
+        found = Row(row.text, row.text_b, row.task, row.choices)
+        problem = self._model.problem(found, for_vector)
         if problem:
             raise UserError(problem)
         task = self.tasks[name]
         check_members(task, name, row)
+        if isinstance(row.text, tuple):
+            words = [word.decode("utf-8", "ignore") for word in row.text]
+            try:
+                found = found._replace(text=join_words(words).encode())
+            except ValueError as error:
+                raise UserError(str(error)) from error
         return Question(name, task, found, sum(row.sizes().values()))
 
     def compute(self, questions):
@@ -171,7 +179,14 @@ class ServedExport(ServedModel):
             raise UserError(refusal(error)) from error
 
     def outputs(self, questions, results):
-        return list(results)
+        if not results or "tokens" not in results[0]:
+            return list(results)
+        # Rows of other requests in the same batch may be longer.
+        words = max(len(list(filter(None, one["tokens"]))) for one in results)
+        return [
+            {**one, **{n: one[n][:words] for n in ("tokens", "tags")}}
+            for one in results
+        ]
 
     def answer(self, question, result):
         found = from_outputs(question.of, result)

@@ -5,7 +5,7 @@ this project.
 """
 
 import functools
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +13,18 @@ import tensorflow as tf
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.serving import text_windows
+from adapter_bert.serving import (
+    choice_windows,
+    sentence_windows,
+    text_windows,
+)
+from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.embeddings import TOKENS, VectorForm
 from adapter_bert.serving.exported import (
+    CHOICES,
     EMBEDDING,
     LONGEST_NAME,
-    Row,
+    TEXTS,
     shown_names,
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -30,6 +36,7 @@ from adapter_bert.serving.graph_answers import (
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
 from adapter_bert.serving.mixed_model import FEATURES
+from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.text_windows import Rows, Windows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
@@ -116,6 +123,11 @@ class TextModel(tf.Module):
         self._separate_id = tokenizer.separate_id
         readings = text_windows.readings(loaded)
         self._readings = keep(readings)
+        forms = set(readings[:, text_windows.FORM])
+        self._has_sentences = text_windows.SENTENCE in forms
+        # The most choices of a task.
+        self._choices = int(readings[:, text_windows.CHOICES].max())
+        self._choice_texts = ChoiceTexts([t.task for t in loaded])
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
@@ -129,21 +141,21 @@ class TextModel(tf.Module):
         self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
-        make = functools.partial(
-            tf.function,
-            input_signature=[
-                tf.TensorSpec([None], tf.string, name=name)
-                for name in Row._fields
-            ],
-            autograph=False,
-        )
-        self.serve = make(self._serve)
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
+        choices = [tf.TensorSpec([None, None], tf.string, name=CHOICES)]
+        make = functools.partial(tf.function, autograph=False)
+
+        def serve(text, text_b, task):
+            return self._serve(text, text_b, task, None)
+
+        self.serve = make(serve, input_signature=texts)
+        if self._choices:
+            self.serve = make(self._serve, input_signature=texts + choices)
         if form:
             # A vector is of one window, also where answers need several.
-            readings[:, text_windows.IS_QUESTION] = 0
-            self._plain_readings = keep(readings)
+            self._plain_readings = keep(text_windows.plain_readings(readings))
             self._width = form.width(bert.config)
-            self.embed = make(self._embed)
+            self.embed = make(self._embed, input_signature=texts)
 
     @property
     def size(self) -> int:
@@ -155,30 +167,53 @@ class TextModel(tf.Module):
         )
 
     def _serve(
-        self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
+        self,
+        text: tf.Tensor,
+        text_b: tf.Tensor,
+        task: tf.Tensor,
+        choices: Optional[tf.Tensor],
     ) -> Fields:
         """Answers texts, as `GraphAnswers` returns them, and adds `adapter`.
 
         `adapter`, string [N], is the SHA-256 of the adapter's weights.
 
         Args:
-            text: string [N], UTF-8; other bytes are left out.
+            text: string [N], UTF-8; other bytes are left out. Sentences are
+                split into words at white space.
             text_b: string [N], the second texts of pairs, or the contexts of
                 questions; "" for tasks that read one text.
             task: string [N], names.
+            choices: string [N, C], of tasks of multiple choice; "" at the end
+                of rows with fewer, or none. None for a model without such
+                tasks.
 
         Raises:
             InvalidArgumentError: sizes differ, a task is unknown, a task that
-                reads one text has two, or an output is no number.
+                reads one text has two, a choice is missing or too many, or an
+                output is no number.
         """
-        text, text_b, number = self._check_inputs(text, text_b, task)
-        rows = self._tokenize(text, text_b, number, self._readings)
-        windows = text_windows.cut(rows)
+        text, text_b, number = self._check_inputs(text, text_b, task, choices)
+        reading = tf.gather(self._readings, number)
+        more = {}
+        if self._choices:
+            text_b, more["choices"] = self._read_choices(
+                number, reading, text_b, choices
+            )
+        words = None
+        if self._has_sentences:
+            is_sentence = tf.equal(
+                reading[:, text_windows.FORM], text_windows.SENTENCE
+            )
+            words = sentence_windows.split(tf.where(is_sentence, text, ""))
+            text = tf.where(is_sentence, "", text)
+            more["words"] = words
+        rows = self._tokenize(text, text_b, number, reading, **more)
+        windows, words = _cut(rows, words and words[0])
         head = tf.gather(self._heads, number)
         outputs = self._compute(rows, windows, self._model)
         return {
             "adapter": tf.gather(self._adapters, number),
-            **self._answers(rows, windows, head, text_b, outputs),
+            **self._answers(rows, windows, words, head, text_b, outputs),
         }
 
     def _embed(
@@ -192,7 +227,8 @@ class TextModel(tf.Module):
             `EMBEDDING`, float32 [N, W].
         """
         text, text_b, number = self._check_inputs(text, text_b, task)
-        rows = self._tokenize(text, text_b, number, self._plain_readings)
+        reading = tf.gather(self._plain_readings, number)
+        rows = self._tokenize(text, text_b, number, reading)
 
         def pool(states, mask):
             found = self.form.pool(states, mask)
@@ -205,22 +241,46 @@ class TextModel(tf.Module):
         )
         return {EMBEDDING: outputs["vectors/values"][:-1]}
 
-    def _check_inputs(self, text, text_b, task):
+    def _check_inputs(self, text, text_b, task, choices=None):
         """Texts without bytes that are no UTF-8, and the tasks' numbers.
 
         Arguments and errors as of `_serve`.
         """
-        sizes = [tf.size(x) for x in (text, text_b, task)]
+        given = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
+        if choices is not None:
+            given[CHOICES] = choices
+        sizes = [tf.shape(x)[0] for x in given.values()]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
-        message = "text, text_b and task must have equally many rows"
+        *names, last = given
+        message = f"{', '.join(names)} and {last} must have equally many rows"
         with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
-            text, text_b = (
-                tf.strings.unicode_transcode(
-                    x, "UTF-8", "UTF-8", errors="ignore"
-                )
-                for x in (text, text_b)
-            )
-            return text, text_b, self._number(task)
+            return _utf_8(text), _utf_8(text_b), self._number(task)
+
+    def _read_choices(
+        self,
+        number: tf.Tensor,
+        reading: tf.Tensor,
+        text_b: tf.Tensor,
+        choices: tf.Tensor,
+    ) -> Tuple[tf.Tensor, Tuple[tf.Tensor, tf.Tensor]]:
+        """Second texts as they are asked, and choices' texts and their rows."""
+        missing = tf.maximum(self._choices - tf.shape(choices)[1], 0)
+        choices = tf.pad(
+            _utf_8(choices), [[0, 0], [0, missing]], constant_values=""
+        )
+        names = tf.gather(self._names, number)
+        _check(
+            choice_windows.are_read(reading, choices),
+            "the task ",
+            names,
+            " reads as many choices as it has labels, none of them empty; "
+            "tasks of other kinds read no choices",
+        )
+        asked, is_known = self._choice_texts.questions(number, text_b)
+        _check(
+            is_known, "the task ", names, " reads another text_b (tasks.json)"
+        )
+        return asked, self._choice_texts.choices(reading, asked, choices)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
         """Numbers of named tasks, int32 [N]."""
@@ -238,10 +298,14 @@ class TextModel(tf.Module):
         text: tf.Tensor,
         text_b: tf.Tensor,
         number: tf.Tensor,
-        readings: tf.Tensor,
+        reading: tf.Tensor,
+        words: Optional[Tuple[tf.Tensor, tf.Tensor]] = None,
+        choices: Optional[Tuple[tf.Tensor, tf.Tensor]] = None,
     ) -> Rows:
-        """Rows of texts as their tasks read them."""
-        reading = tf.gather(readings, number)
+        """Rows of texts as their tasks read them.
+
+        `words` and `choices` are texts, string [...], and their rows.
+        """
         is_given = tf.not_equal(text_b, "")
         least = reading[:, text_windows.LEAST_TEXTS]
         most = reading[:, text_windows.MOST_TEXTS]
@@ -251,15 +315,28 @@ class TextModel(tf.Module):
             tf.gather(self._names, number),
             " reads one text, but text_b is not empty",
         )
-        tokens = self._tokenizer(tf.concat([text, text_b], axis=0))
-        bounds = tf.range(2 * tf.size(number) + 1)
-        return Rows(
+        parts, of_row = [text, text_b], {}
+        if words:
+            parts.append(words[0])
+            of_row["word_row"] = words[1]
+        if choices:
+            parts.append(choices[0])
+            of_row["choice_row"] = choices[1]
+        texts = tf.concat(parts, axis=0)
+        tokens = self._tokenizer(texts)
+        rows = Rows(
             number,
             reading,
             tokens,
-            starts=tf.searchsorted(tokens.text, bounds),
+            starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
             has_b=(least > 1) | is_given,
+            **of_row,
         )
+        if words:
+            rows = sentence_windows.without_long_words(rows)
+        if choices:
+            rows = choice_windows.without_cut(rows)
+        return rows
 
     def _compute(
         self, rows: Rows, windows: Windows, model: Callable[..., Any]
@@ -280,8 +357,14 @@ class TextModel(tf.Module):
         size = windows.size
         order = tf.argsort(windows.length, stable=True)
         tasks = tf.gather(self._numbers, tf.gather(rows.task, windows.row))
+        longest = tf.reduce_max(tf.pad(windows.length, [[0, 1]]))
         found = {
-            name: tf.zeros([size + 1, *spec.shape[1:]], spec.dtype)
+            name: tf.zeros(
+                # Of tokens there are as many as in the longest window.
+                [size + 1]
+                + [longest if n is None else n for n in spec.shape[1:]],
+                spec.dtype,
+            )
             for name, spec in function.structured_outputs.items()
             if not name.endswith("/question")
         }
@@ -302,7 +385,10 @@ class TextModel(tf.Module):
             def put(name, values):
                 rows = outputs[f"{name.partition('/')[0]}/question"]
                 rows = rows[:, tf.newaxis]
-                return tf.tensor_scatter_nd_update(values, rows, outputs[name])
+                missing = tf.shape(values)[1:] - tf.shape(outputs[name])[1:]
+                paddings = tf.pad(missing[:, tf.newaxis], [[1, 0], [1, 0]])
+                padded = tf.pad(outputs[name], paddings)
+                return tf.tensor_scatter_nd_update(values, rows, padded)
 
             return first + self._batch_size, {
                 name: put(name, values) for name, values in found.items()
@@ -330,6 +416,28 @@ class TextModel(tf.Module):
                     " is no number",
                 )
         return found
+
+
+def _utf_8(texts: tf.Tensor) -> tf.Tensor:
+    """Texts, string [...], without bytes that are no UTF-8."""
+    return tf.strings.unicode_transcode(
+        texts, "UTF-8", "UTF-8", errors="ignore"
+    )
+
+
+def _cut(
+    rows: Rows, words: Optional[tf.Tensor]
+) -> Tuple[Windows, Optional[Words]]:
+    """The windows of rows, and where words, string [words], are in them."""
+    windows, found = [text_windows.cut(rows)], None
+    if rows.word_row is not None:
+        of_words, found = sentence_windows.cut(rows, words)
+        windows.append(of_words)
+    if rows.choice_row is not None:
+        windows.append(choice_windows.cut(rows))
+    if len(windows) > 1:
+        windows = [text_windows.join(*windows)]
+    return windows[0], found
 
 
 def _check(

@@ -1,20 +1,27 @@
 """Cuts texts into the model's rows, within a graph.
 
 Texts become one window, a long context several windows, as in
-`tasks/text_task.py` and `tasks/squad_data.py`.
+`tasks/text_task.py` and `tasks/squad_data.py`. `sentence_windows.py` and
+`choice_windows.py` cut the rows of tagging and of multiple choice.
 """
 
-from typing import Dict, NamedTuple, Sequence
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.serving.graph_tokenizer import GraphTokens
 from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.tagging import Tagging
 
-# Columns of the table of readings.
-LENGTH, IS_QUESTION, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE = range(6)
+# Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
+# choices.
+LENGTH, FORM, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE, CHOICES = range(7)
+READINGS = 7
+# Forms of rows.
+PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 
 # Settings files may have greater numbers, int32 not.
 LARGEST = 2**31 - 1
@@ -25,10 +32,13 @@ class Rows(NamedTuple):
 
     Attributes:
         task: int32 [N], task numbers.
-        reading: int32 [N, 6], each task's row of `readings`.
-        tokens: tokens of all first texts, then of all second texts.
-        starts: int32 [2 N + 1], each text's first token.
+        reading: int32 [N, READINGS], each task's row of `readings`.
+        tokens: tokens of all first texts, then of all second texts, all words
+            of sentences, all choices; without those that no window reads.
+        starts: int32 [2 N + words + choices + 1], the first token of each.
         has_b: bool [N], whether there is a second text.
+        word_row, choice_row: int32 [words], int32 [choices], their rows,
+            rising; or None in a model without such tasks.
     """
 
     task: tf.Tensor
@@ -36,6 +46,8 @@ class Rows(NamedTuple):
     tokens: GraphTokens
     starts: tf.Tensor
     has_b: tf.Tensor
+    word_row: Optional[tf.Tensor] = None
+    choice_row: Optional[tf.Tensor] = None
 
     @property
     def count(self) -> tf.Tensor:
@@ -44,8 +56,25 @@ class Rows(NamedTuple):
 
     @property
     def counts(self) -> tf.Tensor:
-        """Each text's number of tokens, int32 [2 N]."""
+        """Each part's number of tokens, int32 [2 N + words + choices]."""
         return self.starts[1:] - self.starts[:-1]
+
+    def without(self, first: tf.Tensor, end: tf.Tensor) -> "Rows":
+        """Leaves out each part's tokens from `first` up to `end`.
+
+        Both are int32 [2 N + words + choices], numbers within the part.
+        """
+        part = self.tokens.text
+        place = tf.range(tf.size(part)) - tf.gather(self.starts, part)
+        is_out = place >= tf.gather(first, part)
+        is_out &= place < tf.gather(end, part)
+        tokens = GraphTokens(
+            *(tf.boolean_mask(x, ~is_out) for x in self.tokens)
+        )
+        parts = tf.range(tf.size(self.starts))
+        return self._replace(
+            tokens=tokens, starts=tf.searchsorted(tokens.text, parts)
+        )
 
 
 class Windows(NamedTuple):
@@ -81,36 +110,65 @@ class Windows(NamedTuple):
 
 
 def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
-    """How tasks read their rows, int32 [tasks, 6]."""
-    table = np.zeros((len(tasks), 6), np.int32)
+    """How tasks read their rows, int32 [tasks, READINGS]."""
+    table = np.zeros((len(tasks), READINGS), np.int32)
     for row, loaded in zip(table, tasks):
         task = loaded.task
         row[LENGTH] = loaded.max_seq_length
         row[LEAST_TEXTS] = min(loaded.numbers_of_texts)
         row[MOST_TEXTS] = max(loaded.numbers_of_texts)
+        if isinstance(task, Tagging):
+            row[FORM] = SENTENCE
+        if isinstance(task, MultipleChoice):
+            row[FORM] = CHOICE
+            row[CHOICES] = len(task.result_columns)
+            row[[LEAST_TEXTS, MOST_TEXTS]] -= row[CHOICES]
         if isinstance(task, Squad):
-            row[IS_QUESTION] = 1
+            row[FORM] = QUESTION
             row[QUERY] = min(task.max_query_length, LARGEST)
             row[STRIDE] = min(task.doc_stride, LARGEST)
     return table
 
 
-def cut(rows: Rows) -> Windows:
-    """The windows of all rows; none for a context without tokens."""
-    count = rows.count
-    a_start, b_start = rows.starts[:count], rows.starts[count:-1]
-    a_count, b_count = rows.counts[:count], rows.counts[count:]
-    limit, is_question, _, _, query, stride = tf.unstack(rows.reading, axis=1)
-    is_question = is_question > 0
+def plain_readings(table: np.ndarray) -> np.ndarray:
+    """The same tasks, which all read a text or a pair as one window."""
+    table = table.copy()
+    is_odd = np.isin(table[:, FORM], (SENTENCE, CHOICE))
+    table[is_odd, LEAST_TEXTS], table[is_odd, MOST_TEXTS] = 1, 2
+    table[:, FORM] = PLAIN
+    return table
 
+
+def fit(
+    a_count: tf.Tensor, b_count: tf.Tensor, room: tf.Tensor
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Tokens of pairs that are read, int32 like all arguments.
+
+    Source: `fit` of `data/tokenization.py`.
+    """
+    is_over = a_count + b_count > room
     # Texts that both exceed half of the room are cut in turn, b first.
+    a_left = tf.minimum(a_count, tf.maximum(room - b_count, room - room // 2))
+    a_length = tf.where(is_over, a_left, a_count)
+    return a_length, tf.where(is_over, room - a_length, b_count)
+
+
+def cut(rows: Rows) -> Windows:
+    """The windows of texts, pairs and questions.
+
+    There is none for a context without tokens, and none for rows of other
+    forms.
+    """
+    count = rows.count
+    a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
+    a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
+    limit, form, _, _, query, stride, _ = tf.unstack(rows.reading, axis=1)
+    is_question = tf.equal(form, QUESTION)
+
     both = limit - 3
-    is_over = a_count + b_count > both
-    a_of_pair = tf.minimum(
-        a_count, tf.maximum(both - b_count, both - both // 2)
-    )
-    a_length = tf.where(rows.has_b & is_over, a_of_pair, a_count)
-    a_length = tf.where(rows.has_b, a_length, tf.minimum(a_count, limit - 2))
+    a_of_pair, _ = fit(a_count, b_count, both)
+    a_length = tf.minimum(a_count, limit - 2)
+    a_length = tf.where(rows.has_b, a_of_pair, a_length)
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
     room = both - a_length
     # A pair has one window.
@@ -119,6 +177,8 @@ def cut(rows: Rows) -> Windows:
     windows = tf.where(
         is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
     )
+    is_other = tf.equal(form, SENTENCE) | tf.equal(form, CHOICE)
+    windows = tf.where(is_other, 0, windows)
 
     row = tf.repeat(tf.range(count), windows)
     before = tf.gather(tf.cumsum(windows, exclusive=True), row)
@@ -141,6 +201,25 @@ def cut(rows: Rows) -> Windows:
         step=step,
         length=a_length + 2 + tf.where(has_b, b_length + 1, 0),
     )
+
+
+def join(first: Windows, *others: Windows) -> Windows:
+    """The windows of rows of several forms; `room` and `step` are the first's.
+
+    Each row has windows of one form.
+    """
+    every = first, *others
+    order = tf.argsort(tf.concat([w.row for w in every], axis=0), stable=True)
+
+    def joined(name: str) -> tf.Tensor:
+        values = tf.concat([getattr(w, name) for w in every], axis=0)
+        return tf.gather(values, order)
+
+    of_row = {"count", "room", "step"}
+    found = {
+        name: joined(name) for name in Windows._fields if name not in of_row
+    }
+    return first._replace(count=tf.add_n([w.count for w in every]), **found)
 
 
 def features(

@@ -162,7 +162,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
         possible numbers of texts; `method`; `max_seq_length` in tokens;
         `adapter`, the SHA-256 of its weights; `labels` of classifications and
-        choices; `label_separator` of sets of labels.
+        choices; `label_separator` of sets of labels; `questions`, the only
+        second texts of a task that takes no others.
     """
     task = loaded.task
     found = {
@@ -178,6 +179,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         found["labels"] = list(task.labels)
     if isinstance(task, MultipleChoice):
         found["labels"] = list(task.result_columns)
+        if task.questions:
+            found["questions"] = [entry for entry, _ in task.questions]
     if isinstance(task, MultiLabel):
         found["label_separator"] = task.separator
     return found

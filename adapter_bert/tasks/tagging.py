@@ -526,20 +526,9 @@ class Tagging(Task[Sentences]):
         return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> List[Dict[str, Any]]:
-        """`tokens`, their `tags`, and `entities`.
-
-        An entity has its `type`, its words from `start` up to `end`, and their
-        `text`.
-        """
+        """`answer_of` each sentence."""
         return [
-            {
-                "tokens": list(words),
-                "tags": list(map(str, tags)),
-                "entities": [
-                    {**e._asdict(), "text": " ".join(words[e.start : e.end])}
-                    for e in find_entities(tags)
-                ],
-            }
+            answer_of(words, tags)
             for words, tags in zip(
                 rows.divide(rows.words), rows.divide(predictions.tags)
             )
@@ -554,6 +543,22 @@ class Tagging(Task[Sentences]):
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
+
+
+def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> Dict[str, Any]:
+    """A sentence's `tokens`, their `tags` in BIO, and `entities`.
+
+    An entity has its `type`, its words from `start` up to `end`, and their
+    `text`.
+    """
+    return {
+        "tokens": list(words),
+        "tags": list(map(str, tags)),
+        "entities": [
+            {**e._asdict(), "text": " ".join(words[e.start : e.end])}
+            for e in find_entities(tags)
+        ],
+    }
 
 
 def _by_sentence(

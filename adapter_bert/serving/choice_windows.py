@@ -1,0 +1,146 @@
+"""Makes the model's rows of texts with choices, within a graph.
+
+Rows are those of `tasks/multiple_choice.py`, one for each choice.
+"""
+
+from typing import Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.serving.graph_tokenizer import keep
+from adapter_bert.serving.text_windows import (
+    CHOICE,
+    CHOICES,
+    FORM,
+    LARGEST,
+    LEAST_TEXTS,
+    LENGTH,
+    Rows,
+    Windows,
+    fit,
+)
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.task import Task
+
+
+class ChoiceTexts(tf.Module):
+    """The texts of choices, with the questions before them."""
+
+    def __init__(self, tasks: Sequence[Task]):
+        """Takes all tasks, by number."""
+        entries = [
+            (number, *question)
+            for number, task in enumerate(tasks)
+            if isinstance(task, MultipleChoice)
+            for question in task.questions
+        ]
+        # Without an entry none is equal.
+        numbers, known, asked = zip(*(entries or [(-1, "", "")]))
+        self._owner = keep(np.array(numbers, np.int32))
+        self._known, self._asked = keep(np.array(known)), keep(np.array(asked))
+
+    def questions(
+        self, task: tf.Tensor, text_b: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Second texts as they are asked, and whether each is known.
+
+        Args:
+            task: int32 [N].
+            text_b: string [N].
+
+        Returns:
+            string [N], bool [N]; all texts are known where a task has no
+            `questions`.
+        """
+        is_own = tf.equal(task[:, tf.newaxis], self._owner)
+        is_known = is_own & tf.equal(text_b[:, tf.newaxis], self._known)
+        place = tf.argmax(tf.cast(is_known, tf.int32), axis=1)
+        is_found = tf.reduce_any(is_known, axis=1)
+        asked = tf.where(is_found, tf.gather(self._asked, place), text_b)
+        return asked, is_found | ~tf.reduce_any(is_own, axis=1)
+
+    def choices(
+        self, reading: tf.Tensor, question: tf.Tensor, choices: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """All choices' texts, string [M], and their rows, int32 [M].
+
+        Args:
+            reading: int32 [N, READINGS].
+            question: string [N].
+            choices: string [N, C], with at least as many as a row reads.
+        """
+        counts = reading[:, CHOICES]
+        row = tf.repeat(tf.range(tf.size(counts)), counts)
+        number = _numbers(row, counts)
+        found = tf.gather_nd(choices, tf.stack([row, number], axis=1))
+        question = tf.strings.join([question, " "])
+        has_one = reading[:, LEAST_TEXTS] > 1
+        question = tf.gather(tf.where(has_one, question, ""), row)
+        return tf.strings.join([question, found]), row
+
+
+def _numbers(row: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Each choice's number in its row, int32 [M]."""
+    before = tf.gather(tf.cumsum(counts, exclusive=True), row)
+    return tf.range(tf.size(row)) - before
+
+
+def are_read(reading: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
+    """Whether rows have the choices that they should have, bool [N].
+
+    `reading` and `choices` are as of `ChoiceTexts.choices`. The first choices
+    hold more than white space; the others are "".
+    """
+    place = tf.range(tf.shape(choices)[1])
+    is_read = place < reading[:, CHOICES, tf.newaxis]
+    is_blank = tf.strings.regex_full_match(choices, f"[{SPACES}]*")
+    is_right = tf.where(is_read, ~is_blank, tf.equal(choices, ""))
+    return tf.reduce_all(is_right, axis=1)
+
+
+def without_cut(rows: Rows) -> Rows:
+    """Leaves out what no row has room for, of first texts and of questions."""
+    count = rows.count
+    choices = tf.size(rows.choice_row)
+    a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
+    words = tf.size(rows.counts) - 2 * count - choices
+    longest = tf.math.unsorted_segment_max(
+        rows.counts[2 * count + words :], rows.choice_row, count
+    )
+    is_choice = tf.equal(rows.reading[:, FORM], CHOICE)
+    # Of other rows there is no longest choice.
+    longest = tf.where(is_choice, longest - b_count, 0)
+    room = tf.maximum(rows.reading[:, LENGTH] - 3 - longest, 0)
+    a_length, b_length = fit(a_count, b_count, room)
+    nothing = tf.zeros([count + words], tf.int32)
+    of_choice = (tf.gather(x, rows.choice_row) for x in (b_length, b_count))
+    first_cut, end_cut = of_choice
+    first = tf.concat([a_length, nothing, first_cut], axis=0)
+    end = tf.where(is_choice, LARGEST, 0)
+    end = tf.concat([end, nothing, end_cut], axis=0)
+    return rows.without(first, end)
+
+
+def cut(rows: Rows) -> Windows:
+    """A window for each choice of `without_cut`'s rows."""
+    count, row = rows.count, rows.choice_row
+    counts = rows.reading[:, CHOICES]
+    first = tf.size(rows.counts) - tf.size(row)
+    both = tf.gather(rows.reading[:, LENGTH], row) - 3
+    a_length, b_length = fit(
+        tf.gather(rows.counts[:count], row), rows.counts[first:], both
+    )
+    return Windows(
+        row=row,
+        number=_numbers(row, counts),
+        count=counts,
+        a_first=tf.gather(rows.starts[:count], row),
+        a_length=a_length,
+        b_first=rows.starts[first:-1],
+        b_length=b_length,
+        room=tf.zeros_like(counts),
+        step=tf.zeros_like(counts),
+        length=a_length + b_length + 3,
+    )
