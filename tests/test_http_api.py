@@ -23,13 +23,14 @@ from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import (
-    Limits,
     PatientProtocol,
-    Refused,
     RestServer,
     read_rows,
 )
+from adapter_bert.serving.model_versions import ModelVersions, VersionState
+from adapter_bert.serving.request_core import Limits, Refused, RequestCore
 from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.served_models import ServedModels
 
 pytestmark = pytest.mark.newer_stack
 
@@ -70,6 +71,25 @@ class Echo(ExportedModel):
         ]
 
 
+class Versions(ModelVersions):
+    """Versions that a test puts there."""
+
+    left_out = {}
+
+    def __init__(self, *models):
+        self.models = [ServedExport(model) for model in models]
+
+    @property
+    def served(self):
+        return {model.version: model for model in self.models}
+
+    def states(self):
+        return [VersionState(one, "AVAILABLE") for one in self.served]
+
+    def look(self):
+        pass
+
+
 class Running:
     """A server of an application in a thread."""
 
@@ -96,10 +116,11 @@ class Running:
 class Server(Running):
     """A server of a model."""
 
-    def __init__(self, limits=LIMITS, model=None, **options):
+    def __init__(self, limits=LIMITS, model=None, models=None, **options):
         self.model = model or Echo()
-        served = ServedExport(self.model)
-        self.rest = RestServer(served, "tiny", limits, **options)
+        self.models = ServedModels(models or {"tiny": Versions(self.model)})
+        self.core = RequestCore(self.models, limits)
+        self.rest = RestServer(self.core, **options)
         super().__init__(self.rest.app)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
@@ -409,7 +430,7 @@ def test_health_and_readiness():
         for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
             found = server.ask("", "GET", path)
             assert found == (200, {"status": status})
-        server.rest.end()
+        server.core.is_ending = True
         assert server.ask("", "GET", "/healthz")[0] == 200
         found = server.ask("", "GET", "/readyz")
         assert found == (503, {"error": "the server is ending"})
@@ -454,9 +475,10 @@ def test_metrics(server):
     server.ask(server.rows("two", "two"))
     server.ask(server.rows("nobody"))
     found = metrics(server).decode()
-    assert 'adapter_bert_rows_total{task="two"}' in found
+    assert 'adapter_bert_rows_total{model="tiny",task="two"}' in found
     assert 'adapter_bert_requests_total{code="400"}' in found
-    assert 'adapter_bert_task_requests_total{code="200",task="two"}' in found
+    labels = '{code="200",model="tiny",task="two"}'
+    assert f"adapter_bert_task_requests_total{labels}" in found
     assert "nobody" not in found
     for name in ("request_seconds_count", "batch_rows_bucket", "waiting_rows"):
         assert f"adapter_bert_{name}" in found
@@ -465,7 +487,7 @@ def test_metrics(server):
     path = "/monitoring/prometheus/metrics"
     _, headers, content = server.whole("", "GET", path)
     assert headers["Content-Type"].startswith("text/plain")
-    assert b'adapter_bert_rows_total{task="two"}' in content
+    assert b'adapter_bert_rows_total{model="tiny",task="two"}' in content
 
 
 def test_metrics_of_a_task_end_with_the_task():

@@ -14,7 +14,12 @@ from test_http_api import PREDICT, Running, Server, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
-from adapter_bert.serving.http_guard import Allowance, TokenGuard, read_tokens
+from adapter_bert.serving.http_guard import (
+    Allowance,
+    TokenGuard,
+    Tokens,
+    read_tokens,
+)
 
 pytestmark = pytest.mark.newer_stack
 
@@ -27,7 +32,7 @@ def bearer(token):
 
 @pytest.fixture(scope="module")
 def server():
-    made = Server(tokens=TOKENS, origins=["https://a.example"])
+    made = Server(tokens=Tokens(TOKENS), origins=["https://a.example"])
     yield made
     made.close()
 
@@ -81,7 +86,7 @@ def test_probes_and_browsers_first_questions_need_no_token(server):
 
 
 def test_too_many_requests_of_a_token():
-    made = Server(tokens=TOKENS, per_minute=2)
+    made = Server(tokens=Tokens(TOKENS, 2))
     with contextlib.closing(made) as server:
         codes = [
             server.whole(server.rows("one"), headers=bearer(TOKENS[0]))[0]
@@ -150,7 +155,7 @@ def test_https(tmp_path):
     with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
         with pytest.raises(UserError, match="expected PEM files"):
             serve.check_certificate()
-    guarded = TokenGuard(app, TOKENS)
+    guarded = TokenGuard(app, Tokens(TOKENS))
     made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
     with contextlib.closing(made):
         asked = urllib.request.Request(

@@ -24,10 +24,10 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import Limits
 from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.model_versions import VersionFolder
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.request_core import Limits
 
 pytestmark = pytest.mark.newer_stack
 
@@ -286,7 +286,6 @@ def run():
         ({"model": ""}, "nothing to serve is named; pass --init_checkpoint a"),
         ({"library": "tests"}, "--library is for serving a library, and --mo"),
         ({"compute_dtype": "auto"}, "--compute_dtype is for serving a librar"),
-        ({"poll_seconds": 3}, "--poll_seconds is for serving a library"),
         (
             {"model": "", "library": "tests"},
             "--init_checkpoint is missing: the pretrained BERT",
@@ -335,10 +334,10 @@ def test_a_port_that_is_taken(run, tiny_exported, monkeypatch):
             run(model="tests", port=port)
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
-        def load(folder):
+        def load(*asked):
             other.listen()
-            return ExportedModel(folder)
+            return VersionFolder(*asked)
 
-        monkeypatch.setattr(serve, "ExportedModel", load)
+        monkeypatch.setattr(serve, "VersionFolder", load)
         with pytest.raises(UserError, match=message):
             run(model=str(tiny_exported), port=port)
