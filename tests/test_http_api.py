@@ -116,10 +116,16 @@ class Running:
 class Server(Running):
     """A server of a model."""
 
-    def __init__(self, limits=LIMITS, model=None, models=None, **options):
+    def __init__(
+        self, limits=LIMITS, model=None, models=None, beside=None, **options
+    ):
+        """`beside` gives another server from what answers."""
         self.model = model or Echo()
         self.models = ServedModels(models or {"tiny": Versions(self.model)})
         self.core = RequestCore(self.models, limits)
+        if beside:
+            self.beside = beside(self.core)
+            options["beside"] = self.beside.live
         self.rest = RestServer(self.core, **options)
         super().__init__(self.rest.app)
 
@@ -220,6 +226,86 @@ def test_what_is_served(server):
     assert signatures["serving_default"] == server.model.signature
 
 
+class Numbered(Echo):
+    """Tells its version."""
+
+    def __init__(self, version):
+        super().__init__()
+        self.version = version
+
+    def answers(self, rows):
+        return [{"version": self.version} for _ in super().answers(rows)]
+
+
+def test_models_versions_and_labels():
+    first, other = Versions(Numbered("3"), Numbered("12")), Versions(Echo())
+    first.labels = {"stable": "3", "gone": "2"}
+    made = Server(models={"tiny": first, "other": other})
+    with contextlib.closing(made) as server:
+        for path, version in (
+            ("", "12"),
+            ("/versions/3", "3"),
+            ("/versions/12", "12"),
+            ("/labels/stable", "3"),
+        ):
+            place = f"/v1/models/tiny{path}"
+            asked = server.ask(server.rows("one"), path=f"{place}:predict")
+            assert asked == (200, {"predictions": [{"version": version}]})
+            _, found = server.ask("", "GET", f"{place}/metadata")
+            expected = {"name": "tiny", "signature_name": ""}
+            assert found["model_spec"] == {**expected, "version": version}
+            _, found = server.ask("", "GET", place)
+            told = [x["version"] for x in found["model_version_status"]]
+            assert told == ([version] if path else ["3", "12"])
+        path = "/v1/models/other:predict"
+        assert server.ask(server.rows("one"), path=path)[0] == 200
+        for path, message in (
+            ("nobody", "no model 'nobody'; there is 'tiny', 'other'"),
+            ("other/versions/4", "no version 4 of 'other'; there is 3"),
+            ("tiny/versions/x", "no version x of 'tiny'; there is 3, 12"),
+            ("tiny/labels/gone", "no version 2 of 'tiny'; there is 3, 12"),
+            ("tiny/labels/a", "no label 'a' of 'tiny'"),
+        ):
+            path = f"/v1/models/{path}:predict"
+            found = server.ask(server.rows("one"), path=path)
+            assert found == (404, {"error": message})
+        found = metrics(server)
+        assert b'{model="tiny",task="one"} 4.0' in found
+        assert b'{model="other",task="one"} 1.0' in found
+        assert b"adapter_bert_adapters 9.0" in found
+
+
+def test_rows_of_several_models_wait_in_one_queue():
+    models = Numbered("1"), Numbered("2")
+    made = Server(models={"tiny": Versions(*models)})
+    with contextlib.closing(made) as server:
+        models[0].may_go.clear()
+        paths = [f"/v1/models/tiny/versions/{n}:predict" for n in "1122"]
+        held = [server.send(server.rows("one"), path=paths[0])]
+        wait_for(lambda: models[0].asked)
+        held += [server.send(server.rows("one"), path=p) for p in paths[1:]]
+        server.wait_for_metric(b"waiting_rows 4.0")
+        models[0].may_go.set()
+        found = [json.load(one.getresponse()) for one in held]
+        assert [one["predictions"][0]["version"] for one in found] == [*"1122"]
+
+
+def test_a_version_that_is_replaced_answers_what_it_has():
+    models = Numbered("1"), Numbered("2")
+    versions = Versions(models[0])
+    made = Server(models={"tiny": versions})
+    with contextlib.closing(made) as server:
+        models[0].may_go.clear()
+        held = [server.send(server.rows("one")) for _ in range(2)]
+        server.wait_for_metric(b"waiting_rows 2.0")
+        versions.models = [ServedExport(models[1])]
+        models[0].may_go.set()
+        found = [json.load(one.getresponse()) for one in held]
+        assert [one["predictions"] for one in found] == [[{"version": "1"}]] * 2
+        found = server.ask(server.rows("one"))
+        assert found == (200, {"predictions": [{"version": "2"}]})
+
+
 @pytest.mark.parametrize(
     "path, method, code",
     [
@@ -233,6 +319,8 @@ def test_what_is_served(server):
         (PREDICT, "PUT", 405),
         ("/metrics", "POST", 405),
         ("/healthz", "POST", 405),
+        ("/admin/models", "GET", 404),
+        ("/admin/reload", "POST", 404),
     ],
 )
 def test_what_is_not_there(server, path, method, code):

@@ -60,6 +60,8 @@ VALUES: Mapping[str, Tuple[str, Any]] = {
     "DT_FLOAT": ("float_val", 0.0),
     "DT_INT32": ("int_val", 0),
 }
+# Requests of a connection that are answered at a time; others wait.
+MOST_OF_CONNECTION = 1000
 # A row's inputs.
 INPUTS = ("text", "text_b", "task")
 
@@ -98,11 +100,16 @@ class GrpcServer:
         self._core, self._address, self._seconds = core, address, seconds
         self._tokens, self._certificate = tokens, certificate
         self.port = 0
+        self._reading: Any = None
 
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
         """Answers requests; raises UserError if it cannot listen."""
         limits = self._core.limits
+        # Messages that come, each of which may have the greatest size.
+        self._reading = asyncio.Semaphore(
+            max(1, limits.max_held_bytes // limits.max_body_bytes)
+        )
         server = grpc.aio.server(
             options=[
                 # Another server at the same port is an error.
@@ -112,11 +119,8 @@ class GrpcServer:
                 # the bit of "not compressed" alone is set.
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.max_connection_idle_ms", int(2000 * limits.timeout)),
+                ("grpc.max_concurrent_streams", MOST_OF_CONNECTION),
             ],
-            # Each may have read a message of the greatest size.
-            maximum_concurrent_rpcs=max(
-                1, limits.max_held_bytes // limits.max_body_bytes
-            ),
         )
         for service, methods in self._services().items():
             handlers = {
@@ -192,7 +196,7 @@ class GrpcServer:
         """The answer to the first message; raises `Refused`."""
         try:
             content = await asyncio.wait_for(
-                _first(messages), self._core.limits.timeout
+                self._read(messages), self._core.limits.timeout
             )
         except asyncio.TimeoutError as error:
             raise Refused(504, "the request did not come") from error
@@ -206,6 +210,13 @@ class GrpcServer:
         finally:
             self._core.release(len(content))
         return found.SerializeToString()
+
+    async def _read(self, messages: Any) -> bytes:
+        """A request's only message; raises `Refused` without one."""
+        async with self._reading:
+            async for content in messages:
+                return content
+        raise Refused(400, "the request has no message")
 
     def _check_token(self, context: Any) -> None:
         """Raises `Refused` without a token of a client."""
@@ -307,13 +318,6 @@ class GrpcServer:
             raise Refused(404, f"no service {service[:80]!r}")
         status = NOT_SERVING if self._core.is_ending else SERVING
         return wrappers_pb2.Int32Value(value=status)
-
-
-async def _first(messages: Any) -> bytes:
-    """A request's only message; raises `Refused` without one."""
-    async for content in messages:
-        return content
-    raise Refused(400, "the request has no message")
 
 
 def _named(spec: model_pb2.ModelSpec) -> Tuple[str, str, str]:

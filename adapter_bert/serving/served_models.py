@@ -1,6 +1,7 @@
 """The models that a server has, by the names that clients use."""
 
 import threading
+import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from absl import logging
@@ -46,7 +47,6 @@ class ServedModels:
         self.models: Dict[str, ModelVersions] = dict(models)
         self._read: Optional[Callable[[], Sequence[ModelEntry]]] = None
         self._looking = threading.Lock()
-        self._end = threading.Event()
         # The last problem that the log has.
         self._told = ""
 
@@ -156,7 +156,8 @@ class ServedModels:
         """Looks every so many seconds, in a thread."""
 
         def run() -> None:
-            while not self._end.wait(seconds):
+            while True:
+                time.sleep(seconds)
                 try:
                     self.look()
                     self._told = ""
@@ -168,10 +169,6 @@ class ServedModels:
                     logging.exception("cannot look for changes")
 
         threading.Thread(target=run, name="watch", daemon=True).start()
-
-    def close(self) -> None:
-        """Ends the watch."""
-        self._end.set()
 
 
 def _number(name: str, model: ModelVersions, version: str, label: str) -> str:
