@@ -224,6 +224,11 @@ def test_over_http(exported, expected):
         (found,) = told["answers"]
         assert found.pop("task") == name and found.pop("adapter")
         assert_near(found, json.loads(json.dumps(answer)))
+    # As TensorFlow Serving's clients ask a model with tasks of four choices.
+    padded = {"task": "choice", "text": "a", "text_b": "", "choices": ["b"] * 2}
+    padded["choices"] += ["", ""]
+    code, told = server.ask({"instances": [padded]})
+    assert code == 200 and told["predictions"][0]["kind"] == "multiple choice"
     # A vector needs no choices.
     vector = {"instances": [{"task": "choice", "text": "a"}]}
     code, told = server.ask(vector, path="/v1/models/tiny:embed")

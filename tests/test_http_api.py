@@ -23,13 +23,14 @@ from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import (
-    Limits,
     PatientProtocol,
-    Refused,
     RestServer,
     read_rows,
 )
+from adapter_bert.serving.model_versions import ModelVersions, VersionState
+from adapter_bert.serving.request_core import Limits, Refused, RequestCore
 from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.served_models import ServedModels
 
 pytestmark = pytest.mark.newer_stack
 
@@ -70,6 +71,25 @@ class Echo(ExportedModel):
         ]
 
 
+class Versions(ModelVersions):
+    """Versions that a test puts there."""
+
+    left_out = {}
+
+    def __init__(self, *models):
+        self.models = [ServedExport(model) for model in models]
+
+    @property
+    def served(self):
+        return {model.version: model for model in self.models}
+
+    def states(self):
+        return [VersionState(one, "AVAILABLE") for one in self.served]
+
+    def look(self):
+        pass
+
+
 class Running:
     """A server of an application in a thread."""
 
@@ -96,10 +116,17 @@ class Running:
 class Server(Running):
     """A server of a model."""
 
-    def __init__(self, limits=LIMITS, model=None, **options):
+    def __init__(
+        self, limits=LIMITS, model=None, models=None, beside=None, **options
+    ):
+        """`beside` gives another server from what answers."""
         self.model = model or Echo()
-        served = ServedExport(self.model)
-        self.rest = RestServer(served, "tiny", limits, **options)
+        self.models = ServedModels(models or {"tiny": Versions(self.model)})
+        self.core = RequestCore(self.models, limits)
+        if beside:
+            self.beside = beside(self.core)
+            options["beside"] = self.beside.live
+        self.rest = RestServer(self.core, **options)
         super().__init__(self.rest.app)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
@@ -199,6 +226,86 @@ def test_what_is_served(server):
     assert signatures["serving_default"] == server.model.signature
 
 
+class Numbered(Echo):
+    """Tells its version."""
+
+    def __init__(self, version):
+        super().__init__()
+        self.version = version
+
+    def answers(self, rows):
+        return [{"version": self.version} for _ in super().answers(rows)]
+
+
+def test_models_versions_and_labels():
+    first, other = Versions(Numbered("3"), Numbered("12")), Versions(Echo())
+    first.labels = {"stable": "3", "gone": "2"}
+    made = Server(models={"tiny": first, "other": other})
+    with contextlib.closing(made) as server:
+        for path, version in (
+            ("", "12"),
+            ("/versions/3", "3"),
+            ("/versions/12", "12"),
+            ("/labels/stable", "3"),
+        ):
+            place = f"/v1/models/tiny{path}"
+            asked = server.ask(server.rows("one"), path=f"{place}:predict")
+            assert asked == (200, {"predictions": [{"version": version}]})
+            _, found = server.ask("", "GET", f"{place}/metadata")
+            expected = {"name": "tiny", "signature_name": ""}
+            assert found["model_spec"] == {**expected, "version": version}
+            _, found = server.ask("", "GET", place)
+            told = [x["version"] for x in found["model_version_status"]]
+            assert told == ([version] if path else ["3", "12"])
+        path = "/v1/models/other:predict"
+        assert server.ask(server.rows("one"), path=path)[0] == 200
+        for path, message in (
+            ("nobody", "no model 'nobody'; there is 'tiny', 'other'"),
+            ("other/versions/4", "no version 4 of 'other'; there is 3"),
+            ("tiny/versions/x", "no version x of 'tiny'; there is 3, 12"),
+            ("tiny/labels/gone", "no version 2 of 'tiny'; there is 3, 12"),
+            ("tiny/labels/a", "no label 'a' of 'tiny'"),
+        ):
+            path = f"/v1/models/{path}:predict"
+            found = server.ask(server.rows("one"), path=path)
+            assert found == (404, {"error": message})
+        found = metrics(server)
+        assert b'{model="tiny",task="one"} 4.0' in found
+        assert b'{model="other",task="one"} 1.0' in found
+        assert b"adapter_bert_adapters 9.0" in found
+
+
+def test_rows_of_several_models_wait_in_one_queue():
+    models = Numbered("1"), Numbered("2")
+    made = Server(models={"tiny": Versions(*models)})
+    with contextlib.closing(made) as server:
+        models[0].may_go.clear()
+        paths = [f"/v1/models/tiny/versions/{n}:predict" for n in "1122"]
+        held = [server.send(server.rows("one"), path=paths[0])]
+        wait_for(lambda: models[0].asked)
+        held += [server.send(server.rows("one"), path=p) for p in paths[1:]]
+        server.wait_for_metric(b"waiting_rows 4.0")
+        models[0].may_go.set()
+        found = [json.load(one.getresponse()) for one in held]
+        assert [one["predictions"][0]["version"] for one in found] == [*"1122"]
+
+
+def test_a_version_that_is_replaced_answers_what_it_has():
+    models = Numbered("1"), Numbered("2")
+    versions = Versions(models[0])
+    made = Server(models={"tiny": versions})
+    with contextlib.closing(made) as server:
+        models[0].may_go.clear()
+        held = [server.send(server.rows("one")) for _ in range(2)]
+        server.wait_for_metric(b"waiting_rows 2.0")
+        versions.models = [ServedExport(models[1])]
+        models[0].may_go.set()
+        found = [json.load(one.getresponse()) for one in held]
+        assert [one["predictions"] for one in found] == [[{"version": "1"}]] * 2
+        found = server.ask(server.rows("one"))
+        assert found == (200, {"predictions": [{"version": "2"}]})
+
+
 @pytest.mark.parametrize(
     "path, method, code",
     [
@@ -212,6 +319,8 @@ def test_what_is_served(server):
         (PREDICT, "PUT", 405),
         ("/metrics", "POST", 405),
         ("/healthz", "POST", 405),
+        ("/admin/models", "GET", 404),
+        ("/admin/reload", "POST", 404),
     ],
 )
 def test_what_is_not_there(server, path, method, code):
@@ -409,7 +518,7 @@ def test_health_and_readiness():
         for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
             found = server.ask("", "GET", path)
             assert found == (200, {"status": status})
-        server.rest.end()
+        server.core.is_ending = True
         assert server.ask("", "GET", "/healthz")[0] == 200
         found = server.ask("", "GET", "/readyz")
         assert found == (503, {"error": "the server is ending"})
@@ -454,9 +563,10 @@ def test_metrics(server):
     server.ask(server.rows("two", "two"))
     server.ask(server.rows("nobody"))
     found = metrics(server).decode()
-    assert 'adapter_bert_rows_total{task="two"}' in found
+    assert 'adapter_bert_rows_total{model="tiny",task="two"}' in found
     assert 'adapter_bert_requests_total{code="400"}' in found
-    assert 'adapter_bert_task_requests_total{code="200",task="two"}' in found
+    labels = '{code="200",model="tiny",task="two"}'
+    assert f"adapter_bert_task_requests_total{labels}" in found
     assert "nobody" not in found
     for name in ("request_seconds_count", "batch_rows_bucket", "waiting_rows"):
         assert f"adapter_bert_{name}" in found
@@ -465,7 +575,7 @@ def test_metrics(server):
     path = "/monitoring/prometheus/metrics"
     _, headers, content = server.whole("", "GET", path)
     assert headers["Content-Type"].startswith("text/plain")
-    assert b'adapter_bert_rows_total{task="two"}' in content
+    assert b'adapter_bert_rows_total{model="tiny",task="two"}' in content
 
 
 def test_metrics_of_a_task_end_with_the_task():

@@ -10,11 +10,17 @@ import urllib.request
 import pytest
 from absl.testing import flagsaver
 from conftest import entry_point
-from test_http_api import PREDICT, Running, Server, app
+from test_http_api import PREDICT, Echo, Running, Server, Versions, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
-from adapter_bert.serving.http_guard import Allowance, TokenGuard, read_tokens
+from adapter_bert.serving.http_guard import (
+    Allowance,
+    TokenGuard,
+    Tokens,
+    read_tokens,
+)
+from adapter_bert.serving.served import ServedExport
 
 pytestmark = pytest.mark.newer_stack
 
@@ -27,7 +33,7 @@ def bearer(token):
 
 @pytest.fixture(scope="module")
 def server():
-    made = Server(tokens=TOKENS, origins=["https://a.example"])
+    made = Server(tokens=Tokens(TOKENS), origins=["https://a.example"])
     yield made
     made.close()
 
@@ -81,7 +87,7 @@ def test_probes_and_browsers_first_questions_need_no_token(server):
 
 
 def test_too_many_requests_of_a_token():
-    made = Server(tokens=TOKENS, per_minute=2)
+    made = Server(tokens=Tokens(TOKENS, 2))
     with contextlib.closing(made) as server:
         codes = [
             server.whole(server.rows("one"), headers=bearer(TOKENS[0]))[0]
@@ -94,6 +100,68 @@ def test_too_many_requests_of_a_token():
         assert json.loads(content) == {"error": error}
         # The other token has requests of its own.
         assert server.whole("", headers=bearer(TOKENS[1]))[0] == 400
+
+
+def test_who_runs_it_has_tokens_of_another_file():
+    """The ones are not the others."""
+    tokens, admin = Tokens(TOKENS[:1]), Tokens(TOKENS[1:])
+    both = Server(tokens=tokens, admin=admin)
+    open_to_all = Server(admin=admin)
+    with contextlib.closing(both), contextlib.closing(open_to_all):
+        for server in (both, open_to_all):
+            for method, path in (
+                ("GET", "/admin/models"),
+                ("POST", "/admin/reload"),
+                ("GET", "/admin/nothing"),
+            ):
+                for headers in ({}, bearer(TOKENS[0]), bearer("x" * 20)):
+                    found = server.ask("", method, path, headers)
+                    assert found[0] == 401
+        asked = both.rows("one")
+        assert both.ask(asked, headers=bearer(TOKENS[0]))[0] == 200
+        assert both.ask(asked, headers=bearer(TOKENS[1]))[0] == 401
+        assert open_to_all.ask(asked)[0] == 200
+        found = both.ask("", "GET", "/admin/reload", bearer(TOKENS[1]))
+        assert found[0] == 405
+
+
+class Changing(Versions):
+    """Looks when it is told to, and finds what a test says."""
+
+    def __init__(self, *models):
+        super().__init__(*models)
+        self.found = None
+        self.left_out = {"bad": "it is damaged"}
+
+    def look(self):
+        if isinstance(self.found, UserError):
+            raise self.found
+        self.models.append(self.found)
+
+
+def test_the_list_of_models_and_a_look_for_changes():
+    versions, newer = Changing(Echo()), Echo()
+    newer.version = "4"
+    made = Server(models={"tiny": versions}, admin=Tokens(TOKENS))
+
+    def ask(method, path):
+        return server.ask("", method, f"/admin/{path}", bearer(TOKENS[0]))
+
+    with contextlib.closing(made) as server:
+        status, found = ask("GET", "models")
+        (model,) = found["models"]
+        assert status == 200 and model["name"] == "tiny"
+        assert model["tasks"] == {"3": ["broken", "one", "two"]}
+        assert model["left_out"] == {"bad": "it is damaged"}
+        expected = {"error_code": "OK", "error_message": ""}
+        expected = {"version": "3", "state": "AVAILABLE", "status": expected}
+        assert model["model_version_status"] == [expected]
+        versions.found = ServedExport(newer)
+        status, found = ask("POST", "reload")
+        assert status == 200 and list(found["models"][0]["tasks"]) == ["3", "4"]
+        versions.found = UserError("there is no library any more")
+        message = {"error": "there is no library any more"}
+        assert ask("POST", "reload") == (400, message)
 
 
 def test_requests_come_back_with_time():
@@ -150,7 +218,7 @@ def test_https(tmp_path):
     with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
         with pytest.raises(UserError, match="expected PEM files"):
             serve.check_certificate()
-    guarded = TokenGuard(app, TOKENS)
+    guarded = TokenGuard(app, Tokens(TOKENS))
     made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
     with contextlib.closing(made):
         asked = urllib.request.Request(

@@ -7,10 +7,12 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -24,10 +26,10 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import Limits
 from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.model_versions import VersionFolder
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.request_core import Limits
 
 pytestmark = pytest.mark.newer_stack
 
@@ -64,10 +66,10 @@ def running(tiny_exported):
     end(process)
 
 
-def ask(port, instances, form="predict"):
+def ask(port, instances, form="predict", path="adapter_bert"):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     body = json.dumps({"instances": instances})
-    connection.request("POST", f"/v1/models/adapter_bert:{form}", body)
+    connection.request("POST", f"/v1/models/{path}:{form}", body)
     response = connection.getresponse()
     found = json.loads(response.read())
     connection.close()
@@ -167,6 +169,92 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
         assert "Traceback" not in said
     finally:
         end(process)
+
+
+TOKEN = "a-token-of-letters"
+
+
+@pytest.mark.gate
+def test_versions_come_while_it_runs(tiny_exported, tmp_path):
+    """A file of models, gRPC, a look that is asked for, and lines of JSON."""
+    grpc = pytest.importorskip("grpc")
+    apis = "tensorflow_serving.apis."
+    stubs = pytest.importorskip(apis + "model_service_pb2_grpc")
+    messages = pytest.importorskip(apis + "get_model_status_pb2")
+    place, config = tmp_path / "exported", tmp_path / "models"
+    shutil.copytree(tiny_exported, place)
+    config.write_text(
+        "model_config_list { config { name: 'adapter_bert' "
+        f"base_path: '{place}' version_labels {{ key: 'new' value: 2 }} }} }}"
+    )
+    (tmp_path / "tokens").write_text(TOKEN)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        grpc_port = free.getsockname()[1]
+    process, port = start(
+        f"--model_config_file={config}",
+        f"--grpc_port={grpc_port}",
+        f"--admin_token_file={tmp_path / 'tokens'}",
+        "--log_format=json",
+        "--poll_seconds=1000",
+    )
+    try:
+        asked, codes = [{"task": "small", "text": "a cat"}], set()
+        _, expected = ask(port, asked)
+        version = ask(port, asked, path="adapter_bert/labels/new")
+        assert version[0] == 404
+        # As an export: whole, from one moment to the next.
+        shutil.copytree(tiny_exported / "1", place / ".2")
+        (place / ".2").rename(place / "2")
+        is_done = threading.Event()
+
+        def client():
+            while not is_done.is_set():
+                status, found = ask(port, asked)
+                codes.add(status)
+                assert_equal(found, expected)
+            return True
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            clients = [pool.submit(client) for _ in range(4)]
+            try:
+                found = reload(port)
+            finally:
+                is_done.set()
+            assert all(one.result() for one in clients) and codes == {200}
+        (model,) = found["models"]
+        told = [
+            (x["version"], x["state"]) for x in model["model_version_status"]
+        ]
+        assert told[0] == ("2", "AVAILABLE") and told[1][0] == "1"
+        _, found = ask(port, asked, path="adapter_bert/labels/new")
+        assert_equal(found, expected)
+        assert ask(port, asked, path="adapter_bert/versions/1")[0] == 404
+        request = messages.GetModelStatusRequest()
+        request.model_spec.name = "adapter_bert"
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            ask_state = stubs.ModelServiceStub(channel).GetModelStatus
+            states = ask_state(request, timeout=60).model_version_status
+        assert [x.version for x in states] == [2, 1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        said = process.stderr.read()
+        lines = [json.loads(x) for x in said.splitlines() if x[:1] == "{"]
+        assert any("version 2 answers" in one["message"] for one in lines)
+        assert not any("traceback" in one for one in lines)
+    finally:
+        end(process)
+
+
+def reload(port):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    connection.request("POST", "/admin/reload", headers=headers)
+    response = connection.getresponse()
+    found = json.loads(response.read())
+    connection.close()
+    assert response.status == 200, found
+    return found
 
 
 # The second batch and later ones do not end.
@@ -286,7 +374,6 @@ def run():
         ({"model": ""}, "nothing to serve is named; pass --init_checkpoint a"),
         ({"library": "tests"}, "--library is for serving a library, and --mo"),
         ({"compute_dtype": "auto"}, "--compute_dtype is for serving a librar"),
-        ({"poll_seconds": 3}, "--poll_seconds is for serving a library"),
         (
             {"model": "", "library": "tests"},
             "--init_checkpoint is missing: the pretrained BERT",
@@ -299,6 +386,38 @@ def run():
             {"model": "", "library": "tests", "poll_seconds": 0},
             "--poll_seconds is 0, expected more",
         ),
+        ({"model_config_file": "a"}, "--model and --model_config_file are b"),
+        (
+            {"model": "", "model_config_file": "a", "library": "tests"},
+            "--library is for serving a library, and --model_config_file is p",
+        ),
+        (
+            {"model": "", "model_config_file": "a", "name": "b"},
+            "--name is passed, and --model_config_file has the models' names",
+        ),
+        (
+            {"model": "", "model_config_file": "a", "model_versions": "1"},
+            "--model_versions is of --model; pass --model too",
+        ),
+        (
+            {"model": "", "model_config_file": "nowhere"},
+            "nowhere",
+        ),
+        (
+            {"model_version_policy": "specific"},
+            "--model_version_policy=specific and --model_versions go together",
+        ),
+        ({"model_versions": "3"}, "=specific and --model_versions go toget"),
+        (
+            {"model_version_policy": "specific", "model_versions": "3,x"},
+            "--model_versions has 'x', expected numbers with commas",
+        ),
+        (
+            {"model_version_policy": "specific", "model_versions": "3"},
+            "tests holds no version 3; there are: none",
+        ),
+        ({"grpc_port": -1}, "--grpc_port is -1, expected 0 to 65535"),
+        ({"admin_token_file": "nowhere"}, "nowhere"),
         ({"token_requests": 9}, "--token_requests is of tokens; pass --token"),
         ({"token_file": "nowhere"}, "nowhere"),
         (
@@ -333,12 +452,71 @@ def test_a_port_that_is_taken(run, tiny_exported, monkeypatch):
         message = f"cannot listen at 127.0.0.1, port {port}: .*in use"
         with pytest.raises(UserError, match=message):
             run(model="tests", port=port)
+        message_of_grpc = f"port {port}: .* or --grpc_port"
+        with pytest.raises(UserError, match=message_of_grpc):
+            run(model="tests", port=0, grpc_port=port)
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
-        def load(folder):
+        def load(*asked):
             other.listen()
-            return ExportedModel(folder)
+            return VersionFolder(*asked)
 
-        monkeypatch.setattr(serve, "ExportedModel", load)
+        monkeypatch.setattr(serve, "VersionFolder", load)
         with pytest.raises(UserError, match=message):
             run(model=str(tiny_exported), port=port)
+
+
+# Modules that need packages which others do not.
+OPTIONAL = tuple(
+    f"adapter_bert.serving.{name}" for name in ("grpc_api", "model_config")
+)
+
+
+@pytest.mark.parametrize(
+    "flags, flag",
+    [
+        ({"model": "tests", "grpc_port": 0}, "grpc_port"),
+        ({"model_config_file": "tests"}, "model_config_file"),
+    ],
+)
+def test_packages_that_are_not_installed(run, flags, flag, monkeypatch):
+    for module in list(sys.modules):
+        if module.startswith(("tensorflow_serving", *OPTIONAL)):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "tensorflow_serving", None)
+    message = f"--{flag} needs the packages grpcio and tensorflow-serving-api"
+    with pytest.raises(UserError, match=message) as found:
+        run(port=0, **flags)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.gate
+def test_grpc_that_cannot_begin_is_one_line(tiny_exported):
+    """Another program has taken its port while the model was loaded."""
+    code = """
+from adapter_bert.commands import serve
+load = serve.VersionFolder
+def folder(*asked):
+    import socket
+    other = socket.socket()
+    other.bind(("127.0.0.1", PORT))
+    other.listen()
+    serve.kept = other
+    return load(*asked)
+serve.VersionFolder = folder
+from adapter_bert import commands; commands.main()
+"""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = subprocess.run(
+        [sys.executable, "-c", code.replace("PORT", str(port)), "serve"]
+        + [f"--model={tiny_exported}", "--port=0", f"--grpc_port={port}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert found.returncode == 1 and "Traceback" not in found.stderr
+    expected = f"cannot listen at 127.0.0.1, port {port}, for gRPC; choose ano"
+    assert expected in found.stderr.splitlines()[-1]

@@ -5,39 +5,61 @@ r"""Answers texts over the network, with a library or an exported model.
         '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
 
 serves the adapters that the library has at that time. `--model=exported` serves
-a model of `adapter-bert export`.
+a model of `adapter-bert export`, `--model_config_file` several.
 
-The server speaks TensorFlow Serving's REST. docs/serving.md tells more.
+The server speaks TensorFlow Serving's REST, and its gRPC with `--grpc_port`.
+docs/serving.md tells more.
 """
 
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import re
 import resource
 import socket
 import ssl
 import threading
-from typing import Any, Iterator, List, Optional
+from types import ModuleType
+from typing import (
+    Any,
+    AsyncContextManager,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    List,
+    Optional,
+    Tuple,
+)
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import uvicorn
 from absl import logging
 
+from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Range, Topic, read
 from adapter_bert.serving import flags as adapter_flags
+from adapter_bert.serving import json_log
 from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import Limits, PatientProtocol, RestServer
-from adapter_bert.serving.http_guard import read_tokens
+from adapter_bert.serving.exported import is_version
+from adapter_bert.serving.http_api import PatientProtocol, RestServer
+from adapter_bert.serving.http_guard import Tokens, read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
+from adapter_bert.serving.model_versions import (
+    LibraryVersion,
+    VersionFolder,
+    VersionPolicy,
+)
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.served import ServedExport, ServedModel
+from adapter_bert.serving.request_core import Limits, RequestCore
+from adapter_bert.serving.served_models import ServedModels
 
+LATEST, ALL, SPECIFIC = POLICIES = ("latest", "all", "specific")
+TEXT, JSON = "text", "json"
 # Connections that wait to be accepted.
 BACKLOG = 2048
 # Seconds that a batch may take after the requests' time is over.
@@ -54,8 +76,25 @@ class Served:
         "Folder that adapter-bert export wrote, its --output_dir, instead of "
         "--init_checkpoint and --library.",
     )
+    model_version_policy: str = Topic.SERVED.setting(
+        LATEST,
+        "Versions of --model that are served: the newest one, all, or those "
+        "of --model_versions.",
+        choices=POLICIES,
+    )
+    model_versions: List[str] = Topic.SERVED.setting(
+        [], "Numbers of versions for --model_version_policy=specific, as 3,4."
+    )
+    model_config_file: str = Topic.SERVED.setting(
+        "",
+        "TensorFlow Serving's file of several exported models, instead of "
+        "--model.",
+    )
     poll_seconds: int = Topic.SERVED.setting(
-        10, "Seconds from one look at --library to the next.", LARGE
+        10,
+        "Seconds from one look at --library, --model or --model_config_file "
+        "to the next.",
+        LARGE,
     )
     name: str = Topic.SERVED.setting(
         "adapter_bert",
@@ -74,6 +113,11 @@ class Served:
         "Port to listen at; 0 takes any that is free.",
         Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
+    grpc_port: Optional[int] = Topic.SERVED.setting(
+        None,
+        "Port for gRPC, 0 for any that is free; default: no gRPC.",
+        Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
+    )
     cors_origins: List[str] = Topic.SERVED.setting(
         [],
         "Origins whose pages may ask too (CORS), as https://example.org, or *.",
@@ -83,11 +127,19 @@ class Served:
         "File of tokens, one on each line, of which each request needs one: "
         "Authorization: Bearer TOKEN.",
     )
+    admin_token_file: str = Topic.SERVED.setting(
+        "",
+        "File of tokens, one on each line, for requests to /admin/, which are "
+        "refused otherwise.",
+    )
     ssl_certfile: str = Topic.SERVED.setting(
         "", "File of a certificate (PEM), for https; with --ssl_keyfile."
     )
     ssl_keyfile: str = Topic.SERVED.setting(
         "", "File of the certificate's key (PEM)."
+    )
+    log_format: str = Topic.SERVED.setting(
+        TEXT, "Form of the log's lines.", choices=(TEXT, JSON)
     )
     token_requests: Optional[int] = Topic.LIMITS.setting(
         None,
@@ -124,21 +176,39 @@ SETTINGS = (Served, adapter_flags.OneBert)
 
 
 class EndingServer(uvicorn.Server):
-    """A server that ends within a time after a signal."""
+    """A server that ends within a time after a signal.
 
-    def __init__(self, config: uvicorn.Config, rest: RestServer, seconds: int):
-        """Takes the application, and seconds until the process ends."""
+    Attributes:
+        problem: why it has ended without one.
+    """
+
+    problem: Optional[UserError] = None
+
+    def __init__(self, config: uvicorn.Config, core: RequestCore, seconds: int):
+        """Takes what answers, and seconds until the process ends."""
         super().__init__(config)
-        self._rest, self._seconds = rest, seconds
+        self._core, self._seconds = core, seconds
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """Begins to end: uvicorn waits for requests, but not for long."""
         super().handle_exit(sig, frame)
-        self._rest.end()
+        self._core.is_ending = True
         # A daemon, so that a process that is done does not wait for the time.
         timer = threading.Timer(self._seconds, _abort, [self._seconds])
         timer.daemon = True
         timer.start()
+
+    @contextlib.asynccontextmanager
+    async def beside(
+        self, live: Callable[[], AsyncContextManager[None]]
+    ) -> AsyncIterator[None]:
+        """Lets another server live as long; ends if that one cannot begin."""
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(live())
+            except UserError as error:
+                self.problem, self.should_exit = error, True
+            yield
 
 
 def _abort(seconds: int) -> None:
@@ -181,18 +251,49 @@ def limits_from_flags() -> Limits:
 
 def _check_served() -> None:
     """Raises UserError unless the flags name one thing to serve."""
+    if FLAGS.model and FLAGS.model_config_file:
+        raise UserError(
+            "--model and --model_config_file are both passed; pass one of them"
+        )
+    exported = "model_config_file" if FLAGS.model_config_file else "model"
     of_library = [f.name for f in dataclasses.fields(adapter_flags.OneBert)]
-    for name in (*of_library, "poll_seconds"):
-        if FLAGS.model and FLAGS[name].value != FLAGS[name].default:
+    for name in of_library:
+        if FLAGS[exported].value and FLAGS[name].value != FLAGS[name].default:
             raise UserError(
-                f"--{name} is for serving a library, and --model is passed "
-                "too; pass one of the two"
+                f"--{name} is for serving a library, and --{exported} is "
+                "passed too; pass one of the two"
             )
-    if not (FLAGS.model or FLAGS.library):
+    if not (FLAGS[exported].value or FLAGS.library):
         raise UserError(
             "nothing to serve is named; pass --init_checkpoint and --library, "
             "or --model, the folder of an exported model"
         )
+    for name in ("model_version_policy", "model_versions"):
+        if not FLAGS.model and FLAGS[name].value != FLAGS[name].default:
+            raise UserError(f"--{name} is of --model; pass --model too")
+    if FLAGS.model_config_file and FLAGS["name"].value != FLAGS["name"].default:
+        raise UserError(
+            "--name is passed, and --model_config_file has the models' names"
+        )
+
+
+def read_policy() -> VersionPolicy:
+    """The policy that the flags name; raises UserError for contradictions."""
+    versions = FLAGS.model_versions
+    if (FLAGS.model_version_policy == SPECIFIC) != bool(versions):
+        raise UserError(
+            f"--model_version_policy={SPECIFIC} and --model_versions go "
+            "together"
+        )
+    for version in versions:
+        if not is_version(version):
+            raise UserError(
+                f"--model_versions has {version!r}, expected numbers with "
+                "commas between them, as 3,4"
+            )
+    return VersionPolicy(
+        1 if FLAGS.model_version_policy == LATEST else None, tuple(versions)
+    )
 
 
 def check_certificate() -> None:
@@ -214,16 +315,20 @@ def check_certificate() -> None:
         ) from error
 
 
-def open_model() -> ServedModel:
+def open_models() -> ServedModels:
     """Loads what the flags name, ready to answer.
 
     Raises:
         UserError: something is missing or damaged.
     """
+    if FLAGS.model_config_file:
+        config = _import_of("model_config_file", "model_config")
+        return ServedModels.of_file(
+            functools.partial(config.read_config, FLAGS.model_config_file)
+        )
     if FLAGS.model:
-        exported = ExportedModel(FLAGS.model)
-        exported.warm_up()
-        return ServedExport(exported)
+        folder = VersionFolder(FLAGS.model, read_policy(), {})
+        return ServedModels({FLAGS.name: folder})
     asked = adapter_flags.read_asked(adapter_flags.OneBert)
     library = AdapterLibrary(asked.library)
     predictor = Predictor(
@@ -234,15 +339,34 @@ def open_model() -> ServedModel:
         asked.library,
     )
     live = LiveLibrary(library, predictor)
-    live.watch(FLAGS.poll_seconds)
-    return live
+    return ServedModels({FLAGS.name: LibraryVersion(live)})
 
 
-def listen() -> socket.socket:
-    """A socket at the flags' address; raises UserError if unusable."""
-    with _at_address():
+def _import_of(flag: str, module: str) -> ModuleType:
+    """The module that a flag needs.
+
+    Raises UserError if a package that only this module needs is missing.
+    """
+    try:
+        return importlib.import_module(f"adapter_bert.serving.{module}")
+    except ImportError as error:
+        raise UserError(
+            f"--{flag} needs the packages grpcio and tensorflow-serving-api "
+            f"({error}); make setup installs them"
+        ) from error
+
+
+def _read_tokens(flag: str, per_minute: Optional[int] = None) -> Any:
+    """The tokens of a flag's file, or None without one; raises UserError."""
+    path = FLAGS[flag].value
+    return Tokens(read_tokens(path), per_minute) if path else None
+
+
+def listen(port: int) -> socket.socket:
+    """A socket at the flags' host; raises UserError if unusable."""
+    with _at_address(port):
         family, kind, protocol, _, address = socket.getaddrinfo(
-            FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
+            FLAGS.host, port, type=socket.SOCK_STREAM
         )[0]
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -251,59 +375,72 @@ def listen() -> socket.socket:
 
 
 @contextlib.contextmanager
-def _at_address() -> Iterator[None]:
-    """Makes errors about the flags' address a UserError."""
+def _at_address(port: int) -> Iterator[None]:
+    """Makes errors about the flags' host and a port a UserError."""
     try:
         yield
     # A name with an empty part is a `UnicodeError`.
     except (OSError, UnicodeError) as error:
+        flag = "port" if port == FLAGS.port else "grpc_port"
         raise UserError(
-            f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
-            "choose another --host or --port"
+            f"cannot listen at {FLAGS.host}, port {port}: {error}; choose "
+            f"another --host or --{flag}"
         ) from error
 
 
 def main() -> None:
     """Serves until a signal; raises UserError if flags or model are wrong."""
     logging.set_verbosity(logging.INFO)
+    if FLAGS.log_format == JSON:
+        json_log.use()
     _check_served()
     limits = limits_from_flags()
     if FLAGS.token_requests and not FLAGS.token_file:
         raise UserError("--token_requests is of tokens; pass --token_file too")
-    tokens = read_tokens(FLAGS.token_file) if FLAGS.token_file else ()
+    tokens = _read_tokens("token_file", FLAGS.token_requests)
+    admin = _read_tokens("admin_token_file")
     check_certificate()
-    listening = listen()
+    listening = listen(FLAGS.port)
+    if FLAGS.grpc_port is not None:
+        grpc_api = _import_of("grpc_port", "grpc_api")
+        # gRPC listens by itself, when there is something to answer with.
+        listen(FLAGS.grpc_port).close()
     # A connection is a file, and few files are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
-    model = open_model()
-    server = RestServer(
-        model,
-        FLAGS.name,
-        limits,
-        FLAGS.cors_origins,
-        tokens,
-        FLAGS.token_requests,
+    models = open_models()
+    models.watch(FLAGS.poll_seconds)
+    core = RequestCore(models, limits)
+    live = contextlib.nullcontext
+    if FLAGS.grpc_port is not None:
+        address = grpc_api.Address(FLAGS.host, FLAGS.grpc_port)
+        live = grpc_api.GrpcServer(
+            core, address, FLAGS.end_s, tokens, _certificate()
+        ).live
+    rest = RestServer(
+        core, FLAGS.cors_origins, tokens, admin, lambda: server.beside(live)
     )
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
-    with _at_address():
+    with _at_address(FLAGS.port):
         listening.listen(BACKLOG)
-    logging.info(
-        "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
-        FLAGS.model or FLAGS.library,
-        model.version,
-        len(model.tasks),
-        "https" if FLAGS.ssl_certfile else "http",
-        FLAGS.host,
-        listening.getsockname()[1],
-        FLAGS.name,
-    )
-    EndingServer(
+    for name, model in models.models.items():
+        versions = model.served
+        logging.info(
+            "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
+            FLAGS.model or FLAGS.library or FLAGS.model_config_file,
+            ", ".join(versions),
+            len(list(versions.values())[-1].tasks),
+            "https" if FLAGS.ssl_certfile else "http",
+            FLAGS.host,
+            listening.getsockname()[1],
+            name,
+        )
+    server = EndingServer(
         uvicorn.Config(
-            server.app,
+            rest.app,
             http=functools.partial(
                 PatientProtocol, patience=2.0 * FLAGS.timeout_s
             ),
@@ -317,6 +454,20 @@ def main() -> None:
             timeout_keep_alive=FLAGS.timeout_s,
             timeout_graceful_shutdown=FLAGS.end_s,
         ),
-        server,
+        core,
         FLAGS.end_s + UNTIL_ABORT,
-    ).run(sockets=[listening])
+    )
+    server.run(sockets=[listening])
+    if server.problem:
+        raise server.problem
+
+
+def _certificate() -> Optional[Tuple[bytes, bytes]]:
+    """Key and certificate of https, which `check_certificate` has read."""
+    if not FLAGS.ssl_certfile:
+        return None
+    key, certificate = (
+        files.read_bytes(path, "the file of https")
+        for path in (FLAGS.ssl_keyfile, FLAGS.ssl_certfile)
+    )
+    return key, certificate

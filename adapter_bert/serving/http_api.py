@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST for a served model, as an ASGI application.
+"""TensorFlow Serving's REST for served models, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form, and
@@ -10,25 +10,21 @@ a text and sees every task's answer.
 import asyncio
 import base64
 import contextlib
-import dataclasses
 import functools
 import json
 import pathlib
-import time
 import zlib
 from typing import (
     Any,
+    AsyncContextManager,
+    Callable,
     Dict,
     List,
-    NamedTuple,
     Optional,
     Sequence,
-    Set,
     Tuple,
 )
 
-import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -39,11 +35,19 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adapter_bert.errors import UserError
-from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
 from adapter_bert.serving.exported import EMBED, SIGNATURE
-from adapter_bert.serving.http_guard import TokenGuard
-from adapter_bert.serving.served import AskedRow, Question, ServedModel
+from adapter_bert.serving.http_guard import ADMIN, TokenGuard, Tokens
+from adapter_bert.serving.model_versions import VersionState
+from adapter_bert.serving.request_core import (
+    GONE,
+    Asked,
+    Counted,
+    Refused,
+    RequestCore,
+)
+from adapter_bert.serving.request_metrics import CONTENT_TYPE
+from adapter_bert.serving.served import AskedRow, ServedModel
+from adapter_bert.serving.served_models import NotServed
 
 
 class PatientProtocol(H11Protocol):
@@ -96,11 +100,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-
-# HTTP's code for an answer that nobody reads, since the client is gone.
-GONE = 499
-
-
 # Members of a row, of which all but the first and the last may be left out.
 MEMBERS = ("text", "text_b", "choices", "task")
 # What follows a model's name in a path, and what is asked for thereby.
@@ -108,92 +107,30 @@ PREDICT, ANSWER = "predict", "answer"
 KINDS = (PREDICT, ANSWER, EMBED)
 
 
-class _Asked(NamedTuple):
-    """A row that waits, for its vector or for its outputs."""
-
-    question: Question
-    for_vector: bool
-
-
-class Refused(HTTPException):
-    """An error for the client, instead of an answer."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Limits of a server, the flags of `adapter-bert serve`.
-
-    Attributes:
-        max_held_bytes: total of the requests being read or computed.
-        timeout: seconds until a request is answered.
-    """
-
-    max_body_bytes: int
-    max_held_bytes: int
-    max_rows: int
-    max_text_bytes: int
-    batching: Bounds
-    timeout: float
-
-
 class RestServer:
-    """The application `app`, and what its requests share."""
+    """The application `app`."""
 
     def __init__(
         self,
-        model: ServedModel,
-        name: str,
-        limits: Limits,
+        core: RequestCore,
         origins: Sequence[str] = (),
-        tokens: Sequence[str] = (),
-        per_minute: Optional[int] = None,
+        tokens: Optional[Tokens] = None,
+        admin: Optional[Tokens] = None,
+        beside: Callable[
+            [], AsyncContextManager[None]
+        ] = contextlib.nullcontext,
     ):
-        """Takes a served model, and what clients may do.
+        """Takes what answers, and what clients may do.
 
         Args:
-            model: answers.
-            name: of the model, for clients.
-            limits: of requests.
+            core: answers.
             origins: those whose pages may ask too, or `*` for all (CORS).
-            tokens: those of which each request needs one; empty for none.
-            per_minute: most requests of a token; None for any number.
+            tokens: those of which each request needs one; None for none.
+            admin: those of which a request to `ADMIN` needs one; None for no
+                such requests.
+            beside: what else is to live while the application does.
         """
-        self._is_ending = False
-        self._model, self._name, self._limits = model, name, limits
-        self._held = 0
-        self._batcher: Any = None
-        self._registry = CollectorRegistry()
-        kept = {"registry": self._registry, "namespace": "adapter_bert"}
-        self._requests = Counter(
-            "requests",
-            "Requests for answers, by HTTP's code.",
-            ["code"],
-            **kept,
-        )
-        self._task_requests = Counter(
-            "task_requests",
-            "The same by task; one of several tasks counts for each.",
-            ["task", "code"],
-            **kept,
-        )
-        # Labels of the tasks' metrics.
-        self._counted: Set[Tuple[str, str]] = set()
-        self._rows = Counter(
-            "rows", "Rows answered, by task.", ["task"], **kept
-        )
-        self._seconds = Histogram(
-            "request_seconds", "From a request to its answer.", **kept
-        )
-        sizes = [2**n for n in range(11)]
-        self._batch_rows = Histogram(
-            "batch_rows", "Rows computed at once.", buckets=sizes, **kept
-        )
-        self._waiting = Gauge("waiting_rows", "Rows not yet computed.", **kept)
-        Gauge("adapters", "Adapters loaded.", **kept).set_function(
-            lambda: len(self._model.tasks)
-        )
-        # Memory, time and open files of the process.
-        prometheus_client.ProcessCollector(registry=self._registry)
+        self._core, self._beside = core, beside
         routes = [
             Route("/tasks", self._tell_tasks),
             Route("/healthz", self._tell_health),
@@ -202,7 +139,11 @@ class RestServer:
             *(Route(path, _send_file) for path in FILES),
         ]
         one = "/v1/models/{name}"
-        for path in (f"{one}/versions/{{version}}", one):
+        for path in (
+            f"{one}/versions/{{version}}",
+            f"{one}/labels/{{label}}",
+            one,
+        ):
             routes += [
                 *(
                     Route(
@@ -216,9 +157,14 @@ class RestServer:
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
             ]
+        if admin:
+            routes += [
+                Route(f"{ADMIN}models", self._list_models),
+                Route(f"{ADMIN}reload", self._reload, methods=["POST"]),
+            ]
         self.app = Starlette(
             routes=routes,
-            middleware=_middleware(origins, tokens, per_minute),
+            middleware=_middleware(origins, tokens, admin),
             lifespan=self._live,
             exception_handlers={
                 HTTPException: _refuse_http,
@@ -230,158 +176,113 @@ class RestServer:
     @contextlib.asynccontextmanager
     async def _live(self, app: Starlette):
         """Answers all accepted requests before the end."""
-        self._batcher = Batcher(
-            self._compute,
-            lambda asked: asked.question.size,
-            self._limits.batching,
-        )
-        self._waiting.set_function(lambda: self._batcher.waiting)
-        yield
-        await self._batcher.close()
+        async with self._core.live(), self._beside():
+            yield
 
-    def _compute(self, asked: Sequence[_Asked]) -> List[Any]:
-        """The outputs or the vector of each row."""
-        self._batch_rows.observe(len(asked))
-        found: Dict[int, Any] = {}
-        for for_vector, compute in (
-            (False, self._model.compute),
-            (True, self._model.vectors),
-        ):
-            numbers = [
-                n for n, one in enumerate(asked) if one.for_vector == for_vector
-            ]
-            if numbers:
-                questions = [asked[n].question for n in numbers]
-                found.update(zip(numbers, compute(questions)))
-        return [found[n] for n in range(len(asked))]
-
-    def _check_name(self, request: Request) -> None:
-        """Raises `Refused` for another model or version."""
-        name = request.path_params["name"]
-        version = request.path_params.get("version", self._model.version)
-        if (name, version) != (self._name, self._model.version):
-            raise Refused(
-                404,
-                f"no model {name[:80]!r}, version {version[:20]}; there is "
-                f"{self._name!r}, version {self._model.version}",
-            )
+    def _find(self, request: Request) -> ServedModel:
+        """The version that a path names; raises `Refused` for others."""
+        return self._core.find(**request.path_params)
 
     async def _tell_tasks(self, request: Request) -> Response:
-        """All that the page needs to know."""
+        """All that the page needs to know, of the first model."""
+        name = next(iter(self._core.models.models))
+        model, limits = self._core.find(name), self._core.limits
         return JSONResponse(
             {
-                "name": self._name,
-                "version": self._model.version,
-                "max_rows": self._limits.max_rows,
-                "max_body_bytes": self._limits.max_body_bytes,
-                "tasks": list(self._model.tasks.values()),
+                "name": name,
+                "version": model.version,
+                "max_rows": limits.max_rows,
+                "max_body_bytes": limits.max_body_bytes,
+                "tasks": list(model.tasks.values()),
             }
         )
 
     async def _tell_status(self, request: Request) -> Response:
-        self._check_name(request)
-        status = {
-            "version": self._model.version,
-            "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": ""},
-        }
-        return JSONResponse({"model_version_status": [status]})
+        try:
+            states = self._core.models.states(**request.path_params)
+        except NotServed as error:
+            raise Refused(404, str(error)) from error
+        told = list(map(_status, states))
+        return JSONResponse({"model_version_status": told})
 
     async def _tell_metadata(self, request: Request) -> Response:
-        self._check_name(request)
-        signatures = {"signature_def": self._model.signatures}
+        model = self._find(request)
+        signatures = {"signature_def": model.signatures}
         spec = {
-            "name": self._name,
+            "name": request.path_params["name"],
             "signature_name": "",
-            "version": self._model.version,
+            "version": model.version,
         }
         metadata = {"signature_def": signatures}
         return JSONResponse({"model_spec": spec, "metadata": metadata})
-
-    def end(self) -> None:
-        """Is no more ready from now on; requests are answered still."""
-        self._is_ending = True
 
     async def _tell_health(self, request: Request) -> Response:
         return JSONResponse({"status": "alive"})
 
     async def _tell_readiness(self, request: Request) -> Response:
-        if self._is_ending:
+        if self._core.is_ending:
             return JSONResponse({"error": "the server is ending"}, 503)
         return JSONResponse({"status": "ready"})
 
-    def _forget_tasks(self) -> None:
-        """Drops the metrics of tasks that have gone, which may be many."""
-        served = self._model.tasks
-        gone = {pair for pair in self._counted if pair[0] not in served}
-        self._counted -= gone
-        for pair in gone:
-            self._task_requests.remove(*pair)
-        for task in {task for task, _ in gone}:
-            # Refused requests have no rows.
-            with contextlib.suppress(KeyError):
-                self._rows.remove(task)
-
     async def _tell_metrics(self, request: Request) -> Response:
-        self._forget_tasks()
-        return Response(
-            prometheus_client.generate_latest(self._registry),
-            media_type=prometheus_client.CONTENT_TYPE_LATEST,
-        )
+        return Response(self._core.metrics.tell(), media_type=CONTENT_TYPE)
+
+    async def _list_models(self, request: Request) -> Response:
+        """Models with their versions, tasks, and what is left out."""
+        found = [
+            {
+                "name": name,
+                "model_version_status": list(map(_status, model.states())),
+                "tasks": {
+                    version: sorted(served.tasks)
+                    for version, served in model.served.items()
+                },
+                "left_out": dict(model.left_out),
+            }
+            for name, model in self._core.models.models.items()
+        ]
+        return JSONResponse({"models": found})
+
+    async def _reload(self, request: Request) -> Response:
+        """Looks for changes now, and tells what is served then."""
+        # Whoever waits no more does not end the look.
+        looking = asyncio.to_thread(self._core.models.look)
+        await self._core.in_time(looking)
+        return await self._list_models(request)
 
     async def _predict(self, request: Request, kind: str) -> Response:
         """Computes rows, and counts."""
-        began = time.monotonic()
-        status = 500
-        tasks: Set[str] = set()
-        try:
-            self._check_name(request)
-            if kind == EMBED and EMBED not in self._model.signatures:
-                raise Refused(
-                    404,
-                    "the model gives no vectors; export it with --embeddings",
-                )
-            response = await self._respond(request, kind, tasks)
-            status = response.status_code
-        except Refused as refused:
-            status = refused.status_code
-            raise
-        finally:
-            self._requests.labels(str(status)).inc()
-            for task in tasks:
-                self._counted.add((task, str(status)))
-                self._task_requests.labels(task, str(status)).inc()
-            self._seconds.observe(time.monotonic() - began)
-        return response
+        with self._core.counted() as counted:
+            model = self._find(request)
+            counted.name = request.path_params["name"]
+            return await self._core.in_time(
+                self._respond(request, kind, model, counted)
+            )
 
     async def _respond(
-        self, request: Request, kind: str, tasks: Set[str]
+        self, request: Request, kind: str, model: ServedModel, counted: Counted
     ) -> Response:
-        """Answers, vectors, or the signature's outputs, within the time.
-
-        Adds the names of the asked tasks to `tasks`.
-        """
+        """Answers, vectors, or the signature's outputs."""
+        body = bytearray()
         try:
-            asked, is_columns, for_vectors, results = await asyncio.wait_for(
-                self._compute_request(request, kind, tasks),
-                self._limits.timeout,
+            await self._read(request, body)
+            rows, is_columns, signature = read_rows(
+                body, self._core.limits.max_rows, list(model.signatures)
             )
-        except asyncio.TimeoutError as error:
-            raise Refused(
-                504, f"no answer within {self._limits.timeout:g} seconds"
-            ) from error
-        except Overloaded as error:
-            raise Refused(429, str(error)) from error
-        except UserError as error:
-            raise Refused(400, str(error)) from error
+            if kind == ANSWER and signature == EMBED:
+                raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
+            for_vectors = EMBED in (kind, signature)
+            asked = self._core.accept(model, rows, for_vectors)
+            counted.asked = asked
+            results = await self._ask(request, asked)
+        finally:
+            self._core.release(len(body))
         questions = [one.question for one in asked]
-        for question in questions:
-            self._rows.labels(question.task).inc()
         if kind == EMBED:
             return JSONResponse({"embeddings": results})
         if kind == ANSWER:
             answers = [
-                {"task": question.task, **self._model.answer(question, result)}
+                {"task": question.task, **model.answer(question, result)}
                 for question, result in zip(questions, results)
             ]
             return JSONResponse({"answers": answers})
@@ -389,56 +290,16 @@ class RestServer:
         if for_vectors:
             # A signature's only output has no name.
             return JSONResponse({form: results})
-        outputs = self._model.outputs(questions, results)
+        outputs = model.outputs(questions, results)
         if not is_columns:
             return JSONResponse({form: outputs})
-        names = outputs[0] if outputs else self._model.output_names()
+        names = outputs[0] if outputs else model.output_names()
         columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({form: columns})
 
-    async def _compute_request(
-        self, request: Request, kind: str, tasks: Set[str]
-    ):
-        """What a request asks, its form, and the results.
-
-        The form is whether it asks by columns, and whether for vectors.
-        """
-        body = bytearray()
-        try:
-            await self._read(request, body)
-            rows, is_columns, signature = read_rows(
-                body, self._limits.max_rows, list(self._model.signatures)
-            )
-            if kind == ANSWER and signature == EMBED:
-                raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
-            for_vectors = EMBED in (kind, signature)
-            asked = [
-                _Asked(self._accept(row, number, for_vectors), for_vectors)
-                for number, row in enumerate(rows, 1)
-            ]
-            tasks.update(one.question.task for one in asked)
-            results = await self._ask(request, asked)
-            return asked, is_columns, for_vectors, results
-        finally:
-            self._held -= len(body)
-
-    def _accept(self, row: AskedRow, number: int, for_vector: bool) -> Question:
-        """A row's question; raises `Refused` for a wrong or long row."""
-        most = self._limits.max_text_bytes
-        for name, size in row.sizes().items():
-            if size > most:
-                raise Refused(
-                    400,
-                    f"row {number}: {name} has {size} bytes, of at most {most}",
-                )
-        try:
-            return self._model.accept(row, for_vector)
-        except UserError as error:
-            raise Refused(400, f"row {number}: {error}") from error
-
     async def _read(self, request: Request, body: bytearray) -> None:
         """Appends a request's body, and counts its bytes as held."""
-        most = self._limits.max_body_bytes
+        most = self._core.limits.max_body_bytes
         packed = _Gzip() if _is_packed(request) else None
         arrived = 0
         try:
@@ -448,21 +309,17 @@ class RestServer:
                     # Never more than the first byte that is refused.
                     part = packed.unpack(part, most + 1 - len(body))
                 body += part
-                self._held += len(part)
+                self._core.hold(len(part))
                 if max(arrived, len(body)) > most:
                     raise Refused(413, f"more than {most} bytes")
-                if self._held > self._limits.max_held_bytes:
-                    raise Refused(429, "too many requests are being read")
             if packed:
                 packed.check_end()
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
 
-    async def _ask(
-        self, request: Request, asked: Sequence[_Asked]
-    ) -> List[Any]:
+    async def _ask(self, request: Request, asked: Sequence[Asked]) -> List[Any]:
         """The outputs or vectors, unless the client leaves before."""
-        asking = asyncio.ensure_future(self._batcher.ask(asked))
+        asking = asyncio.ensure_future(self._core.ask(asked))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
             await asyncio.wait(
@@ -474,6 +331,13 @@ class RestServer:
         finally:
             asking.cancel()
             leaving.cancel()
+
+
+def _status(state: VersionState) -> Dict[str, Any]:
+    """A version's state as TensorFlow Serving tells it."""
+    code = "UNKNOWN" if state.error else "OK"
+    status = {"error_code": code, "error_message": state.error}
+    return {"version": state.version, "state": state.state, "status": status}
 
 
 class _Gzip:
@@ -511,7 +375,7 @@ def _is_packed(request: Request) -> bool:
 
 
 def _middleware(
-    origins: Sequence[str], tokens: Sequence[str], per_minute: Optional[int]
+    origins: Sequence[str], tokens: Optional[Tokens], admin: Optional[Tokens]
 ) -> List[Middleware]:
     """Compression, CORS for some origins, and last the check of tokens.
 
@@ -531,10 +395,8 @@ def _middleware(
                 allow_headers=CORS_HEADERS,
             )
         )
-    if tokens:
-        found.append(
-            Middleware(TokenGuard, tokens=tokens, per_minute=per_minute)
-        )
+    if tokens or admin:
+        found.append(Middleware(TokenGuard, tokens=tokens, admin=admin))
     return found
 
 

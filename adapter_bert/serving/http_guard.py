@@ -1,4 +1,4 @@
-"""Bearer tokens of clients, as ASGI middleware.
+"""Bearer tokens of clients, and ASGI middleware that asks for them.
 
 Source: RFC 6750, section 2.1.
 """
@@ -6,7 +6,15 @@ Source: RFC 6750, section 2.1.
 import hashlib
 import re
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -16,6 +24,8 @@ from adapter_bert.errors import UserError
 
 # Paths that need no token: they say nothing but that the server is there.
 OPEN = ("/healthz", "/readyz")
+# Paths for those who run the server begin with this.
+ADMIN = "/admin/"
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,200}=*", re.ASCII)
 
 
@@ -37,6 +47,14 @@ def read_tokens(path: str) -> Sequence[str]:
     return tokens
 
 
+class Refusal(NamedTuple):
+    """HTTP's code, a message for the client, and headers."""
+
+    code: int
+    message: str
+    headers: Mapping[str, str]
+
+
 class Allowance:
     """Requests that a client may still make; they come back with time."""
 
@@ -56,49 +74,73 @@ class Allowance:
         return 0.0
 
 
-class TokenGuard:
-    """Refuses requests without a token, and too many of one token."""
+class Tokens:
+    """Tokens of clients, and how often each may ask."""
 
     def __init__(
         self,
-        app: Any,
         tokens: Sequence[str],
         per_minute: Optional[int] = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Takes an application, and most requests of a token in a minute."""
-        self._app = app
+        """Takes tokens, and most requests of one in a minute."""
         # Looked up by hash, so that no time tells how much of a token is right.
         self._allowed: Dict[bytes, Optional[Allowance]] = {
             _hash(token): Allowance(per_minute, clock) if per_minute else None
             for token in tokens
         }
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers a refusal, or lets the application answer."""
-        refusal = None
-        if scope["type"] == "http" and scope["path"] not in OPEN:
-            refusal = self._refusal(Headers(scope=scope))
-        await (refusal or self._app)(scope, receive, send)
+    def refusal(self, authorization: str) -> Optional[Refusal]:
+        """Why a request is refused; else its token has one request less.
 
-    def _refusal(self, headers: Headers) -> Optional[JSONResponse]:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
+        `authorization` is the content of the header or metadata of that name.
+        """
+        scheme, _, token = authorization.partition(" ")
         key = _hash(token.strip())
         if scheme.lower() != "bearer" or key not in self._allowed:
-            return JSONResponse(
-                {"error": "expected Authorization: Bearer and a known token"},
+            return Refusal(
                 401,
+                "expected Authorization: Bearer and a known token",
                 {"WWW-Authenticate": "Bearer"},
             )
         allowance = self._allowed[key]
         seconds = allowance.take() if allowance else 0
         if seconds:
-            return JSONResponse(
-                {"error": "too many requests of this token"},
+            return Refusal(
                 429,
+                "too many requests of this token",
                 {"Retry-After": str(int(seconds) + 1)},
             )
         return None
+
+
+class TokenGuard:
+    """Refuses requests without a token, and too many of one token."""
+
+    def __init__(
+        self, app: Any, tokens: Optional[Tokens], admin: Optional[Tokens] = None
+    ):
+        """Takes an application and tokens.
+
+        Args:
+            app: answers.
+            tokens: of clients; None lets all ask.
+            admin: those for paths below `ADMIN`, which take no others.
+        """
+        self._app, self._tokens, self._admin = app, tokens, admin
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answers a refusal, or lets the application answer."""
+        answering = self._app
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            is_admin = self._admin and scope["path"].startswith(ADMIN)
+            tokens = self._admin if is_admin else self._tokens
+            given = Headers(scope=scope).get("authorization", "")
+            refusal = tokens.refusal(given) if tokens else None
+            if refusal:
+                code, message, headers = refusal
+                answering = JSONResponse({"error": message}, code, headers)
+        await answering(scope, receive, send)
 
 
 def _hash(token: str) -> bytes:

@@ -9,7 +9,6 @@ lost when a task goes.
 import contextlib
 import dataclasses
 import os
-import threading
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from absl import logging
@@ -90,10 +89,8 @@ class LiveLibrary(ServedModel):
         self._library, self._predictor = library, predictor
         # Replaced, never changed, since other threads read it.
         self._tasks: Dict[str, LiveTask] = {}
-        # Reasons of adapters that cannot be served, by name.
-        self._left_out: Dict[str, str] = {}
+        self.left_out: Dict[str, str] = {}
         self._states: Dict[str, State] = {}
-        self._end = threading.Event()
         self.signatures = {
             SIGNATURE: {
                 "inputs": _signature(INPUTS),
@@ -106,22 +103,6 @@ class LiveLibrary(ServedModel):
     @property
     def tasks(self):
         return {name: task.description for name, task in self._tasks.items()}
-
-    def watch(self, seconds: float) -> None:
-        """Looks at the library every so many seconds, in a thread."""
-
-        def run() -> None:
-            while not self._end.wait(seconds):
-                try:
-                    self.look()
-                except Exception:  # noqa: BLE001 - what is loaded goes on.
-                    logging.exception("cannot look at the library")
-
-        threading.Thread(target=run, name="watch", daemon=True).start()
-
-    def close(self) -> None:
-        """Ends the watch."""
-        self._end.set()
 
     def look(self) -> None:
         """Loads new and replaced adapters, and lets removed ones go.
@@ -136,15 +117,15 @@ class LiveLibrary(ServedModel):
             self._tasks = {n: t for n, t in self._tasks.items() if n != name}
             logging.info("removed %s", name)
         is_changed, self._states = states != self._states, states
-        self._left_out = {
-            name: why for name, why in self._left_out.items() if name in states
+        self.left_out = {
+            name: why for name, why in self.left_out.items() if name in states
         }
         for name, state in states.items():
             served = self._tasks.get(name)
             if served and served.state == state:
                 continue
             # The part that an adapter lacks may have come.
-            if is_changed or name not in self._left_out:
+            if is_changed or name not in self.left_out:
                 self._load(name, state)
 
     def _load(self, name: str, state: State) -> None:
@@ -156,11 +137,11 @@ class LiveLibrary(ServedModel):
         except UserError as error:
             # It may have gone by now.
             if name in self._library.names():
-                if self._left_out.get(name) != str(error):
+                if self.left_out.get(name) != str(error):
                     logging.warning("%s is left out: %s", name, error)
-                self._left_out[name] = str(error)
+                self.left_out[name] = str(error)
             return
-        self._left_out.pop(name, None)
+        self.left_out.pop(name, None)
         done = "replaced" if name in self._tasks else "added"
         task = LiveTask(loaded, describe(name, loaded), state)
         self._tasks = {**self._tasks, name: task}

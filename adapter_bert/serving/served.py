@@ -39,13 +39,21 @@ class AskedRow(NamedTuple):
     Attributes:
         text: a text or its words.
         text_b: the second text; empty if there is none.
-        choices: texts of a multiple choice.
+        choices: texts of a multiple choice; tensors have "" at the end of
+            rows with fewer than others.
     """
 
     task: bytes
     text: Union[bytes, Tuple[bytes, ...]]
     text_b: bytes = b""
     choices: Tuple[bytes, ...] = ()
+
+    def without_padding(self) -> "AskedRow":
+        """The row without empty texts at the end of its choices."""
+        count = len(self.choices)
+        while count and not self.choices[count - 1]:
+            count -= 1
+        return self._replace(choices=self.choices[:count])
 
     def sizes(self) -> Dict[str, int]:
         """Bytes of each member, of its words or choices together."""

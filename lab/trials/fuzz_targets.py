@@ -53,7 +53,13 @@ from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import bulk_rows, http_api, library, row_stream
+from adapter_bert.serving import (
+    bulk_rows,
+    http_api,
+    library,
+    request_core,
+    row_stream,
+)
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -572,7 +578,7 @@ def text_readers() -> Dict[str, Reader]:
     }
     adapter, adapterhub = _artifact(), "adapterhub/houlsby_7"
     columns = Columns("0", "1")
-    refused = (http_api.Refused,)
+    refused = (request_core.Refused,)
     return {
         "tsv": _table("tsv"),
         "csv": _table("csv"),

@@ -1,0 +1,40 @@
+"""The log as lines of JSON."""
+
+import json
+import logging
+import time
+
+import absl.logging
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as an object: `time` (UTC), `level`, `place`, `message`.
+
+    A traceback is in `traceback`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A line without its end."""
+        seconds = time.strftime(
+            "%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)
+        )
+        found = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname,
+            "place": f"{record.filename}:{record.lineno}",
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
+
+
+def use() -> None:
+    """Makes lines of JSON of all that Python logs and warns of from now on.
+
+    TensorFlow and gRPC write some lines past Python's loggers.
+    """
+    logging.captureWarnings(True)
+    handler = absl.logging.get_absl_handler()
+    absl.logging.use_absl_handler()
+    handler.setFormatter(JsonFormatter())

@@ -1,0 +1,211 @@
+"""Requests of any protocol: who answers, limits, common batches, counts."""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Sequence,
+    TypeVar,
+)
+
+from starlette.exceptions import HTTPException
+
+from adapter_bert.errors import UserError
+from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
+from adapter_bert.serving.exported import EMBED
+from adapter_bert.serving.request_metrics import RequestMetrics
+from adapter_bert.serving.served import AskedRow, Question, ServedModel
+from adapter_bert.serving.served_models import NotServed, ServedModels
+
+Done = TypeVar("Done")
+# HTTP's code for an answer that nobody reads, since the client is gone.
+GONE = 499
+
+
+class Refused(HTTPException):
+    """An error for the client, instead of an answer; its code is HTTP's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of a server, the flags of `adapter-bert serve`.
+
+    Attributes:
+        max_held_bytes: total of the requests being read or computed.
+        timeout: seconds until a request is answered.
+    """
+
+    max_body_bytes: int
+    max_held_bytes: int
+    max_rows: int
+    max_text_bytes: int
+    batching: Bounds
+    timeout: float
+
+
+class Asked(NamedTuple):
+    """A row that waits, for its vector or for its outputs.
+
+    Attributes:
+        model: the version that the request found, which stays until then.
+    """
+
+    model: ServedModel
+    question: Question
+    for_vector: bool
+
+
+@dataclasses.dataclass
+class Counted:
+    """A request that is counted at its end.
+
+    Attributes:
+        name: of the model.
+        asked: accepted rows.
+    """
+
+    name: str = ""
+    asked: Sequence[Asked] = ()
+
+
+class RequestCore:
+    """Answers the requests of all protocols of a server.
+
+    Attributes:
+        models: what is served.
+        limits: of requests.
+        metrics: of requests.
+        is_ending: whether it is no more ready; requests are answered still.
+    """
+
+    def __init__(self, models: ServedModels, limits: Limits):
+        """Takes what is served, and limits."""
+        self.models, self.limits = models, limits
+        self.is_ending = False
+        self._held = 0
+        self._batcher: Any = None
+        self.metrics = RequestMetrics(
+            models, lambda: self._batcher.waiting if self._batcher else 0
+        )
+
+    @contextlib.asynccontextmanager
+    async def live(self) -> AsyncIterator[None]:
+        """Answers in the running event loop; at the end all accepted rows."""
+        self._batcher = Batcher(
+            self._compute,
+            lambda asked: asked.question.size,
+            self.limits.batching,
+        )
+        yield
+        await self._batcher.close()
+
+    def _compute(self, asked: Sequence[Asked]) -> List[Any]:
+        """The outputs or the vector of each row."""
+        self.metrics.count_batch(len(asked))
+        alike: Dict[Any, List[int]] = {}
+        for number, one in enumerate(asked):
+            alike.setdefault((one.model, one.for_vector), []).append(number)
+        found: Dict[int, Any] = {}
+        for (model, for_vectors), numbers in alike.items():
+            compute = model.vectors if for_vectors else model.compute
+            questions = [asked[n].question for n in numbers]
+            found.update(zip(numbers, compute(questions)))
+        return [found[n] for n in range(len(asked))]
+
+    def find(
+        self, name: str, version: str = "", label: str = ""
+    ) -> ServedModel:
+        """A version, by default the newest; raises `Refused` for others."""
+        try:
+            return self.models.version(name, version, label)
+        except NotServed as error:
+            raise Refused(404, str(error)) from error
+
+    def accept(
+        self, model: ServedModel, rows: Sequence[AskedRow], for_vectors: bool
+    ) -> List[Asked]:
+        """Rows that wait; raises `Refused` for wrong or long ones."""
+        if for_vectors and EMBED not in model.signatures:
+            raise Refused(
+                404, "the model gives no vectors; export it with --embeddings"
+            )
+        return [
+            Asked(
+                model,
+                self._question(model, row, number, for_vectors),
+                for_vectors,
+            )
+            for number, row in enumerate(rows, 1)
+        ]
+
+    def _question(
+        self, model: ServedModel, row: AskedRow, number: int, for_vector: bool
+    ) -> Question:
+        most = self.limits.max_text_bytes
+        for name, size in row.sizes().items():
+            if size > most:
+                raise Refused(
+                    400,
+                    f"row {number}: {name} has {size} bytes, of at most {most}",
+                )
+        try:
+            return model.accept(row.without_padding(), for_vector)
+        except UserError as error:
+            raise Refused(400, f"row {number}: {error}") from error
+
+    async def ask(self, asked: Sequence[Asked]) -> List[Any]:
+        """The outputs or vectors of rows; raises as `Batcher.ask`."""
+        return await self._batcher.ask(asked)
+
+    def hold(self, count: int) -> None:
+        """Counts bytes of a request as held; raises `Refused` if too many.
+
+        `release` is for all of them, those that were too many too.
+        """
+        self._held += count
+        if self._held > self.limits.max_held_bytes:
+            raise Refused(429, "too many requests are being read")
+
+    def release(self, count: int) -> None:
+        """Counts bytes as held no more."""
+        self._held -= count
+
+    async def in_time(self, answering: Awaitable[Done]) -> Done:
+        """What comes of a request; raises `Refused` for what is refused."""
+        try:
+            return await asyncio.wait_for(answering, self.limits.timeout)
+        except asyncio.TimeoutError as error:
+            raise Refused(
+                504, f"no answer within {self.limits.timeout:g} seconds"
+            ) from error
+        except Overloaded as error:
+            raise Refused(429, str(error)) from error
+        except UserError as error:
+            raise Refused(400, str(error)) from error
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[Counted]:
+        """Counts a request and its time, whatever comes of it."""
+        began = time.monotonic()
+        request, code = Counted(), 500
+        try:
+            yield request
+            code = 200
+        except Refused as refused:
+            code = refused.status_code
+            raise
+        except asyncio.CancelledError:
+            code = GONE
+            raise
+        finally:
+            tasks = [one.question.task for one in request.asked]
+            seconds = time.monotonic() - began
+            self.metrics.count(request.name, tasks, code, seconds)
