@@ -22,8 +22,9 @@ from starlette.responses import JSONResponse
 from adapter_bert import files
 from adapter_bert.errors import UserError
 
-# Paths that need no token: they say nothing but that the server is there.
-OPEN = ("/healthz", "/readyz")
+# Paths that need no token: they say nothing but that the server is there. The
+# page is open, so that a person can type a token into it.
+OPEN = ("/healthz", "/readyz", "/", "/page.js", "/page.css")
 # Paths for those who run the server begin with this.
 ADMIN = "/admin/"
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,200}=*", re.ASCII)

@@ -22,6 +22,7 @@ from adapter_bert.tasks import from_description
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import composition_parts as method_parts
@@ -162,8 +163,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
         possible numbers of texts; `method`; `max_seq_length` in tokens;
         `adapter`, the SHA-256 of its weights; `labels` of classifications and
-        choices; `label_separator` of sets of labels; `questions`, the only
-        second texts of a task that takes no others.
+        choices; `types` of entities; `label_separator` of sets of labels;
+        `questions`, the only second texts of a task that takes no others.
     """
     task = loaded.task
     found = {
@@ -181,6 +182,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         found["labels"] = list(task.result_columns)
         if task.questions:
             found["questions"] = [entry for entry, _ in task.questions]
+    if isinstance(task, Tagging):
+        found["types"] = sorted({tag.type for tag in task.tags} - {""})
     if isinstance(task, MultiLabel):
         found["label_separator"] = task.separator
     return found
