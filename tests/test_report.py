@@ -27,9 +27,9 @@ EVIL = "<script>alert('x')</script> & \"y\""
 def report(tmp_path):
     """Makes a report, and reads it."""
 
-    def make(folder):
+    def make(folder, earlier=""):
         path = tmp_path / "page.html"
-        report_command.write_report(str(folder), str(path))
+        report_command.write_report(str(folder), str(path), str(earlier))
         page = Page(path.read_text())
         page.check()
         return page
@@ -52,15 +52,18 @@ def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
     assert sections(page) == page.texts("a")
     assert sections(page) == [
         "Scores",
-        "Configuration",
-        "Command",
         "Curves",
         "Labels",
         "Confusions",
         "Hardest examples",
         "Norms of the adapter",
         "Parameters, time and memory",
+        "Command",
+        "Configuration, versions and hashes",
     ]
+    # What few readers look at is folded.
+    (folded,) = page.texts("details")
+    assert "Pretrained model" in folded and "dev rows" in folded
     assert page.texts("td")[0] == "0.6250"
     for words in (
         "no curve of its training",
@@ -127,8 +130,11 @@ def test_size_and_cost(fake, report):
     change(folder / "run.json", parameters=parameters)
     page = report(folder)
     cells = page.texts("td")
-    assert cells[-9:-3] == ["200", "100.00%", "50", "25.00%", "25", "12.50%"]
-    assert cells[-3:] == ["1.5 min", "2.0 min", "1.00 GiB"]
+    first = cells.index("200")
+    sizes = ["200", "100.00%", "50", "25.00%", "25", "12.50%"]
+    assert cells[first : first + 6] == sizes
+    costs = ["1.5 min", "2.0 min", "1.00 GiB"]
+    assert cells[first + 6 : first + 9] == costs
     assert "was resumed" not in page.text
     change(folder / "cost.json", resumed=True)
     assert "was resumed" in report(folder).text

@@ -18,12 +18,12 @@ from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.reports import report_run
 from adapter_bert.reports.html_page import page
+from adapter_bert.reports.known_scores import read_table
 from adapter_bert.reports.report_run import (
     evaluation_sections,
     measure,
     norm_section,
     read_curves,
-    read_table,
 )
 from adapter_bert.tasks.from_description import restore_task
 
@@ -148,6 +148,7 @@ def test_both_dev_sets_are_told_apart(tmp_path):
         ("eval_labels", b"a\tb\n\xff\t1\n", "not UTF-8"),
         ("eval_confusion", b"label\ta\nb\t1\n", "no confusion matrix"),
         ("eval_confusion", b"label\ta\na\tx\n", "no confusion matrix: invalid"),
+        ("eval_confusion", b"label\ta\na\t-1\n", "matrix: expected numbers up"),
     ],
 )
 def test_a_damaged_table_is_one_line(tmp_path, name, content, words):

@@ -1,12 +1,14 @@
 """One page of HTML about a run, or about the runs of a sweep.
 
-    .venv/bin/adapter-bert report FOLDER [--output=PAGE.html]
+    .venv/bin/adapter-bert report FOLDER [--earlier=RUN] [--output=PAGE.html]
 
 FOLDER is the folder of one run, or holds the folders of many. The page needs no
-network and no other file. The page of a run has its scores, configuration,
-command line, curves, confusions, hardest examples, the norms of its adapter,
-its time and its memory. The page of a sweep has its settings, the best setting
-of each task, and scores over parameters. The page says what a run lacks.
+network and no other file. The page of a run has its scores next to those of one
+label for all rows, of the paper and of an earlier run where they are known; its
+curves, confusions, hardest examples, the norms of its adapter, its time and its
+memory, its command line, and folded its configuration. The page of a sweep has
+its settings, the best setting of each task, and scores over parameters. The
+page says what a run lacks.
 """
 
 import argparse
@@ -26,12 +28,17 @@ from adapter_bert.reports.report_sweep import sections_of_sweep
 BEGINNING = 400
 
 
-def write_report(folder: str, output: str) -> None:
+def write_report(folder: str, output: str, earlier: str = "") -> None:
     """Writes the page of a run or a sweep, over an earlier report.
 
+    Args:
+        folder: of the run or the sweep.
+        output: the page.
+        earlier: folder of a run to compare a run's scores to, or "".
+
     Raises:
-        UserError: there is no run, a file of it cannot be read, or the page
-            cannot be written.
+        UserError: there is no run, a file of it cannot be read, the earlier
+            run cannot be compared, or the page cannot be written.
     """
     place = pathlib.Path(folder)
     if not place.is_dir():
@@ -44,7 +51,16 @@ def write_report(folder: str, output: str) -> None:
                 "another --output, or delete the file"
             )
     is_run = (place / run_record.RUN_FILE).exists()
-    title, sections = (sections_of_run if is_run else sections_of_sweep)(place)
+    if is_run:
+        other = pathlib.Path(earlier) if earlier else None
+        title, sections = sections_of_run(place, other)
+    elif earlier:
+        raise UserError(
+            f"{folder} is no run, whose scores --earlier could stand next to; "
+            "name the folder of one run"
+        )
+    else:
+        title, sections = sections_of_sweep(place)
     files.write_bytes(output, page(title, sections))
 
 
@@ -54,8 +70,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", help="a run, or a folder of runs")
+    parser.add_argument(
+        "--earlier", default="", help="a run of the same task, to compare to"
+    )
     parser.add_argument("--output", help="default: FOLDER/report.html")
     arguments = parser.parse_args()
     output = arguments.output or os.path.join(arguments.folder, "report.html")
-    write_report(arguments.folder, output)
+    write_report(arguments.folder, output, arguments.earlier)
     print(f"the report is {output}")

@@ -47,6 +47,7 @@ caption span { display: block; max-width: calc(100vw - 2rem); }
 .number { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 .long { min-width: 12rem; overflow-wrap: anywhere; }
+summary { cursor: pointer; padding: .4rem 0; }
 pre { overflow-x: auto; border: 1px solid #888; padding: .6rem; }
 figure { margin: 1rem 0; max-width: 36rem; }
 figure svg { display: block; width: 100%; height: auto; }

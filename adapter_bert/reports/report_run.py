@@ -1,7 +1,7 @@
-"""A report's parts about one run: scores, command, curves, tables, norms."""
+"""A report's parts about one run: scores, curves, tables, norms, command."""
 
 import pathlib
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -16,8 +16,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
-from adapter_bert.errors import UserError
-from adapter_bert.reports import collect_runs
+from adapter_bert.reports import collect_runs, known_scores
 from adapter_bert.reports.html_page import (
     Content,
     element,
@@ -25,6 +24,7 @@ from adapter_bert.reports.html_page import (
     section,
     table,
 )
+from adapter_bert.reports.known_scores import read_confusion, read_table
 from adapter_bert.reports.run_command import (
     UNRECORDED,
     Unknown,
@@ -85,38 +85,8 @@ def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
     return found
 
 
-def read_table(path: pathlib.Path) -> List[List[str]]:
-    """The rows of a TSV file, its header first.
-
-    Raises:
-        UserError: the file cannot be read, or rows differ in length.
-    """
-    text = files.read_text(str(path), "the table")
-    # `splitlines` would split at other characters too.
-    rows = [line.split("\t") for line in text.rstrip("\n").split("\n")]
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(rows[0]):
-            raise UserError(
-                f"{path}:{number}: {len(row)} cells, expected {len(rows[0])} "
-                "as in the header; evaluate the run again"
-            )
-    return rows
-
-
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
-    header, *rows = read_table(path)
-    labels = header[1:]
-    if [row[0] for row in rows] != labels:
-        raise UserError(
-            f"{path} is no confusion matrix, expected rows and columns of the "
-            "same labels; evaluate the run again"
-        )
-    try:
-        counts = [list(map(int, row[1:])) for row in rows]
-    except ValueError as error:
-        raise UserError(
-            f"{path} is no confusion matrix: {error}; evaluate the run again"
-        ) from error
+    labels, counts = read_confusion(path)
     if len(labels) > MOST_LABELS:
         wrong = [
             (label, given, str(count))
@@ -175,11 +145,12 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
         UserError: a table cannot be read.
     """
 
-    def paths(name: str) -> Iterator[Tuple[pathlib.Path, str]]:
+    def paths(name: str) -> List[Tuple[pathlib.Path, str]]:
         """The tables of a name, and what names one of several dev sets."""
-        for path in sorted(folder.glob(f"{name}*.tsv")):
-            suffix = path.stem[len(name) :].lstrip("_")
-            yield path, suffix and f", {suffix}"
+        return [
+            (path, suffix and f", {suffix}")
+            for path, suffix in known_scores.tables_of(folder, name)
+        ]
 
     labels = []
     for name, what in (
@@ -318,12 +289,9 @@ def read_run(folder: pathlib.Path) -> Dict[str, Any]:
     return files.read_object(path, "the run's description", RUN)
 
 
-def _configuration(run: Mapping[str, Any]) -> Element:
-    base = {
-        "name": run["base"].get("name"),
-        "fingerprint": run["base"]["fingerprint"],
-        **run["bert_config"],
-    }
+def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
+    """What few readers look at, folded."""
+    base = {"name": run["base"].get("name"), **run["bert_config"]}
     task = {k: v for k, v in run["task"].items() if k != "tasks"}
     task_and_method = {
         "task": task.pop("name"),
@@ -331,13 +299,32 @@ def _configuration(run: Mapping[str, Any]) -> Element:
         **task,
         "method": run["method"],
     }
+    training = dict(run["training"])
+    hashes = {
+        "pretrained model": run["base"]["fingerprint"],
+        "training rows": training.pop("data", None),
+    }
+    results = folder / "eval_results.json"
+    if results.exists():
+        found = files.read_object(
+            str(results), "a run's scores", collect_runs.RESULTS
+        )
+        hashes["dev rows"] = found["dev_data"]
+    if (folder / "adapter" / adapter_artifact.CONFIG_FILE).exists():
+        config = adapter_artifact.read_config(str(folder / "adapter"))
+        hashes["adapter"] = config["sha256"]
     return section(
         2,
-        "Configuration",
-        _facts("Task and method", task_and_method),
-        _facts("Training", run["training"]),
-        _facts("Pretrained model", base),
-        _facts("Versions", run.get("versions") or {}),
+        "Configuration, versions and hashes",
+        element(
+            "details",
+            element("summary", "Show them"),
+            _facts("Task and method", task_and_method),
+            _facts("Training", training),
+            _facts("Pretrained model", base),
+            _facts("Versions", run.get("versions") or {}),
+            _facts("Hashes of rows and values", hashes),
+        ),
     )
 
 
@@ -380,19 +367,39 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     )
 
 
-def _scores(folder: pathlib.Path, level: int) -> Element:
+def _scores(
+    folder: pathlib.Path,
+    level: int,
+    task: Mapping[str, Any],
+    earlier: Optional[pathlib.Path],
+) -> Element:
+    """The scores, next to what is known of others."""
     title, path = "Scores", folder / "eval_results.json"
     if not path.exists():
         return section(level, title, "The run has not been evaluated.")
     results = files.read_object(
         str(path), "a run's scores", collect_runs.RESULTS
     )
+    scores = collect_runs.evaluated(results)
+    known = [
+        known_scores.of_one_answer(folder, scores),
+        known_scores.of_the_paper(task, results),
+    ]
+    if earlier:
+        known.append(known_scores.of_an_earlier_run(earlier, task, results))
+    known = [one for one in known if one.scores]
     rows = [
-        (name.replace("_", " "), f"{value:.4f}")
-        for name, value in collect_runs.evaluated(results).items()
+        (
+            name.replace("_", " "),
+            f"{value:.4f}",
+            *(one.scores.get(name, "–") for one in known),
+        )
+        for name, value in scores.items()
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
-    return section(level, title, table(caption, ("score", "value"), rows))
+    header = ("score", "this run", *(one.title for one in known))
+    meanings = [element("p", one.meaning) for one in known]
+    return section(level, title, table(caption, header, rows), *meanings)
 
 
 def _curve(name: str, what: str, curve: Curve) -> Element:
@@ -477,18 +484,27 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     return section(2, "Parameters, time and memory", *content)
 
 
-def sections_of_run(folder: pathlib.Path) -> Tuple[str, List[Element]]:
+def sections_of_run(
+    folder: pathlib.Path, earlier: Optional[pathlib.Path] = None
+) -> Tuple[str, List[Element]]:
     """The title and sections of a run's report.
 
+    Args:
+        folder: of the run.
+        earlier: of a run whose scores are shown next to this run's.
+
     Raises:
-        UserError: a file cannot be read.
+        UserError: a file cannot be read, or the earlier run is of another
+            task or was scored on other rows.
     """
     run = read_run(folder)
     members = []
-    for number, name in enumerate(run["task"].get("tasks") or ()):
+    for number, (name, task) in enumerate(
+        (run["task"].get("tasks") or {}).items()
+    ):
         place = folder / "tasks" / name
         parts = (
-            _scores(place, 3),
+            _scores(place, 3, task, earlier and earlier / "tasks" / name),
             *evaluation_sections(place, 3),
             norm_section(place, 3, f"norms-{number}"),
         )
@@ -497,10 +513,10 @@ def sections_of_run(folder: pathlib.Path) -> Tuple[str, List[Element]]:
         members = evaluation_sections(folder, 2)
         members.append(norm_section(folder, 2, "norms"))
     return f"Run {folder.resolve().name}: {run['task']['name']}", [
-        _scores(folder, 2),
-        _configuration(run),
-        _command(folder, run),
+        _scores(folder, 2, run["task"], earlier),
         _curves(folder),
         *members,
         _size_and_cost(folder, run),
+        _command(folder, run),
+        _configuration(folder, run),
     ]

@@ -247,15 +247,12 @@ const choiceTexts = () =>
   [...element("choices").querySelectorAll("input")].map((x) => x.value);
 
 function showExamples(tasks) {
-  const forms = [...new Set(tasks.map(formOf))];
-  const found = forms.flatMap((form) =>
-    EXAMPLES[form].map((example) => [form, example]),
-  );
+  const forms = new Set(tasks.map(formOf));
+  const found = [...forms].flatMap((form) => EXAMPLES[form]);
   element("examples").replaceChildren(
-    ...found.map(([form, example], number) => {
-      const same = EXAMPLES[form].indexOf(example) + 1;
-      const text = `Example: ${form}${same > 1 ? ` ${same}` : ""}`;
-      const button = make("button", "", text);
+    make("span", "hint", found.length ? "Try" : ""),
+    ...found.map((example, number) => {
+      const button = make("button", "", example.text);
       button.type = "button";
       button.addEventListener("click", () => fillIn(example));
       button.id = `example-${number}`;
@@ -432,6 +429,8 @@ async function ask() {
     say(error.message, true);
   }
   element("ask").disabled = false;
+  // On a phone answers are below the fields.
+  element("told").scrollIntoView({ block: "nearest" });
 }
 
 // ------------------------------------------------------------- the start
@@ -442,8 +441,11 @@ async function start() {
   } catch (error) {
     element("about").textContent = error.message;
     if (error.code === 401) {
+      element("about").textContent = token
+        ? "The server does not know this token."
+        : "";
       element("sign-in").hidden = false;
-      element("token").focus();
+      element("token").select();
     }
     return;
   }
