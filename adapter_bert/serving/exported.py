@@ -4,22 +4,12 @@ TensorFlow alone computes it, without BERT or this project's methods. This
 module defines the names and the layout of a model's files.
 """
 
-import contextlib
 import functools
 import hashlib
 import logging
 import os
 import re
-from typing import (
-    Any,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-)
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 from google.protobuf import json_format
@@ -128,8 +118,9 @@ class ExportedModel:
             self.signature = _as_json(signatures[SIGNATURE])
             if EMBED in signatures:
                 self.vector_signature = _as_json(signatures[EMBED])
-            with _without_warnings():
-                self._loaded = tf.saved_model.load(place)
+            # Added once, however often.
+            logging.getLogger("absl").addFilter(_is_of_use)
+            self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
         # TensorFlow raises errors of many classes.
         except Exception as error:
@@ -178,21 +169,6 @@ class ExportedModel:
             ) from error
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Keeps back that an export has no gradients, as TensorFlow warns."""
-    logger = logging.getLogger("absl")
-    logger.addFilter(_is_of_use)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_is_of_use)
-
-
-def _is_of_use(record: logging.LogRecord) -> bool:
-    return "unsaved custom gradients" not in str(record.msg)
-
-
 def _columns(rows: Sequence[Row]) -> Dict[str, tf.Tensor]:
     """A signature's inputs, string [N]."""
     return {
@@ -206,6 +182,11 @@ def _as_json(signature: Any) -> Dict[str, Any]:
     return json_format.MessageToDict(
         signature, preserving_proto_field_name=True
     )
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Whether a warning is another one than of the gradients left out."""
+    return "unsaved custom gradients" not in str(record.msg)
 
 
 def digest(path: str) -> str:
