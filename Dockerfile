@@ -16,9 +16,12 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 
 WORKDIR /app
 # Before the program, so that a change of that installs nothing again.
-COPY requirements/${STACK}-${KIND}.txt requirements/
+COPY requirements/${STACK}-${KIND}.txt requirements/${STACK}-serving-api.txt \
+    requirements/
 RUN python -m pip install --no-cache-dir --disable-pip-version-check \
-    --require-hashes -r "requirements/${STACK}-${KIND}.txt"
+    --require-hashes -r "requirements/${STACK}-${KIND}.txt" \
+    && python -m pip install --no-cache-dir --disable-pip-version-check \
+    --no-deps --require-hashes -r "requirements/${STACK}-serving-api.txt"
 COPY . .
 RUN python -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --no-build-isolation .

@@ -4,9 +4,11 @@ import gc
 import shutil
 
 import pytest
+from tensorflow.core.protobuf import saved_model_pb2
 from test_http_api import Echo
 
 from adapter_bert.errors import UserError
+from adapter_bert.serving.exported import GRAPH
 from adapter_bert.serving.model_versions import (
     VersionFolder,
     VersionPolicy,
@@ -185,6 +187,14 @@ def test_a_damaged_one_is_refused_at_the_start(place, write):
     write(2, content="half")
     with pytest.raises(UserError, match="2/content is damaged"):
         open_folder(place)
+
+
+def test_an_export_has_nothing_that_holds_it_in_memory(tiny_exported):
+    """TensorFlow keeps functions of gradients, and so their variables."""
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((tiny_exported / "1" / GRAPH).read_bytes())
+    library = saved.meta_graphs[0].graph_def.library
+    assert library.function and not library.registered_gradients
 
 
 @pytest.mark.gate

@@ -6,6 +6,7 @@ module defines the names and the layout of a model's files.
 
 import functools
 import hashlib
+import logging
 import os
 import re
 from typing import (
@@ -192,6 +193,8 @@ class ExportedModel:
             self.signature = _as_json(signatures[SIGNATURE])
             if EMBED in signatures:
                 self.vector_signature = _as_json(signatures[EMBED])
+            # Added once, however often.
+            logging.getLogger("absl").addFilter(_is_of_use)
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
         # TensorFlow raises errors of many classes.
@@ -268,6 +271,11 @@ def _as_json(signature: Any) -> Dict[str, Any]:
     return json_format.MessageToDict(
         signature, preserving_proto_field_name=True
     )
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Whether a warning is another one than of the gradients left out."""
+    return "unsaved custom gradients" not in str(record.msg)
 
 
 def digest(path: str) -> str:

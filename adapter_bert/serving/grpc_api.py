@@ -204,11 +204,7 @@ class GrpcServer:
             raise Refused(504, "the request did not come") from error
         try:
             self._core.hold(len(content))
-            try:
-                found = await answer(content)
-            # What a text of protobuf holds is no UTF-8, or the like.
-            except DecodeError as error:
-                raise Refused(400, "the message is of another type") from error
+            found = await answer(content)
         finally:
             self._core.release(len(content))
         return found.SerializeToString()
@@ -233,7 +229,7 @@ class GrpcServer:
 
     async def _predict(self, content: bytes) -> Message:
         """`PredictResponse` of a `PredictRequest`."""
-        request = predict_pb2.PredictRequest.FromString(content)
+        request = read_message(predict_pb2.PredictRequest, content)
         with self._core.counted() as counted:
             model = self._find(request.model_spec)
             counted.name = request.model_spec.name
@@ -280,7 +276,7 @@ class GrpcServer:
     async def _tell_metadata(self, content: bytes) -> Message:
         """`GetModelMetadataResponse` of a `GetModelMetadataRequest`."""
         kinds = get_model_metadata_pb2
-        request = kinds.GetModelMetadataRequest.FromString(content)
+        request = read_message(kinds.GetModelMetadataRequest, content)
         model = self._find(request.model_spec)
         if set(request.metadata_field) != {"signature_def"}:
             raise Refused(400, "expected the metadata_field signature_def")
@@ -295,7 +291,7 @@ class GrpcServer:
     async def _tell_status(self, content: bytes) -> Message:
         """`GetModelStatusResponse` of a `GetModelStatusRequest`."""
         kinds = get_model_status_pb2
-        request = kinds.GetModelStatusRequest.FromString(content)
+        request = read_message(kinds.GetModelStatusRequest, content)
         try:
             states = self._core.models.states(*_named(request.model_spec))
         except NotServed as error:
@@ -315,7 +311,7 @@ class GrpcServer:
         Their only members have the types and numbers of those of protobuf's
         wrappers, which every version of protobuf has.
         """
-        service = wrappers_pb2.StringValue.FromString(content).value
+        service = read_message(wrappers_pb2.StringValue, content).value
         if service not in ("", HEALTH, *SERVICES):
             raise Refused(404, f"no service {service[:80]!r}")
         status = NOT_SERVING if self._core.is_ending else SERVING
@@ -330,6 +326,14 @@ def _named(spec: model_pb2.ModelSpec) -> Tuple[str, str, str]:
 
 def _fill(spec: model_pb2.ModelSpec, name: str, version: str) -> None:
     spec.name, spec.version.value = name, int(version)
+
+
+def read_message(kind: Any, content: bytes) -> Any:
+    """A message of a class; raises `Refused` for other bytes."""
+    try:
+        return kind.FromString(content)
+    except DecodeError as error:
+        raise Refused(400, "the message is of another type") from error
 
 
 def read_rows(

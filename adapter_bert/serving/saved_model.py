@@ -91,7 +91,14 @@ def _write(
         signatures = {SIGNATURE: model.serve}
         if model.form:
             signatures[EMBED] = model.embed
-        tf.saved_model.save(model, place, signatures=signatures)
+        # Nothing is trained there, and TensorFlow would never let go of a
+        # loaded model whose gradients it knows.
+        options = tf.saved_model.SaveOptions(
+            experimental_custom_gradients=False
+        )
+        tf.saved_model.save(
+            model, place, signatures=signatures, options=options
+        )
     finally:
         logging.set_verbosity(before)
     extra = os.path.join(place, EXTRA)
