@@ -14,6 +14,7 @@ from test_http_api import PREDICT, Echo, Running, Server, Versions, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
+from adapter_bert.serving.http_api import FILES
 from adapter_bert.serving.http_guard import (
     Allowance,
     TokenGuard,
@@ -76,8 +77,9 @@ def test_who_has_none_is_refused(server, headers):
 
 
 def test_probes_and_browsers_first_questions_need_no_token(server):
-    for path in ("/healthz", "/readyz"):
-        assert server.ask("", "GET", path)[0] == 200
+    # A person types the token into the page.
+    for path in ("/healthz", "/readyz", *FILES):
+        assert server.whole("", "GET", path)[0] == 200
     asking = {
         "Origin": "https://a.example",
         "Access-Control-Request-Method": "POST",

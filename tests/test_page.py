@@ -17,7 +17,7 @@ import time
 
 import pytest
 from sweep_stand_in import wait_for
-from test_http_api import LIMITS, Echo, Server
+from test_http_api import LIMITS, Echo, Server, Versions
 
 from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
@@ -352,6 +352,27 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     assert answer["label"] == "good"
     first, second = server.model.asked[-2:]
     assert first == second
+
+
+@pytest.mark.gate
+def test_each_of_several_models_can_be_asked(browser):
+    other = AnyKind()
+    other.tasks = {"alone": described("alone", "regression")}
+    models = {"first": AnyKind(), "other": other}
+    versions = {name: Versions(model) for name, model in models.items()}
+    made = Server(models=versions)
+    browser.open(made)
+    options = "return [...document.getElementById('model').options]"
+    names = browser.run(f"{options}.map(x => x.text)")
+    assert names == ["first", "other"]
+    browser.type("text", "good")
+    assert len(browser.answers()) == 1
+    browser.press("model", "other")
+    browser.wait_for("served.name === 'other'")
+    assert browser.text(".task b") == ["alone"]
+    assert browser.text("article") == []
+    assert browser.answers() == [["alone", "1.500"]]
+    made.close()
 
 
 TOKEN = "a-token-of-letters"

@@ -184,11 +184,13 @@ class RestServer:
         return self._core.find(**request.path_params)
 
     async def _tell_tasks(self, request: Request) -> Response:
-        """All that the page needs to know, of the first model."""
-        name = next(iter(self._core.models.models))
+        """All that the page needs to know, of `?model=` or the first model."""
+        names = list(self._core.models.models)
+        name = request.query_params.get("model", names[0])
         model, limits = self._core.find(name), self._core.limits
         return JSONResponse(
             {
+                "models": names,
                 "name": name,
                 "version": model.version,
                 "max_rows": limits.max_rows,

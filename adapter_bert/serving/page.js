@@ -24,7 +24,8 @@ async function get(path, body) {
   return found;
 }
 
-const answerPath = () => `v1/models/${served.name}:answer`;
+const answerPath = () =>
+  `v1/models/${encodeURIComponent(served.name)}:answer`;
 
 // The instances in as few requests as the server's limits allow.
 function divide(instances) {
@@ -435,9 +436,10 @@ async function ask() {
 
 // ------------------------------------------------------------- the start
 
-async function start() {
+async function start(model = "") {
+  const query = model && `?model=${encodeURIComponent(model)}`;
   try {
-    served = await get("tasks");
+    served = await get(`tasks${query}`);
   } catch (error) {
     element("about").textContent = error.message;
     if (error.code === 401) {
@@ -455,6 +457,15 @@ async function start() {
     `${served.name}, version ${served.version}: ` +
     `${count} ${count === 1 ? "task" : "tasks"} on one BERT`;
   element("main").hidden = !count;
+  element("for-model").hidden = served.models.length < 2;
+  element("model").replaceChildren(
+    ...served.models.map((name) => make("option", "", name)),
+  );
+  element("model").value = served.name;
+  // Answers of another model are not left behind.
+  element("answers").replaceChildren();
+  element("request").hidden = true;
+  say("None yet.");
   listTasks();
   showFields();
 }
@@ -473,6 +484,9 @@ element("sign-in").addEventListener("submit", (event) => {
   token = element("token").value.trim();
   start();
 });
+element("model").addEventListener("change", () =>
+  start(element("model").value),
+);
 element("filter").addEventListener("input", filterTasks);
 element("all").addEventListener("click", () => choose(true));
 element("none").addEventListener("click", () => choose(false));
