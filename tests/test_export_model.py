@@ -52,7 +52,7 @@ def test_a_model_without_tasks_is_not_exported(
 def test_tasks_that_cannot_be_exported_are_skipped(
     export, flags, tiny_bert, tmp_path, caplog
 ):
-    make_artifact(tmp_path / "top", tiny_bert, "top_layers(layers=1)")
+    make_artifact(tmp_path / "top", tiny_bert, "top_layers(k=1)")
     AdapterLibrary(str(flags["library"])).add(str(tmp_path / "top"), "top")
     with pytest.raises(UserError, match=r"top was .* \(2 of 4 tasks are"):
         export(**flags)
