@@ -6,7 +6,6 @@ import socket
 
 import pytest
 from absl import flags
-from absl.testing import flagsaver
 from conftest import ROOT, entry_point
 from test_architecture import attributes, imported, sources
 
@@ -51,7 +50,7 @@ def test_arrays_are_loaded_without_pickles():
 def test_the_server_listens_on_this_machine_alone():
     with entry_point(serve):
         assert flags.FLAGS.host == "127.0.0.1"
-        with flagsaver.flagsaver(port=0), serve.listen() as listening:
+        with serve.listen(0) as listening:
             assert listening.family == socket.AF_INET
             assert listening.getsockname()[0] == "127.0.0.1"
 

@@ -200,7 +200,15 @@ def test_versions_come_while_it_runs(tiny_exported, tmp_path):
     )
     try:
         asked, codes = [{"task": "small", "text": "a cat"}], set()
-        _, expected = ask(port, asked)
+        _, found = ask(port, asked, "answer")
+        (expected,) = found["answers"]
+
+        def check(path="adapter_bert"):
+            """Rows of other batches may differ in their last bits."""
+            status, found = ask(port, asked, "answer", path)
+            codes.add(status)
+            assert_equal(found["answers"][0], expected)
+
         version = ask(port, asked, path="adapter_bert/labels/new")
         assert version[0] == 404
         # As an export: whole, from one moment to the next.
@@ -210,9 +218,7 @@ def test_versions_come_while_it_runs(tiny_exported, tmp_path):
 
         def client():
             while not is_done.is_set():
-                status, found = ask(port, asked)
-                codes.add(status)
-                assert_equal(found, expected)
+                check()
             return True
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -227,8 +233,7 @@ def test_versions_come_while_it_runs(tiny_exported, tmp_path):
             (x["version"], x["state"]) for x in model["model_version_status"]
         ]
         assert told[0] == ("2", "AVAILABLE") and told[1][0] == "1"
-        _, found = ask(port, asked, path="adapter_bert/labels/new")
-        assert_equal(found, expected)
+        check("adapter_bert/labels/new")
         assert ask(port, asked, path="adapter_bert/versions/1")[0] == 404
         request = messages.GetModelStatusRequest()
         request.model_spec.name = "adapter_bert"
