@@ -134,7 +134,7 @@ class AdamWeightDecay:
             for name, variable in variables
         ]
 
-    def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+    def rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """The scalars of a step's update.
 
         Args:
@@ -175,7 +175,7 @@ class AdamWeightDecay:
         loss, *gradients = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, [loss, *gradients]
         )
-        rates = self._rates(tf.convert_to_tensor(step) + 1)
+        rates = self.rates(tf.convert_to_tensor(step) + 1)
 
         def update(strategy, gradients, *rates) -> List[tf.Operation]:
             on_device = strategy.extended.update
@@ -232,7 +232,7 @@ def update_variable(
         v_slot: same shape, average of their squares.
         gradient: same shape, clipped.
         learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `AdamWeightDecay._rates`.
+        *corrections: none, or c1 and c2 as of `AdamWeightDecay.rates`.
     """
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:

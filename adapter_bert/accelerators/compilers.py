@@ -1,56 +1,61 @@
 """XLA's compilers for TPUs and GPUs, by JAX, which need no device.
 
 JAX finds Google's compiler in the package `libtpu`, NVIDIA's in
-`jax-cuda12-plugin` and `nvidia-cuda-nvcc-cu12`. TensorFlow translates the
-step's operations as for a CPU: the package for CPUs knows no others.
+`jax-cuda12-plugin` and `nvidia-cuda-nvcc-cu12`. TensorFlow's package for CPUs
+translates operations into XLA's for CPUs alone, so a step is translated as for
+a CPU and compiled for the device.
 """
 
 import dataclasses
-import functools
+import importlib.metadata
 import importlib.util
 import os
 import pathlib
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Tuple
 
-# JAX computes nothing itself; TPUs are not looked for.
+# JAX computes nothing itself, and looks for no device.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 
 import jax
 import numpy as np
 import tensorflow as tf
 from jax import export
 from jax.experimental import jax2tf, topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
 
 CORE = "core"
-EVERYWHERE, BY_ROWS = PartitionSpec(), PartitionSpec(CORE)
+ALL, BY_ROWS = PartitionSpec(), PartitionSpec(CORE)
 NVCC = "nvidia.cuda_nvcc"
+PACKAGES = {
+    "tpu": ("jax", "libtpu"),
+    GPU: ("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"),
+}
+# As the compilers say that memory is too small.
+NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiler's account of a step, of one core.
+    """A compiler's account of a step, for one core.
 
     Attributes:
-        seconds: of compiling.
         arguments: bytes of values that the step reads.
         reused: bytes of arguments whose place outputs take.
         outputs: bytes of outputs.
         temporaries: bytes of everything between.
         code: bytes of the program.
-        flops: floating-point operations.
-        moved: bytes that the step reads and writes.
-        counted_by: "compiler", or "XLA" if the compiler counts nothing.
+        flops: floating-point operations, counted by `counter`.
+        moved: bytes that the step reads and writes, counted by `counter`.
+        counter: "the compiler", or "XLA, before it optimizes".
     """
 
-    seconds: float
     arguments: int
     reused: int
     outputs: int
@@ -58,7 +63,7 @@ class Compiled:
     code: int
     flops: float
     moved: float
-    counted_by: str
+    counter: str
 
     @property
     def memory(self) -> int:
@@ -67,97 +72,42 @@ class Compiled:
         return self.arguments + own + self.temporaries + self.code
 
 
-def specs(values: Dict[str, np.ndarray], rows: int = 1) -> Dict[str, Any]:
-    """Shapes and dtypes of arrays, of which a core gets a share of the rows."""
+def versions(device: Device) -> Dict[str, str]:
+    """The packages that compile for a device."""
     return {
-        name: jax.ShapeDtypeStruct(
-            (x.shape[0] // rows, *x.shape[1:]) if rows > 1 else x.shape, x.dtype
-        )
-        for name, x in values.items()
+        name: importlib.metadata.version(name)
+        for name in PACKAGES[device.platform]
     }
 
 
-def translated(function: Any, *arguments: Any) -> Any:
-    """A TensorFlow function as one of JAX, for any platform."""
-    called = jax2tf.call_tf(
-        tf.function(function, autograph=False, jit_compile=True)
-    )
-    exported = export.export(
-        jax.jit(called),
-        platforms=["cpu"],
-        disabled_checks=[export.DisabledSafetyCheck.platform()],
-    )(*arguments)
-    return exported.call
-
-
-def program(step: Step) -> Tuple[Any, Tuple[Any, ...], Tuple[Any, ...]]:
-    """The step of one core, with its arguments.
-
-    Returns:
-        A function of a core's arguments, their shapes and dtypes for all
-        cores, and how cores divide them.
-    """
-    frozen, own = specs(step.frozen), specs(step.batch, step.cores)
-    batch = specs(step.batch)
-    if step.update is None:
-        predict = translated(step.compute, frozen, own)
-        return predict, (frozen, batch), (EVERYWHERE, BY_ROWS)
-    trained, slots = specs(step.trained), specs(step.slots)
-    number = jax.ShapeDtypeStruct((), np.int64)
-    compute = translated(step.compute, frozen, trained, own, number)
-    update = translated(step.update, trained, slots, trained, number)
-
-    def train(frozen, trained, slots, batch, number):
-        found = compute(frozen, trained, batch, number)
-        if step.cores > 1:
-            found = jax.lax.psum(found, CORE)
-        loss, gradients = found
-        return loss, *update(trained, slots, gradients, number), number + 1
-
-    arguments = (frozen, trained, slots, batch, number)
-    return train, arguments, (*[EVERYWHERE] * 3, BY_ROWS, EVERYWHERE)
-
-
-def compile_step(step: Step, device: Device) -> Compiled:
-    """Compiles a step for a device."""
+def lower(step: Step, device: Device) -> Any:
+    """Translates a step for a device's compiler; see `jax.stages.Lowered`."""
     jax.config.update("jax_enable_x64", True)
+    # Deterministic operations ask for a seed, which no operation here reads.
     tf.random.set_seed(1)
-    options = {}
-    if device.platform == GPU:
-        found = importlib.util.find_spec(NVCC).submodule_search_locations[0]
-        path = str(pathlib.Path(found) / "bin")
-        os.environ["PATH"] = os.pathsep.join([path, os.environ["PATH"]])
-        options = {
-            "target_config": device.target,
-            "topology": f"1x{step.cores}x1",
-        }
-    topology = topologies.get_topology_desc(
-        topology_name=device.topology, platform=device.platform, **options
-    )
-    cores = np.array(topology.devices[: step.cores])
-    mesh = Mesh(cores, (CORE,))
-    function, arguments, places = program(step)
-    is_training = step.update is not None
-    compiled = jax.jit(
+    cores = np.array(_topology(device, step.cores)[: step.cores])
+    function, arguments, places = _program(step)
+    is_training = step.schedule is not None
+    return jax.jit(
         jax.shard_map(
             function,
-            mesh=mesh,
+            mesh=Mesh(cores, (CORE,)),
             in_specs=places,
-            out_specs=EVERYWHERE if is_training else BY_ROWS,
+            out_specs=ALL if is_training else BY_ROWS,
             check_vma=False,
         ),
         donate_argnums=(1, 2) if is_training else (),
-    )
-    lowered = compiled.lower(*arguments)
-    began = time.monotonic()
+    ).lower(*arguments)
+
+
+def compile_lowered(lowered: Any) -> Compiled:
+    """Compiles; raises `jax.errors.JaxRuntimeError` if the compiler does."""
     made = lowered.compile()
-    seconds = time.monotonic() - began
     memory, cost = made.memory_analysis(), made.cost_analysis() or {}
-    counted_by = "compiler"
+    counter = "the compiler"
     if "flops" not in cost:
-        cost, counted_by = lowered.cost_analysis(), "XLA"
+        cost, counter = _count(made), "XLA, on the compiled module"
     return Compiled(
-        seconds,
         memory.argument_size_in_bytes,
         memory.alias_size_in_bytes,
         memory.output_size_in_bytes,
@@ -165,5 +115,77 @@ def compile_step(step: Step, device: Device) -> Compiled:
         memory.generated_code_size_in_bytes,
         cost["flops"],
         cost["bytes accessed"],
-        counted_by,
-    ), made
+        counter,
+    )
+
+
+def _count(made: Any) -> Dict[str, float]:
+    from jax._src.lib import xla_client
+
+    module = made.runtime_executable().hlo_modules()[0]
+    client = jax.devices("cpu")[0].client
+    return xla_client._xla.hlo_module_cost_analysis(client, module)
+
+
+def _topology(device: Device, cores: int) -> Any:
+    """The cores of one host, as JAX's devices."""
+    options = {}
+    if device.platform == GPU:
+        # XLA calls `ptxas`, which it looks for in PATH.
+        nvcc = importlib.util.find_spec(NVCC).submodule_search_locations[0]
+        tools = str(pathlib.Path(nvcc) / "bin")
+        os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
+        options = {"target_config": device.target, "topology": f"1x{cores}x1"}
+    return topologies.get_topology_desc(
+        topology_name=device.topology, platform=device.platform, **options
+    ).devices
+
+
+def _program(step: Step) -> Tuple[Callable, Tuple, Tuple]:
+    """The step of one core.
+
+    Returns:
+        A function of a core's arguments; their shapes and dtypes, for all
+        cores; how cores divide them.
+    """
+    frozen, trained, slots = map(_specs, step.values())
+    batch, own = _specs(step.batch), _specs(step.batch, step.cores)
+    if step.schedule is None:
+        predict = _translate(step.predict, frozen, own)
+        return predict, (frozen, batch), (ALL, BY_ROWS)
+    done = jax.ShapeDtypeStruct((), np.int64)
+    differentiate = _translate(step.differentiate, frozen, trained, own, done)
+    update = _translate(step.update, trained, slots, trained, done)
+
+    def train(frozen, trained, slots, batch, done):
+        found = differentiate(frozen, trained, batch, done)
+        if step.cores > 1:
+            found = jax.lax.psum(found, CORE)
+        loss, gradients = found
+        return loss, *update(trained, slots, gradients, done), done + 1
+
+    arguments = (frozen, trained, slots, batch, done)
+    return train, arguments, (ALL, ALL, ALL, BY_ROWS, ALL)
+
+
+def _specs(values: Dict[str, np.ndarray], cores: int = 1) -> Dict[str, Any]:
+    """Shapes and dtypes of arrays, whose rows cores divide."""
+    return {
+        name: jax.ShapeDtypeStruct(
+            (x.shape[0] // cores, *x.shape[1:]) if cores > 1 else x.shape,
+            x.dtype,
+        )
+        for name, x in values.items()
+    }
+
+
+def _translate(function: Callable, *arguments: Any) -> Callable:
+    """A function of TensorFlow as one of JAX, for any platform."""
+    called = jax2tf.call_tf(
+        tf.function(function, autograph=False, jit_compile=True)
+    )
+    return export.export(
+        jax.jit(called),
+        platforms=["cpu"],
+        disabled_checks=[export.DisabledSafetyCheck.platform()],
+    )(*arguments).call

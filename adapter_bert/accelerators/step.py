@@ -5,7 +5,7 @@ always; instead of the first step it ends with `StepTaken`.
 """
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,10 +13,16 @@ import tensorflow as tf
 from adapter_bert import optimization
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
+from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
 from adapter_bert.progress import TrainingProgress
+from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training.engines import Course, Engine
-from adapter_bert.training.prediction import Predictor
-from adapter_bert.training.training_step import Job, loss_and_gradients, predict
+from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.training_step import (
+    Job,
+    loss_and_gradients,
+    predict,
+)
 
 Arrays = Dict[str, np.ndarray]
 Tensors = Dict[str, tf.Tensor]
@@ -27,27 +33,115 @@ class Step:
     """One step of a training, or of prediction.
 
     Attributes:
-        frozen: values of frozen variables, float32 or the job's dtype.
-        trained: values of trained variables, float32; none for prediction.
-        slots: values of the optimizer's slots, float32.
+        job: the model, and how to compute with it.
         batch: the first batch, of all cores.
         cores: that divide the batch.
-        compute: of prediction, `(frozen, batch)` -> outputs; of training,
-            `(frozen, trained, batch, step)` -> loss and gradients by name, a
-            core's shares.
-        update: of training, `(trained, slots, gradients, step)` -> trained
-            and slots.
-        compute_dtype: of products and activations.
+        schedule: of a training, else None.
     """
 
-    frozen: Arrays
-    trained: Arrays
-    slots: Arrays
+    job: Job
     batch: Batch
     cores: int
-    compute: Callable
-    update: Optional[Callable]
-    compute_dtype: str
+    schedule: Optional[Schedule]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch, over all cores."""
+        return len(self.batch["input_ids"])
+
+    def with_rows(self, rows: int) -> "Step":
+        """The same step with a batch of other size, whose rows repeat."""
+        places = np.arange(rows) % self.rows
+        batch = {name: value[places] for name, value in self.batch.items()}
+        if "row" in batch:
+            batch["row"] = np.arange(rows, dtype=batch["row"].dtype)
+        return dataclasses.replace(self, batch=batch)
+
+    def values(self) -> Tuple[Arrays, Arrays, Arrays]:
+        """First values of frozen variables, of trained ones, of slots.
+
+        All variables count as frozen in prediction.
+        """
+        job, frozen, trained = self.job, {}, {}
+        is_training = self.schedule is not None
+        for p in job.table.parameters:
+            value = np.asarray(job.initial_values[p.name](), np.float32)
+            if p.trained and is_training:
+                trained[p.name] = value
+            else:
+                kept = job.dtype_of(p.name).as_numpy_dtype
+                frozen[p.name] = value.astype(kept)
+        slots = {
+            f"{name}/{slot}": np.zeros_like(value)
+            for name, value in trained.items()
+            for slot in optimization.SLOTS
+        }
+        return frozen, trained, slots
+
+    def predict(self, frozen: Tensors, batch: Tensors) -> Tensors:
+        """The head's outputs for a core's rows, [B, ...] by name."""
+        return predict(self.job, self._model(frozen), batch)
+
+    def differentiate(
+        self, frozen: Tensors, trained: Tensors, batch: Tensors, done: tf.Tensor
+    ) -> Tuple[tf.Tensor, Tensors]:
+        """A core's share of the loss, float32 [], and of the gradients.
+
+        Args:
+            frozen: by name.
+            trained: float32 by name.
+            batch: the core's rows.
+            done: int64 [], steps done before.
+        """
+        loss, gradients = loss_and_gradients(
+            self.job,
+            self._model({**frozen, **trained}),
+            list(trained.items()),
+            batch,
+            done,
+            self.rows,
+        )
+        return loss, dict(zip(trained, gradients))
+
+    def update(
+        self,
+        trained: Tensors,
+        slots: Tensors,
+        gradients: Tensors,
+        done: tf.Tensor,
+    ) -> Tuple[Tensors, Tensors]:
+        """New values of trained variables and slots, from whole gradients.
+
+        The mathematics of `optimization.update_variable` over values: XLA
+        has no variables outside TensorFlow.
+        """
+        recipe: Recipe = self.job.table.recipe
+        optimizer = AdamWeightDecay(
+            [], {}, self.schedule, recipe, self.job.adam_bias_correction
+        )
+        rate, *corrections = optimizer.rates(done + 1)
+        found, kept = {}, {}
+        clipped = optimization.clip(list(gradients.values()))
+        for name, gradient in zip(gradients, clipped):
+            own, epsilon = rate * recipe.rate_scale_of(name), EPSILON
+            value = trained[name] * (1.0 - recipe.decay_of(name) * own)
+            if corrections:
+                root = tf.sqrt(corrections[1])
+                own, epsilon = own * root / corrections[0], EPSILON * root
+            m, v = (slots[f"{name}/{slot}"] for slot in optimization.SLOTS)
+            m += (gradient - m) * (1.0 - optimization.BETA_1)
+            v += (tf.square(gradient) - v) * (1.0 - optimization.BETA_2)
+            found[name] = value - own * m / (tf.sqrt(v) + epsilon)
+            slot_names = (f"{name}/{slot}" for slot in optimization.SLOTS)
+            kept.update(zip(slot_names, (m, v)))
+        return found, kept
+
+    def _model(self, values: Tensors) -> TaskModel:
+        """The job's model over given values."""
+        return self.job.build_model(lambda name, shape, make: values[name])
+
+
+EPSILON = optimization.EPSILON
 
 
 class StepTaken(Exception):
@@ -60,9 +154,13 @@ class StepTaken(Exception):
 
 
 class StepEngine(Engine):
-    """Ends the run with its first step; computes nothing."""
+    """Ends the run with its first step, and computes nothing.
 
-    cores = 1
+    Attributes:
+        cores: of the device, which a class attribute hands over.
+    """
+
+    cores: ClassVar[int] = 1
 
     def check_devices(self) -> None:
         """Takes the number of cores that was asked for."""
@@ -76,131 +174,48 @@ class StepEngine(Engine):
         Raises:
             StepTaken: always.
         """
-        values, frozen = _values(job)
-        batch = next(
-            input_pipeline.train_batches(
-                course.features, course.plan, range(1), job.length
-            )
+        batches = input_pipeline.train_batches(
+            course.features, course.plan, range(1), job.length
         )
-        names = [p.name for p in job.table.trained]
-        trained = {name: values[name] for name in names}
-        slots = {
-            f"{name}/{slot}": np.zeros_like(value)
-            for name, value in trained.items()
-            for slot in optimization.SLOTS
-        }
-
-        def compute(
-            frozen: Tensors, trained: Tensors, batch: Tensors, step: tf.Tensor
-        ) -> Tuple[tf.Tensor, Tensors]:
-            model = _model(job, {**frozen, **trained})
-            loss, gradients = loss_and_gradients(
-                job,
-                model,
-                [(name, trained[name]) for name in names],
-                batch,
-                step,
-                course.batch_size,
-            )
-            return loss, dict(zip(names, gradients))
-
-        optimizer = optimization.AdamWeightDecay(
-            [], {}, course.schedule, job.table.recipe, job.adam_bias_correction
-        )
-
-        def update(
-            trained: Tensors, slots: Tensors, gradients: Tensors, step: tf.Tensor
-        ) -> Tuple[Tensors, Tensors]:
-            return _adam(
-                optimizer, job.table.recipe, trained, slots, gradients, step
-            )
-
-        raise StepTaken(
-            Step(
-                frozen,
-                trained,
-                slots,
-                batch,
-                self.cores,
-                compute,
-                update,
-                job.compute_dtype,
-            )
-        )
+        raise StepTaken(Step(job, next(batches), self.shards, course.schedule))
 
     def _new_predictor(self, job: Job) -> Predictor:
-        return _Taking(job, self.cores)
+        return _StepPredictor(job, self.shards)
 
 
-class _Taking(Predictor):
+class _StepPredictor(Predictor):
     """Ends the run with the first batch of prediction."""
 
-    def _run(self, groups: Any, features: Features) -> Any:
-        job = self._job
-        group: List[Batch] = next(iter(groups))
+    def _run(
+        self, groups: Iterator[List[Batch]], features: Features
+    ) -> Iterator[Outputs]:
+        group = next(iter(groups))
         batch = {
             name: np.concatenate([part[name] for part in group])
             for name in group[0]
         }
-        values, frozen = _values(job)
+        raise StepTaken(Step(self._job, batch, len(group), None))
 
-        def compute(frozen: Tensors, batch: Tensors) -> Tensors:
-            return predict(job, _model(job, frozen), batch)
-
-        raise StepTaken(
-            Step(
-                {**values, **frozen},
-                {},
-                {},
-                batch,
-                len(group),
-                compute,
-                None,
-                job.compute_dtype,
-            )
-        )
-
-    def _assign(self, values: Arrays) -> None:
-        raise AssertionError("nothing is trained")
+    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+        """Never called, since nothing is trained."""
 
     def _release(self) -> None:
-        pass
+        """Has nothing to free."""
 
 
-def _values(job: Job) -> Tuple[Arrays, Arrays]:
-    """First values of trained and of frozen variables."""
-    names = {p.name for p in job.table.trained}
-    trained, frozen = {}, {}
-    for p in job.table.parameters:
-        value = np.asarray(job.initial_values[p.name]())
-        if p.name in names:
-            trained[p.name] = value
-        else:
-            frozen[p.name] = value.astype(job.dtype_of(p.name).as_numpy_dtype)
-    return trained, frozen
+def take(cores: int, main: Callable[[], Any]) -> Step:
+    """The first step of a run.
 
+    Args:
+        cores: that divide each batch.
+        main: the run, with `--engine=step`.
 
-def _model(job: Job, values: Tensors) -> Any:
-    """The job's model over given values."""
-    return job.build_model(lambda name, shape, initializer: values[name])
-
-
-def _adam(optimizer, recipe, trained, slots, gradients, step):
-    """`optimization.update_variable` for values in place of variables."""
-    names = list(trained)
-    clipped = optimization.clip([gradients[name] for name in names])
-    rate, *corrections = optimizer._rates(step + 1)
-    values, kept = {}, {}
-    for name, gradient in zip(names, clipped):
-        own = rate * recipe.rate_scale_of(name)
-        epsilon = optimization.EPSILON
-        decay = 1.0 - recipe.decay_of(name) * own
-        if corrections:
-            root = tf.sqrt(corrections[1])
-            own, epsilon = own * root / corrections[0], epsilon * root
-        m, v = (slots[f"{name}/{slot}"] for slot in optimization.SLOTS)
-        m += (gradient - m) * (1.0 - optimization.BETA_1)
-        v += (tf.square(gradient) - v) * (1.0 - optimization.BETA_2)
-        values[name] = trained[name] * decay - own * m / (tf.sqrt(v) + epsilon)
-        kept.update(zip((f"{name}/{s}" for s in optimization.SLOTS), (m, v)))
-    return values, kept
+    Raises:
+        UserError: the run is refused, or has no step.
+    """
+    StepEngine.cores = cores
+    try:
+        main()
+    except StepTaken as taken:
+        return taken.step
+    raise AssertionError("a run ends with its first step")
