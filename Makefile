@@ -6,7 +6,7 @@
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
 # make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
-# make mutants     setup, then changes of the code, of which tests must fail:
+# make mutants     setup, then changes of the code, which tests must notice:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
@@ -46,7 +46,7 @@ PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
 
-.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam tpu-client notebooks lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam tpu-client notebooks docs lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -140,6 +140,17 @@ $(VENV)/notebooks/installed: $(INSTALLED) requirements/notebooks.txt
 		--upgrade --target $(VENV)/notebooks -r requirements/notebooks.txt
 	touch $@
 
+# The pages, with those of the Python API, into build/docs.
+docs: $(VENV)/docs/installed
+	PYTHONPATH=$(VENV)/docs $(IN_VENV) -m mkdocs build --quiet --strict
+
+# Beside the other packages: TensorBoard has another version of what these need.
+$(VENV)/docs/installed: $(INSTALLED) requirements/docs.txt
+	$(call NEEDS_310,make docs)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/docs -r requirements/docs.txt
+	touch $@
+
 lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -147,7 +158,7 @@ lint: setup
 # Needs uv. No address of a package index gets into the locks.
 lock:
 	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10 \
-		mutants:3.10 atheris:3.9; do \
+		mutants:3.10 docs:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

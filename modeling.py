@@ -1,6 +1,6 @@
-"""BERT, as adapter_bert/bert/ has it."""
+"""BERT's `modeling.py` and adapter-bert's.
 
-from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.encoder import Bert, BertOutput, list_variables
+The names are those of adapter_bert/upstream/modeling.py.
+"""
 
-__all__ = ["Bert", "BertConfig", "BertOutput", "list_variables"]
+from adapter_bert.upstream.modeling import *  # noqa: F403

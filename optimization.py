@@ -1,11 +1,6 @@
-"""The schedule and Adam, as adapter_bert/optimization.py has them."""
+"""BERT's `optimization.py`.
 
-from adapter_bert.optimization import (
-    AdamWeightDecay,
-    Recipe,
-    Schedule,
-    clip,
-    update_variable,
-)
+The names are those of adapter_bert/upstream/optimization.py.
+"""
 
-__all__ = ["AdamWeightDecay", "Recipe", "Schedule", "clip", "update_variable"]
+from adapter_bert.upstream.optimization import *  # noqa: F403

@@ -1,9 +1,18 @@
 """Tunes BERT for question answering, evaluates it, predicts with it.
 
-The program is adapter_bert/commands/run_squad.py.
+The program is adapter_bert/commands/run_squad.py. Imported, this
+module has the names of adapter_bert/upstream/run_squad.py.
 """
 
-from adapter_bert.commands import run
-
 if __name__ == "__main__":
+    from adapter_bert.commands import run
+
     run("run_squad")
+else:
+    from adapter_bert.upstream.run_squad import *  # noqa: F403
+    from adapter_bert.upstream.run_squad import (  # noqa: F401
+        _check_is_max_context,
+        _compute_softmax,
+        _get_best_indexes,
+        _improve_answer_span,
+    )

@@ -1,10 +1,11 @@
-"""WordPiece, as adapter_bert/data/tokenization.py has it."""
+"""BERT's `tokenization.py`.
 
-from adapter_bert.data.tokenization import (
-    FullTokenizer,
-    TextTokenizer,
-    Tokens,
-    read_vocabulary,
+The names are those of adapter_bert/upstream/tokenization.py.
+"""
+
+from adapter_bert.upstream.tokenization import *  # noqa: F403
+from adapter_bert.upstream.tokenization import (  # noqa: F401
+    _is_control,
+    _is_punctuation,
+    _is_whitespace,
 )
-
-__all__ = ["FullTokenizer", "TextTokenizer", "Tokens", "read_vocabulary"]

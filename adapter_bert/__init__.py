@@ -1,1 +1,58 @@
-"""Adapter-tuned BERT: one frozen model, a small adapter for each task."""
+"""Adapter-tuned BERT: one frozen model, a small adapter for each task.
+
+import adapter_bert as ab
+
+bert = ab.load_bert("minilm")
+run = ab.train(bert, rows, dev_share=0.2, output_dir="out/tickets")
+ab.Predictor(bert, run).predict(["Where is my refund?"])[0].label
+
+docs/python_api.md tells more. TensorFlow is loaded when a name is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from adapter_bert.api import (
+        Answer,
+        Answers,
+        Bert,
+        Library,
+        Predictor,
+        Run,
+        TokenVectors,
+        embed,
+        evaluate,
+        export,
+        load_bert,
+        train,
+    )
+    from adapter_bert.errors import UserError
+
+__all__ = [
+    "Answer",
+    "Answers",
+    "Bert",
+    "Library",
+    "Predictor",
+    "Run",
+    "TokenVectors",
+    "UserError",
+    "embed",
+    "evaluate",
+    "export",
+    "load_bert",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A name of the API, from the module that defines it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = "errors" if name == "UserError" else "api"
+    return getattr(importlib.import_module(f"{__name__}.{place}"), name)
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *__all__])

@@ -22,11 +22,13 @@ import uuid
 from typing import (
     Any,
     BinaryIO,
+    Callable,
     Dict,
     Iterable,
     Iterator,
     List,
     Mapping,
+    Sequence,
 )
 
 import tensorflow as tf
@@ -109,7 +111,7 @@ def make_folder(path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The absolute path; that of a remote file is one already."""
+    """The absolute path; a remote path is one already."""
     return path if "://" in path else os.path.abspath(path)
 
 
@@ -319,9 +321,9 @@ def read_object(
     Args:
         path: of the file.
         what: the kind of file, for messages.
-        keys: dotted key -> type. A last part that ends with `?` may be missing
-            or null, with everything below it; one with `*` means all keys that
-            match. An int is a float, too.
+        keys: dotted key -> type. A part that ends with `?` may be missing or
+            null, with everything below it; one with `*` means all keys that
+            match, `[]` all elements of a list. An int is a float, too.
 
     Raises:
         UserError: as `read_json`, or a key is missing or of another type, or
@@ -330,34 +332,35 @@ def read_object(
     value = read_json(path, what)
     json_lines.check_writable(value, path, what)
 
-    def check(part: Any, key: str, kind: type) -> None:
+    def check(part: Any, names: Sequence[str], key: str, kind: type) -> None:
+        if names:
+            name, *below = names
+            plain = name.rstrip("?")
+            if name == "[]":
+                for element in part:
+                    check(element, below, key, kind)
+            elif "*" in name:
+                for found in fnmatch.filter(part, name):
+                    check(part[found], below, found, kind)
+            elif part.get(plain) is not None or not (below or plain != name):
+                check(part.get(plain), below, key, kind)
+            return
         right = (int, float) if kind is float else kind
         # For Python, true and false are whole numbers as well.
-        if isinstance(part, right) and (
-            kind is bool or not isinstance(part, bool)
+        if not isinstance(part, right) or (
+            isinstance(part, bool) and kind is not bool
         ):
-            if kind is float and abs(part) > sys.float_info.max:
-                raise UserError(
-                    f"{path} is not {what}: its {key} is too large a number"
-                )
-            return
-        raise UserError(
-            f"{path} is not {what}: it has no {key} of type {kind.__name__}"
-        )
+            raise UserError(
+                f"{path} is not {what}: it has no {key} of type {kind.__name__}"
+            )
+        if kind is float and abs(part) > sys.float_info.max:
+            raise UserError(
+                f"{path} is not {what}: its {key} is too large a number"
+            )
 
-    check(value, "content", dict)
+    check(value, (), "content", dict)
     for key, kind in keys.items():
-        *parents, last = key.split(".")
-        part = value
-        for name in parents:
-            part = (part or {}).get(name.rstrip("?"))
-        if part is None:
-            continue
-        if "*" in last:
-            for name in fnmatch.filter(part, last):
-                check(part[name], name, kind)
-        elif part.get(last.rstrip("?")) is not None or not last.endswith("?"):
-            check(part.get(last.rstrip("?")), key.replace("?", ""), kind)
+        check(value, key.split("."), key.replace("?", ""), kind)
     seal = value.pop(SEAL, None)
     if seal not in (None, _seal(value)):
         raise UserError(
@@ -366,6 +369,24 @@ def read_object(
             "it as it is"
         )
     return value
+
+
+def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
+    """The result of `read`, given what `look` has seen.
+
+    Another process may replace the files in between. So an error counts only if
+    `look` still sees the same.
+
+    Raises:
+        UserError: as `look` and `read`.
+    """
+    while True:
+        seen = look()
+        try:
+            return read(seen)
+        except UserError:
+            if look() == seen:
+                raise
 
 
 @contextlib.contextmanager

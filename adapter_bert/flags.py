@@ -2,13 +2,18 @@
 
 A field made by `Topic.setting` is the only declaration of its flag: the flag,
 `--help`, docs/flags.md, the value that code reads, and the setting in
-`run.json` come from the field.
+`run.json` come from the field. A caller in Python gives the same flags as
+keywords.
 """
 
 import argparse
+import contextlib
+import contextvars
 import dataclasses
+import difflib
 import enum
 import functools
+import json
 import os
 import re
 import sys
@@ -21,6 +26,7 @@ from typing import (
     Dict,
     Iterator,
     List,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
@@ -33,7 +39,26 @@ from absl import flags
 
 from adapter_bert.errors import UserError
 
-FLAGS = flags.FLAGS
+# The flags of this process's command line, or of a caller (`of_keywords`).
+_given: contextvars.ContextVar = contextvars.ContextVar(
+    "given", default=flags.FLAGS
+)
+
+
+class _Given:
+    """The flags that the running code was given."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_given.get(), name)
+
+    def __getitem__(self, name: str) -> flags.Flag:
+        return _given.get()[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in _given.get()
+
+
+FLAGS = _Given()
 Declared = TypeVar("Declared")
 
 
@@ -97,8 +122,8 @@ class About:
         alias: a second name of the flag.
         choices: all values that a str may have.
         repeated: whether the flag is repeated to give several values.
-        recorded: whether `run.json` has the value; another value makes another
-            run.
+        recorded: whether `run.json`, or of a task the adapter's description,
+            has the value; another value makes another run.
     """
 
     topic: Topic
@@ -125,7 +150,7 @@ def declared(
 
 
 def define(
-    classes: Sequence[type], known: flags.FlagValues = FLAGS
+    classes: Sequence[type], known: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagValues:
     """Defines the flags of dataclasses among the known flags."""
     plain = {
@@ -169,14 +194,22 @@ def read(declaring: Type[Declared], **given: Any) -> Declared:
         if field.name in given:
             continue
         if about:
-            name = about.flag or field.name
-            value = given[field.name] = FLAGS[name].value
-            within = about.within
-            if within and value is not None and not within.holds(value):
-                raise UserError(f"--{name} is {value!r}, {within.problem}")
+            given[field.name] = FLAGS[about.flag or field.name].value
         elif dataclasses.is_dataclass(field.type):
-            given[field.name] = read(field.type)
-    return declaring(**given)
+            if any(declared([field.type])):
+                given[field.name] = read(field.type)
+    return check(declaring(**given))
+
+
+def check(values: Declared) -> Declared:
+    """A dataclass's values; raises UserError for one that is out of range."""
+    for field in dataclasses.fields(values):
+        about, value = field.metadata.get("about"), getattr(values, field.name)
+        within = about and about.within
+        if within and value is not None and not within.holds(value):
+            name = about.flag or field.name
+            raise UserError(f"--{name} is {value!r}, {within.problem}")
+    return values
 
 
 def is_given(name: str) -> bool:
@@ -185,7 +218,7 @@ def is_given(name: str) -> bool:
 
 
 def recorded(values: Any) -> Dict[str, Any]:
-    """A dataclass's own settings for `run.json`, by their fields' names."""
+    """A dataclass's own recorded settings, by their fields' names."""
     return {
         field.name: getattr(values, field.name)
         for field in dataclasses.fields(values)
@@ -203,7 +236,7 @@ flag per line."""
 
 
 def by_topic(
-    classes: Sequence[type], known: flags.FlagValues = FLAGS
+    classes: Sequence[type], known: flags.FlagValues = flags.FLAGS
 ) -> Iterator[Tuple[str, List[flags.Flag]]]:
     """Topics in their order, with the flags of each."""
     for topic in Topic:
@@ -230,7 +263,7 @@ def page(
     program: str,
     doc: str,
     classes: Sequence[type],
-    known: flags.FlagValues = FLAGS,
+    known: flags.FlagValues = flags.FLAGS,
 ) -> str:
     """The text of `--help`: a program's purpose, and its flags by topic."""
     parser = argparse.ArgumentParser(
@@ -276,6 +309,18 @@ LONGEST_NAME = 40
 BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
+def _of_wrong_value(
+    known: flags.FlagValues, error: flags.IllegalFlagValueError
+) -> UserError:
+    """The error of a flag whose value is of another type."""
+    named = re.match(r"flag --(\w+)=", str(error))
+    expected = EXPECTED.get(named and known[named[1]].flag_type())
+    if expected is None:
+        return UserError(str(error))
+    given = str(error).removesuffix(str(error.__context__))
+    return UserError(f"{given}expected {expected}")
+
+
 def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     """Gives flags the values of a command line.
 
@@ -307,12 +352,7 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:
-        named = re.match(r"flag --(\w+)=", str(error))
-        expected = EXPECTED.get(named and known[named[1]].flag_type())
-        if expected is None:
-            raise UserError(str(error)) from error
-        given = str(error).removesuffix(str(error.__context__))
-        raise UserError(f"{given}expected {expected}") from error
+        raise _of_wrong_value(known, error) from error
     # ValueError: of "--noflag=value".
     except (flags.Error, ValueError, OSError) as error:
         raise UserError(str(error)) from error
@@ -337,4 +377,66 @@ def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
         name = os.path.basename(arguments[0])
         print(page(name, module.__doc__, module.SETTINGS), end="")
         sys.exit(0)
-    return parse(FLAGS, arguments)
+    return parse(flags.FLAGS, arguments)
+
+
+# Keywords
+
+
+@contextlib.contextmanager
+def of_keywords(
+    classes: Sequence[type], keywords: Mapping[str, Any], caller: str
+) -> Iterator[None]:
+    """A context in which code reads these keywords as its flags.
+
+    The flags of the process are neither read nor changed. Other threads keep
+    theirs.
+
+    Args:
+        classes: dataclasses that declare the flags.
+        keywords: values by the flags' names, as a command line has them, or
+            in Python's own types. None stands for the default. A mapping
+            stands for NAME=VALUE pairs, or for JSON where a flag is one text.
+        caller: name of the function that was called, for messages.
+
+    Raises:
+        UserError: a keyword is no flag, or its value is of another type.
+    """
+    known = define(classes, flags.FlagValues())
+    known.mark_as_parsed()
+    for name, value in keywords.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise UserError(
+                f"{caller} takes no keyword {name!r}"
+                + (f" (did you mean {near[0]}?)" if near else "")
+                + "; docs/flags.md lists the keywords of each task"
+            )
+        if value is None:
+            continue
+        flag = known[name]
+        try:
+            flag.parse(_as_argument(value, flag.flag_type() == "string"))
+        except flags.IllegalFlagValueError as error:
+            raise _of_wrong_value(known, error) from error
+        # Of a list that is empty too.
+        flag.present = 1
+    token = _given.set(known)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def _as_argument(value: Any, is_text: bool) -> Any:
+    """A Python value in a form that absl's parsers take."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        if is_text:
+            return json.dumps(dict(value), ensure_ascii=False)
+        return [f"{name}={part}" for name, part in value.items()]
+    if isinstance(value, (tuple, set)):
+        return list(value)
+    # Numbers of numpy.
+    return value.item() if hasattr(value, "item") else value

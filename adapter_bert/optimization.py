@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -25,12 +25,7 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, then linear decay to zero.
-
-    Attributes:
-        learning_rate: the peak.
-        num_train_steps: length of the training, in steps.
-        num_warmup_steps: length of the warm-up, in steps.
+    """Linear warm-up to the peak `learning_rate`, then linear decay to zero.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
@@ -44,13 +39,9 @@ class Schedule:
     num_warmup_steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate of the `step`-th step, counted from 1.
+        """The rate of a step, which counts from 1.
 
-        Args:
-            step: int, or integer tensor [].
-
-        Returns:
-            float, or float32 [] for a tensor.
+        It is a float of an int, float32 [] of an integer tensor [].
         """
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
@@ -66,31 +57,29 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The optimizer's treatment of a tuning method's variables.
+    """The variables that are updated in another way than most.
 
     Attributes:
-        undecayed: regular expression, searched in names of variables that do
-            not decay, in addition to biases and LayerNorms.
-        rate_scales: (regular expression, factor) for the learning rates of
-            variables whose names contain the expression.
+        undecayed: names of variables without weight decay, in addition to
+            biases and LayerNorms.
+        rates: factors of learning rates, by name; 1 for other variables.
     """
 
-    undecayed: str = r"^$"
-    rate_scales: Tuple[Tuple[str, float], ...] = ()
+    undecayed: FrozenSet[str] = frozenset()
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, declared: Mapping[str, Any]) -> "Recipe":
+        """The recipe of variables, each a `Declared`."""
+        return cls(
+            frozenset(n for n, one in declared.items() if not one.decays),
+            {n: one.rate for n, one in declared.items() if one.rate != 1.0},
+        )
 
     def decay_of(self, name: str) -> float:
         """The weight decay of a variable."""
-        name = TASK_SCOPE.sub("", name)
-        if NO_DECAY.search(name) or re.search(self.undecayed, name):
-            return 0.0
-        return WEIGHT_DECAY
-
-    def rate_scale_of(self, name: str) -> float:
-        """The factor of a variable's learning rate."""
-        for pattern, factor in self.rate_scales:
-            if re.search(pattern, name):
-                return factor
-        return 1.0
+        is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
+        return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
 
 
 class AdamWeightDecay:
@@ -126,7 +115,7 @@ class AdamWeightDecay:
                 functools.partial(
                     update_variable,
                     recipe.decay_of(name),
-                    recipe.rate_scale_of(name),
+                    recipe.rates.get(name, 1.0),
                 ),
                 variable,
                 *(slots[f"{name}/{slot}"] for slot in SLOTS),
@@ -135,14 +124,9 @@ class AdamWeightDecay:
         ]
 
     def rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """The scalars of a step's update.
+        """The learning rate of a step, which counts from 1, float32 [].
 
-        Args:
-            step: integer [], counted from 1.
-
-        Returns:
-            The learning rate, float32 []; with bias correction also
-            `1 - BETA_1^step` and `1 - BETA_2^step`, float32 [].
+        With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
         """
         rates = (self._schedule(step),)
         if self._bias_correction:
@@ -189,14 +173,12 @@ class AdamWeightDecay:
             ]
             # Everything else of this step reads the step before it is counted.
             with tf.control_dependencies(tf.nest.flatten(updates)):
-                updates.append(
-                    on_device(
-                        step,
-                        lambda step: tf.group(step.assign_add(1)),
-                        group=False,
-                    )
+                counted = on_device(
+                    step,
+                    lambda step: tf.group(step.assign_add(1)),
+                    group=False,
                 )
-            return tf.nest.flatten(updates)
+            return tf.nest.flatten([*updates, counted])
 
         return loss, replica.merge_call(update, args=(clip(gradients), *rates))
 

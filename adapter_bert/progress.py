@@ -2,7 +2,7 @@
 
 Curves are TensorBoard's: scalars by step, in a file of events. TensorBoard's
 own writer would make a deleted folder again, report failed writes from another
-thread, and name its files, whose order is that of the curves, by the clock.
+thread, and name its files, whose order the curves follow, by the clock.
 """
 
 import functools
@@ -89,15 +89,10 @@ class Progress:
     """Counts work done, with its rate and the time left."""
 
     def __init__(self, what: str, total: int, unit: str, done: int = 0):
-        """Starts to count.
+        """Starts to count a work of `total` units, `done` by other processes.
 
-        Args:
-            what: name of the work, as `train`.
-            total: units of the whole work.
-            unit: name of a unit, as `examples`.
-            done: units that an earlier process did.
+        `what` names the work, as `train`, `unit` a unit, as `examples`.
         """
-        self._what = what
         self._bar = tqdm.tqdm(
             desc=what,
             total=total,
@@ -106,8 +101,7 @@ class Progress:
             disable=not sys.stderr.isatty(),
             smoothing=0.1,
         )
-        self._unit = unit
-        self._total = total
+        self._what, self._unit, self._total = what, unit, total
         self._done = self._first = done
         self._began = self._logged = time.monotonic()
 
@@ -168,8 +162,7 @@ class TrainingProgress:
         Raises:
             UserError: the curves cannot be written.
         """
-        self._schedule = schedule
-        self._batch_size = batch_size
+        self._schedule, self._batch_size = schedule, batch_size
         self._every_steps = every_steps
         self._curves = Curves(log_dir) if log_dir else None
         self._progress = Progress(
@@ -182,13 +175,10 @@ class TrainingProgress:
         self._rate_time: Optional[float] = None
 
     def update(self, step: int, loss: float, is_timed: bool = True) -> None:
-        """Shows that `step` steps are done.
+        """Shows that `step` steps are done, and the loss of the last.
 
-        Args:
-            step: steps done.
-            loss: of the last step.
-            is_timed: whether the step has just ended; False for all but the
-                last of several steps that the device reports at once.
+        `is_timed` is False for all but the last of several steps that the
+        device reports at once.
 
         Raises:
             UserError: the curves cannot be written.
@@ -208,13 +198,9 @@ class TrainingProgress:
             now = time.monotonic()
             # The first interval includes the tracing of the graph.
             if self._rate_time is not None:
-                self._curves.add_scalar(
-                    "examples_per_second",
-                    (step - self._rate_step)
-                    * self._batch_size
-                    / (now - self._rate_time),
-                    step,
-                )
+                done = (step - self._rate_step) * self._batch_size
+                rate = done / (now - self._rate_time)
+                self._curves.add_scalar("examples_per_second", rate, step)
             self._rate_step, self._rate_time = step, now
             self._curves.flush()
 

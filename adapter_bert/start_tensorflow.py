@@ -6,7 +6,7 @@ program's lines.
 
 Importing TensorFlow takes a third to nearly a half less time without Keras,
 which no model here uses, and without searching for garbage among what is being
-loaded, all of which stays. `tf.keras` is loaded when somebody asks for it.
+loaded and stays. `tf.keras` is loaded when somebody asks for it.
 """
 
 import contextlib

@@ -20,7 +20,7 @@ GROUPS = (
     ("run_classifier", "run_squad", "run_tagger", "run_mlm"),
     ("predict", "export"),
 )
-OTHERS = ("serve",)
+OTHERS = ("extract_features", "serve")
 
 # Name -> (topic, default, meaning)
 Flags = Dict[str, Tuple[str, str, str]]
@@ -28,7 +28,7 @@ Flags = Dict[str, Tuple[str, str, str]]
 
 def title(program: str) -> str:
     """The name of a program as users type it."""
-    is_file = program.startswith("run_")
+    is_file = program.startswith(("run_", "extract_"))
     return f"{program}.py" if is_file else f"adapter-bert {program}"
 
 

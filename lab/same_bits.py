@@ -67,7 +67,11 @@ def more_runs() -> List[Run]:
         "--input={data}/" + INPUT,
         "--output={place}/" + OUT + "/answers.jsonl",
     )
-    convert = (BERT, "--to=google", "--output_dir={place}/" + OUT + "/new")
+    convert = (
+        BERT,
+        "--to=hugging_face",
+        "--output_dir={place}/" + OUT + "/new",
+    )
     return [
         *trainings,
         Run("prediction", "predict", predict, trains=False),

@@ -10,7 +10,7 @@
 # at once. BERT_URL names another place that has the same archives.
 #
 # Every archive has the checksums of its files, which are compared. For the
-# seven BERTs of 2018 that of the weights is here besides, as NVIDIA's
+# seven BERTs of 2018 the sum of the weights is here too, as NVIDIA's
 # DeepLearningExamples have it.
 set -euo pipefail
 url=${BERT_URL:-https://storage.googleapis.com/bert_models}

@@ -6,7 +6,7 @@
 #   scripts/download_glue.sh FOLDER
 #
 # Safe to run twice: tasks that are there are left alone. About 380 MB are
-# fetched, of which MNLI is 310. The sums are those of Hugging Face's `datasets`,
+# fetched; MNLI is 310 of them. The sums are Hugging Face's `datasets`,
 # which checks the same files. GLUE_URL names another place that has them.
 #
 # MRPC is put together from SentEval's copy and GLUE's list of dev pairs. The

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs what docs/compositions.md reports of language adapters: MAD-X (Pfeiffer et
 # al. 2020) and LT-SFT (Ansell et al. 2022) between two languages. Adapters of
-# both languages are trained on raw text, one that tags entities upon the first
+# both languages are trained on raw text, one that tags entities on the first
 # language's; then it is scored on the second language with either.
 #
 #   BERT=... FIRST_TEXT=... SECOND_TEXT=... FIRST_NER=... SECOND_NER=... scripts/language_adapters.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]

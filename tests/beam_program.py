@@ -16,7 +16,6 @@ MARKS = [
         reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
     ),
 ]
-PROGRAM = ["-m", "adapter_bert", "beam"]
 TWO_PROCESSES = (
     "--direct_num_workers=2",
     "--direct_running_mode=multi_processing",
@@ -25,14 +24,14 @@ TWO_PROCESSES = (
 LONG = 120
 
 
-def command(*flags, program=PROGRAM, **named):
+def command(*flags, **named):
     named = [f"--{name}={value}" for name, value in named.items()]
-    return [PYTHON, *program, *named, *flags]
+    return [PYTHON, "-m", "adapter_bert", "beam", *named, *flags]
 
 
-def run(*flags, program=PROGRAM, **named):
+def run(*flags, **named):
     return subprocess.run(
-        command(*flags, program=program, **named),
+        command(*flags, **named),
         cwd=ROOT,
         capture_output=True,
         text=True,

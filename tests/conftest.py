@@ -180,7 +180,7 @@ def tiny_weights(tiny_config):
             1.0 if name.endswith("gamma") else 0.0, 0.1, shape
         ).astype(np.float32)
 
-    encoder.Bert(tiny_config, create, hooks=None)
+    encoder.make_variables(encoder.declare(tiny_config), create)
     return values
 
 
@@ -425,14 +425,13 @@ def engine(request):
     return request.param
 
 
-@pytest.fixture
-def tiny_flags(tiny_bert, tiny_data, tmp_path):
+def make_flags(bert, data, output_dir):
     """Flags of a training of seconds, with TensorFlow's default engine."""
     return {
         "task_name": "custom",
-        "data_dir": tiny_data,
-        "init_checkpoint": tiny_bert,
-        "output_dir": tmp_path / "out",
+        "data_dir": data,
+        "init_checkpoint": bert,
+        "output_dir": output_dir,
         "do_train": True,
         "max_seq_length": 24,
         "train_batch_size": 8,
@@ -442,6 +441,20 @@ def tiny_flags(tiny_bert, tiny_data, tmp_path):
         # The graph is built in half of the time.
         "cpu_lanes": 1,
     }
+
+
+@pytest.fixture
+def tiny_flags(tiny_bert, tiny_data, tmp_path):
+    """Flags of a small training, which a test may change."""
+    return make_flags(tiny_bert, tiny_data, tmp_path / "out")
+
+
+@pytest.fixture
+def one_layer(tiny_config, tmp_path):
+    """The path of a config that leaves the tiny BERT its first layer."""
+    path = tmp_path / "one_layer.json"
+    path.write_text(json.dumps({**vars(tiny_config), "num_hidden_layers": 1}))
+    return path
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ def train(
 ):
     """Trains, perhaps up to a step only; returns (step, loss) of every step."""
     progress = unittest.mock.Mock()
-    seen = []
+    seen, begun = [], training_state.latest_step(job.output_dir)[1]
 
     def update(step, loss, is_timed=True):
         del is_timed
@@ -178,9 +178,9 @@ def train(
             rows,
             TrainPlan(rows.lengths, batch_size, steps, 1),
             optimization.Schedule(learning_rate, steps, 1),
-            training_state.latest_step(job.output_dir)[1],
+            begun,
             batch_size,
-            stop_at or save_steps,
+            stop_at - begun if stop_at else save_steps,
             pause,
         )
         engine.train(job, course, progress)

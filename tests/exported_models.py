@@ -4,7 +4,6 @@ import numpy as np
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
-from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import Row
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.text_model import TextModel
@@ -28,15 +27,6 @@ def make_parts(bert, folders):
         name: load_task(bert, folder, None) for name, folder in folders.items()
     }
     return TextModel(bert, tasks, batch_size=8), bert, tasks
-
-
-def export_broken(bert, folders, name, output_dir):
-    """Exports a model of which one task answers no number."""
-    _, bert, tasks = make_parts(bert, folders)
-    values = tasks[name].values.get()
-    values["output_bias"] += np.inf
-    broken = TextModel(bert, tasks, batch_size=8)
-    saved_model.export(broken, bert, tasks, str(output_dir))
 
 
 def mixed_questions():

@@ -12,7 +12,7 @@ def limited(more=None, fsize=None):
     """Within it, this process gets no more than that.
 
     Args:
-        more: bytes of memory beside what it has.
+        more: bytes of memory next to what it has.
         fsize: bytes of a file.
     """
     kinds = resource.RLIMIT_AS, resource.RLIMIT_FSIZE

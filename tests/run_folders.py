@@ -7,7 +7,7 @@ import sys
 import time
 
 import numpy as np
-from conftest import ROOT, run_process
+from conftest import ROOT
 
 from adapter_bert.checkpoints import adapter_artifact, training_state
 
@@ -66,14 +66,14 @@ def kill(arguments, condition, delay=0.0, program="run_classifier.py"):
 
 
 def kill_and_go_on(
-    flags, folder, *more, seed=1, times=2, program="run_classifier.py"
+    run, flags, folder, seed=1, times=1, program="run_classifier.py"
 ):
     """Trains at once, and killed at random moments, each when it has gone on.
 
     Args:
+        run: the program, within this process, where it is not killed.
         flags: of the run, but for its folder.
         folder: for the folders of both trainings.
-        *more: further arguments.
         seed: of the moments.
         times: how often it is killed.
         program: that trains.
@@ -82,21 +82,17 @@ def kill_and_go_on(
         The folders of both.
     """
     whole, killed = folder / "whole", folder / "killed"
-
-    def command(out):
-        values = {**flags, "output_dir": out}
-        return [*(f"--{k}={v}" for k, v in values.items()), *more]
-
-    run_process(*command(whole), program=program)
+    run(**{**flags, "output_dir": whole})
+    flags = {**flags, "output_dir": killed}
     chance, steps = random.Random(seed), [0]
     for _ in range(times):
         kill(
-            command(killed),
+            [f"--{name}={value}" for name, value in flags.items()],
             lambda: saved_step(killed) > steps[-1],
             chance.uniform(0, 0.1),
             program,
         )
         steps.append(saved_step(killed))
     assert steps[-1] < saved_step(whole)
-    run_process(*command(killed), program=program)
+    run(**flags)
     return whole, killed

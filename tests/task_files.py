@@ -12,6 +12,7 @@ from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.tasks.xnli import Xnli
 
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=100
@@ -19,12 +20,12 @@ PROPERTY = hypothesis.settings(
 CUSTOM = custom_task()
 CUSTOM_PAIR = custom_task(text_b_column="other text")
 CUSTOM_SCORES = custom_task(regression=True)
-# The tasks of texts and pairs that have a training set.
+# The tasks of texts and pairs with a training set and files of one layout.
 ALL_TASKS = {
     **{
         name: task
         for name, task in TASKS.items()
-        if not (task.trained_as or isinstance(task, MultipleChoice))
+        if not (task.trained_as or isinstance(task, (MultipleChoice, Xnli)))
     },
     "custom": CUSTOM,
     "custom-pair": CUSTOM_PAIR,

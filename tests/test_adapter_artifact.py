@@ -109,7 +109,7 @@ def weights(values, source="the base"):
 
 @pytest.fixture
 def changes(artifact):
-    """An artifact of changes upon `BASE`: the values, and its folder."""
+    """An artifact of changes to `BASE`: the values, and its folder."""
     trained = {
         "bert/a": np.array([[1.0, -0.0], [2.0, 4.5]], np.float32),
         "bert/b": BASE["bert/b"],

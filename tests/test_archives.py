@@ -250,7 +250,7 @@ def zeros(count):
 
 
 def zip_bomb(path, name, count, claimed):
-    """A zip archive of a file of zeros, of which it claims another size."""
+    """A zip archive of a file of zeros, whose size it tells wrongly."""
     content = zeros(count)
     info = zipfile.ZipInfo(name)
     info.compress_type = zipfile.ZIP_DEFLATED
@@ -353,7 +353,7 @@ def test_what_stands_beside_the_files_is_limited(
         return part
 
     monkeypatch.setattr(published_models._Limited, "read", count)
-    refuses(path, "more than 1048576 bytes beside its")
+    refuses(path, "more than 1048576 bytes next to its")
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]
 

@@ -1,6 +1,5 @@
 """`adapter-bert beam`: answers, refusals, what happens when it is killed."""
 
-import bz2
 import gzip
 import json
 import lzma
@@ -23,7 +22,7 @@ from beam_program import (
     write_rows,
 )
 from conftest import ROOT, own_lines
-from exported_models import as_rows, export_broken, mixed_questions
+from exported_models import as_rows, mixed_questions
 from sweep_stand_in import wait_for
 from test_joint_answers import assert_equal
 
@@ -31,13 +30,6 @@ from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import ExportedModel
 
 pytestmark = MARKS
-
-
-def by_row(answers):
-    """Answers, of which Beam keeps no order, by task and row."""
-    found = {(x["task"], json.dumps(x["row"])): x for x in answers}
-    assert len(found) == len(answers)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +48,7 @@ def expected(model, questions):
 
 @pytest.mark.gate
 def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
-    """Of a plain and a compressed file, beside wrong rows."""
+    """Of a plain and a compressed file, next to wrong rows."""
     asked = mixed_questions()
     # As each task calls its texts.
     rows = [
@@ -128,7 +120,7 @@ def killing(tiny_exported, tmp_path):
     Gives the flags, what was asked, and a function that kills and tells how
     the job ends: of a worker's id, or None for the launcher.
     """
-    asked = write_rows(tmp_path / "rows.jsonl", 4000)
+    asked = write_rows(tmp_path / "rows.jsonl", 1500)
     flags = {"model": tiny_exported, "input": tmp_path / "rows.jsonl"}
     output = tmp_path / "two"
 
@@ -181,131 +173,122 @@ def test_a_killed_launcher_leaves_no_worker(killing):
     assert kill("launcher")[0] == -signal.SIGKILL
 
 
-# What the model fails with at its third batch, by no row's fault.
-FAILING = """
-import sys
-from adapter_bert.serving import exported
-answers, calls = exported.ExportedModel.answers, []
-def failing(self, rows):
+# Runs the program with the flags of each line of stdin, and prints how each run
+# ends. The first word of a line is what goes wrong.
+JOBS = """
+import contextlib, io, json, resource, sys
+from tensorflow.errors import InvalidArgumentError
+from adapter_bert.commands import beam
+from adapter_bert.serving.exported import ExportedModel
+answers, calls = ExportedModel.answers, []
+def answer(self, rows):
     calls.append(rows)
-    if len(calls) == 3:
+    if wrong == "memory" and len(calls) == 3:
         raise MemoryError("no room for a batch")
+    if wrong == "score" and any(row.task == b"score" for row in rows):
+        text = "assertion failed: [row 1: score is no number]"
+        raise InvalidArgumentError(None, None, text)
     return answers(self, rows)
-exported.ExportedModel.answers = failing
-from adapter_bert import command_line
-from adapter_bert.commands import beam as predict_beam
-command_line.run(predict_beam.main)
+ExportedModel.answers = answer
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+for line in sys.stdin:
+    wrong, *sys.argv[1:] = json.loads(line)
+    largest = 20000 if wrong == "disk" else limits[0]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, limits[1]))
+    calls.clear()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            beam.main()
+    except Exception as error:
+        said.write(f"{type(error).__name__}: {error}")
+    print(json.dumps(said.getvalue()), flush=True)
 """
 
 
-@pytest.mark.gate
-def test_a_failing_model_ends_the_job_without_answers(tiny_exported, tmp_path):
-    write_rows(tmp_path / "rows.jsonl", 100)
-    flags = {
-        "model": tiny_exported,
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Runs jobs one after the other in one process; tells how each ends."""
+    place = tmp_path_factory.mktemp("jobs") / "stderr"
+    with (
+        place.open("w") as stderr,
+        subprocess.Popen(
+            [PYTHON, "-c", JOBS],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        ) as process,
+    ):
+
+        def start(*flags, wrong="", **named):
+            words = [f"--{name}={value}" for name, value in named.items()]
+            process.stdin.write(json.dumps([wrong, *words, *flags]) + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield start
+        process.stdin.close()
+        process.wait(LONG)
+    assert "Traceback" not in place.read_text()
+
+
+@pytest.fixture
+def right(tiny_exported, tmp_path):
+    """Flags of a job, whose input is to be written."""
+    return {
+        "model": str(tiny_exported),
         "input": tmp_path / "rows.jsonl",
         "output": tmp_path / "answers",
-        "batch_size": 8,
     }
-    done = run(program=["-c", FAILING], **flags)
-    assert done.returncode == 1
-    assert "MemoryError: no room for a batch" in done.stderr
-    assert shards(tmp_path / "answers") == ([], [])
-    assert run(**flags).stdout == "answered 100, refused 0\n"
-
-
-# No file may grow past some bytes.
-FULL = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-from adapter_bert import command_line
-from adapter_bert.commands import beam as predict_beam
-command_line.run(predict_beam.main)
-"""
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("flags", [(), TWO_PROCESSES])
-def test_what_cannot_be_written_is_one_line(tiny_exported, tmp_path, flags):
-    write_rows(tmp_path / "rows.jsonl", 500)
-    done = run(
-        *flags,
-        program=["-c", FULL],
-        model=tiny_exported,
-        input=tmp_path / "rows.jsonl",
-        output=tmp_path / "answers",
-    )
+def test_a_failing_model_ends_the_job_without_answers(jobs, right):
+    write_rows(right["input"], 100)
+    said = jobs(**right, batch_size=8, wrong="memory")
+    assert "MemoryError: no room for a batch" in said
+    assert shards(right["output"]) == ([], [])
+
+
+@pytest.mark.gate
+def test_what_cannot_be_written_is_one_line(jobs, right):
+    write_rows(right["input"], 500)
+    said = jobs(**right, wrong="disk")
+    told = "UserError: cannot read --input or write --output: ["
+    assert said.startswith(told) and "while running" not in said
+    assert shards(right["output"]) == ([], [])
+
+
+@pytest.mark.gate
+def test_what_a_worker_cannot_read_is_one_line(right, tmp_path):
+    """Of its exception the program has the text alone."""
+    right["input"] = tmp_path / "rows.txt.gz"
+    right["input"].write_bytes(gzip.compress(b"a cat\n" * 1000)[:-10])
+    done = run(*TWO_PROCESSES, **right, task="small")
     assert done.returncode == 1
     last = own_lines(done.stderr)[-1]
-    assert last.startswith("error: cannot read --input or write --output: [")
-    assert "while running" not in last
-    # Workers print what they raise.
-    assert flags or "Traceback" not in done.stderr
-    assert shards(tmp_path / "answers") == ([], [])
+    told = f"error: cannot read --input {right['input']}: Compressed"
+    assert last.startswith(told)
+    assert shards(right["output"]) == ([], [])
 
 
 @pytest.mark.gate
-def test_a_row_that_the_model_refuses_is_refused_alone(
-    tiny_bert, tiny_adapters, tmp_path
-):
-    export_broken(tiny_bert, tiny_adapters, "score", tmp_path / "model")
-    asked = write_rows(tmp_path / "rows.jsonl", 20)
-    done = run(
-        model=tmp_path / "model",
-        input=tmp_path / "rows.jsonl",
-        output=tmp_path / "answers",
-    )
-    assert done.returncode == 1
-    answers, refused = map(read, shards(tmp_path / "answers"))
+def test_a_row_that_the_model_refuses_is_refused_alone(jobs, right):
+    asked = write_rows(right["input"], 20)
+    said = jobs(**right, wrong="score")
     expected = {n for n, (name, _) in enumerate(asked) if name == "score"}
     assert 0 < len(expected) < 20
+    count = len(expected)
+    assert said.startswith(f"answered {20 - count}, refused {count}\nUserError")
+    answers, refused = map(read, shards(right["output"]))
     assert {x["row"]["id"] for x in refused} == expected
     assert len(answers) + len(refused) == 20
-    for x in refused:
-        assert x["reason"] == "an output of the task score is no number"
+    assert {x["reason"] for x in refused} == {"score is no number"}
 
 
-# Given flags of several runs, prints how each ends.
-SEVERAL = """
-import json, sys
-from adapter_bert.errors import UserError
-from adapter_bert.commands import beam as predict_beam
-for sys.argv[1:] in json.load(sys.stdin):
-    try:
-        predict_beam.main()
-    except UserError as error:
-        print(error)
-"""
-
-
-def run_several(right, wrong, *others):
-    """Runs several times in one process.
-
-    Args:
-        right: flags of each run.
-        wrong: those of a run that differ.
-        others: whole command lines.
-
-    Returns:
-        What is printed, by lines, and what is on stderr.
-    """
-    runs = [
-        [f"--{name}={value}" for name, value in {**right, **flags}.items()]
-        for flags in wrong
-    ]
-    done = subprocess.run(
-        [PYTHON, "-c", SEVERAL],
-        cwd=ROOT,
-        input=json.dumps([*runs, *others]),
-        capture_output=True,
-        text=True,
-        timeout=3 * LONG,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout.splitlines(), done.stderr
-
-
-def test_what_is_refused_before_the_job(tiny_exported, tmp_path):
+def test_what_is_refused_before_the_job(jobs, right, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"task": "small", "text": "a"}\n')
     (tmp_path / "rows.txt").write_text("a\n")
     (tmp_path / "rows.tsv.gz").write_bytes(b"")
@@ -342,56 +325,34 @@ def test_what_is_refused_before_the_job(tiny_exported, tmp_path):
         ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),
         ({"runner": "Nobody"}, "--runner=Nobody cannot be used"),
     ]
-    right = {
-        "model": str(tiny_exported),
-        "input": tmp_path / "rows.jsonl",
-        "output": tmp_path / "answers",
-    }
-    first = [f"--{name}={value}" for name, value in right.items()]
-    messages = [message for _, message in wrong]
-    messages += ["unexpected: small", "are required: --input, --output"]
-    found, _ = run_several(
-        right, [flags for flags, _ in wrong], [*first, "small"], ["--model=a"]
-    )
-    for line, message in zip(found, messages):
-        assert message in line
-    assert len(found) == len(messages)
+    for flags, message in wrong:
+        assert message in jobs(**{**right, **flags})
+    assert "unexpected: small" in jobs("small", **right)
+    assert "are required: --input, --output" in jobs(model="a")
     assert not list(tmp_path.glob("answers*"))
 
 
-def test_no_row_of_a_shortened_file_is_lost(tiny_exported, tmp_path):
+@pytest.mark.gate
+def test_no_row_of_a_shortened_file_is_lost(jobs, right, tmp_path):
     chance = random.Random(0)
     rows = "".join(f"a cat {chance.random()}\n" for _ in range(1000)).encode()
-    contents = {
-        "rows.txt.gz": gzip.compress(rows)[:-3000],
-        "rows.txt.bz2": bz2.compress(rows)[:-3000],
-        "rows.txt.xz": lzma.compress(rows)[:-3000],
-        "plain.txt.gz": rows,
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    right = {
-        "model": tiny_exported,
-        "output": tmp_path / "answers",
-        "task": "small",
-    }
-    paths = [tmp_path / name for name in contents]
-    found, said = run_several(right, [{"input": path} for path in paths])
     missing = "Compressed file ended before the end-of-stream marker"
-    for line, path in zip(found, paths):
-        reason = "Not a gzipped file" if "plain" in path.name else missing
-        assert line.startswith(f"cannot read --input {path}: {reason}")
-    assert len(found) == len(paths)
-    assert "Traceback" not in said
-    assert shards(tmp_path / "answers") == ([], [])
+    for name, content, reason in (
+        ("rows.txt.gz", gzip.compress(rows)[:-3000], missing),
+        ("rows.txt.xz", lzma.compress(rows)[:-3000], missing),
+        ("plain.txt.gz", rows, "Not a gzipped file"),
+    ):
+        right["input"] = tmp_path / name
+        right["input"].write_bytes(content)
+        said = jobs(**right, task="small")
+        told = f"UserError: cannot read --input {right['input']}: {reason}"
+        assert said.startswith(told)
+    assert shards(right["output"]) == ([], [])
 
 
 @pytest.mark.gate
-def test_one_row_ends_no_job_and_one_job_no_other(
-    tiny_exported, model, tmp_path
-):
+def test_one_row_ends_no_job_and_one_job_no_other(jobs, right, model, tmp_path):
     """Nor do several tasks, lines of texts, and an output that is there."""
-    (tmp_path / "rows.txt").write_text("a cat\nthe dog ran\n\n")
     rows = [
         {"\ud800": 1},
         {"task": "small", "text": "a"},
@@ -401,36 +362,35 @@ def test_one_row_ends_no_job_and_one_job_no_other(
     (tmp_path / "rows-1.jsonl").write_text(text)
     with gzip.open(tmp_path / "rows-2.jsonl.gz", "wt") as file:
         file.write(text)
-    right = {
-        "model": tiny_exported,
-        "input": tmp_path / "rows-1.jsonl",
-        "output": tmp_path / "rows",
-    }
+    right["input"], right["output"] = (
+        tmp_path / "rows-1.jsonl",
+        tmp_path / "rows",
+    )
+    (tmp_path / "rows.txt").write_text("a cat\nthe dog ran\n\n")
     several = {
         "input": tmp_path / "rows.txt",
         "output": tmp_path / "several",
         "task": "small,score",
     }
-    others = [
-        {"input": tmp_path / "rows-[12].*", "output": tmp_path / "rows-2"}
-    ]
-    found, _ = run_several(right, [*others, {}, {}, several])
-    assert found[5] == "answered 6, refused 0"
+    other = {"input": tmp_path / "rows-[12].*", "output": tmp_path / "rows-2"}
+    found = [jobs(**{**right, **flags}) for flags in (other, {}, {}, several)]
+    assert found[0].startswith("answered 2, refused 4\nUserError: refused 4")
+    assert found[1].startswith("answered 1, refused 2\nUserError: refused 2")
+    assert "rows-00000-of-00001.jsonl is there already; delete" in found[2]
+    assert found[3] == "answered 6, refused 0\n"
     paths, refused = shards(tmp_path / "several")
     assert not refused
-    answers = by_row(read(paths))
+    # Beam keeps no order.
+    answers = {(x["task"], x["row"]): x for x in read(paths)}
+    assert len(answers) == 6
     asked = [
         (name, (line,))
         for name in ("small", "score")
         for line in ("a cat", "the dog ran", "")
     ]
     for (name, (line,)), wanted in zip(asked, expected(model, asked)):
-        answer = answers[name, json.dumps(line)]
+        answer = answers[name, line]
         assert_equal({k: answer[k] for k in wanted}, wanted)
-    counts = found[0], found[2]
-    assert counts == ("answered 2, refused 4", "answered 1, refused 2")
-    assert "refused 4" in found[1] and "refused 2" in found[3]
-    assert "rows-00000-of-00001.jsonl is there already; delete" in found[4]
     assert (tmp_path / "rows-1.jsonl").read_text() == text.replace("\r", "")
     for name, count in (("rows-2", 2), ("rows", 1)):
         paths = [
@@ -447,21 +407,3 @@ def test_one_row_ends_no_job_and_one_job_no_other(
             ]
             * count
         )
-
-
-@pytest.mark.gate
-def test_what_a_worker_cannot_read_is_one_line(tiny_exported, tmp_path):
-    """Of its exception the program has the text alone."""
-    path = tmp_path / "rows.txt.gz"
-    path.write_bytes(gzip.compress(b"a cat\n" * 1000)[:-10])
-    done = run(
-        *TWO_PROCESSES,
-        model=tiny_exported,
-        input=path,
-        output=tmp_path / "answers",
-        task="small",
-    )
-    assert done.returncode == 1
-    last = own_lines(done.stderr)[-1]
-    assert last.startswith(f"error: cannot read --input {path}: Compressed")
-    assert shards(tmp_path / "answers") == ([], [])

@@ -176,6 +176,7 @@ def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(run, after):
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)
 
 
+@pytest.mark.newer_stack
 def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     classify, tiny_flags, still_bert, tmp_path, after
 ):

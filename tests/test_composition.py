@@ -3,40 +3,47 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_model import TinyModel
+from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import WEIGHT_DECAY
+from adapter_bert.tasks.task_model import list_parameters
 
 KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 ADAPTER = "bert/encoder/layer_0/output/adapters/weights1"
 FUSION = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4)}, robust=true)"
 
 
+def recipe_of(method, config):
+    method = parse(method) if isinstance(method, str) else method
+    return list_parameters(config, method, TASK.build_head).recipe
+
+
 def test_each_part_decides_on_its_own_variables_alone(tiny_config):
-    recipe = parse("stack(lt_sft, pfeiffer(size=4))").recipe_of(tiny_config)
+    recipe = recipe_of("stack(lt_sft, pfeiffer(size=4))", tiny_config)
     assert recipe.decay_of(KERNEL) == 0
     assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
     # `lt_sft` alone speaks for the head as well.
     assert recipe.decay_of("output_weights") == WEIGHT_DECAY
-    alone = parse("stack(lt_sft)").recipe_of(tiny_config)
+    alone = recipe_of("stack(lt_sft)", tiny_config)
     assert alone.decay_of("output_weights") == 0
 
 
 def test_gates_learn_faster_but_not_what_is_beside_them(tiny_config):
     method = parse("stack(diff_pruning(gate_rate=7.0), lora(rank=2))")
-    recipe = method.first_phase.recipe_of(tiny_config)
-    assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/gate") == 7
-    assert recipe.rate_scale_of(f"diff_pruning/{KERNEL}/diff") == 1
-    lora = [name for name in method.variables(tiny_config) if "lora" in name]
-    assert lora and all(recipe.rate_scale_of(name) == 1 for name in lora)
+    recipe = recipe_of(method.first_phase, tiny_config)
+    assert recipe.rates[f"diff_pruning/{KERNEL}/gate"] == 7
+    assert {name.rpartition("/")[2] for name in recipe.rates} == {
+        "gate",
+        "group",
+    }
 
 
 def test_of_two_parts_that_train_the_same_each_is_heard(tiny_config):
-    recipe = parse("stack(bitfit, houlsby(size=4))").recipe_of(tiny_config)
+    recipe = recipe_of("stack(bitfit, houlsby(size=4))", tiny_config)
     assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
     assert recipe.decay_of("bert/embeddings/LayerNorm/beta") == 0
 
@@ -100,7 +107,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
 
 def test_the_first_part_that_is_trained_says_the_rate():
     assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
-    # A head alone has that of `head`.
+    # A head alone has the rate of `head`.
     assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
 
 

@@ -11,7 +11,8 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import SENTENCES, entry_point
-from test_composition_runs import (  # noqa: F401 (two are fixtures)
+from test_composition_runs import (  # noqa: F401 (three are fixtures)
+    composed,
     flags,
     library,
     predict,
@@ -29,6 +30,56 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
+TEXT = "stack(a, pfeiffer(size=2))"
+
+
+@pytest.fixture(scope="module")
+def carried(composed):
+    """A run whose adapter carries its part."""
+    return composed(tuning_method=TEXT)
+
+
+@pytest.fixture(scope="module")
+def lacking(composed):
+    """A run whose adapter names its part alone."""
+    return composed(tuning_method=TEXT, carry_parts=False)
+
+
+@pytest.mark.gate
+def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
+    classify, flags, carried, tmp_path
+):
+    (step,) = {path.stem for path in carried.glob("model.ckpt-*.index")}
+    del flags["library"], flags["init_checkpoint"]
+    place = carried / step
+    again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
+    np.testing.assert_array_equal(again, predicted(carried))
+
+
+@pytest.mark.gate
+def test_another_adapter_of_the_same_name_is_another_run(
+    classify, flags, carried, library, tiny_bert, tmp_path
+):
+    shelf = shutil.copytree(library, tmp_path / "shelf")
+    shutil.rmtree(shelf / "a")
+    task = restore_task(CLASSIFICATION, {}, "")
+    make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=9)
+    shutil.copytree(carried, flags["output_dir"])
+    flags["library"] = shelf
+    with pytest.raises(UserError, match="parts.a was .*, now .*--output_dir"):
+        classify(**flags, tuning_method=TEXT)
+
+
+@pytest.mark.gate
+def test_parts_that_are_not_carried_lie_beside_an_adapter(
+    classify, flags, lacking, library, tmp_path
+):
+    shelf = shutil.copytree(library, tmp_path / "shelf")
+    shutil.copytree(lacking / "adapter", shelf / "task")
+    del flags["library"]
+    place = f"{shelf}/task/"
+    again = predict(classify, flags, tmp_path / "again", adapter=place)
+    np.testing.assert_array_equal(again, predicted(lacking))
 
 
 @pytest.mark.gate
@@ -66,10 +117,9 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
 
 @pytest.mark.gate
 def test_an_adapter_of_the_same_name_is_exchanged_too(
-    classify, flags, library, tiny_bert, tmp_path
+    classify, flags, carried, tiny_bert, tmp_path
 ):
-    classify(**flags, tuning_method="stack(a, pfeiffer(size=2))")
-    asked = {**flags, "adapter": flags["output_dir"] / "adapter"}
+    asked = {**flags, "adapter": carried / "adapter"}
     task = restore_task(CLASSIFICATION, {}, "")
     shelf = tmp_path / "shelf"
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=77)
@@ -87,7 +137,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
             ("other", "a=other"),
         )
     }
-    assert abs(found["same"] - predicted(flags["output_dir"])).max() > 1e-5
+    assert abs(found["same"] - predicted(carried)).max() > 1e-5
     for name in ("folder", "other"):
         np.testing.assert_array_equal(found[name], found["same"])
 
@@ -101,7 +151,7 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
     shutil.copytree(library, shelf)
     flags.update(library=shelf, carry_parts=False)
     for text, name in (
-        ("stack(a, pfeiffer(size=2))", "inner"),
+        (TEXT, "inner"),
         ("stack(inner, lora(rank=1))", "outer"),
     ):
         classify(**{**flags, "output_dir": tmp_path / name}, tuning_method=text)
@@ -113,11 +163,11 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
 
 
 @pytest.mark.gate
-def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
+def test_what_was_trained_further_is_found_again(
+    classify, flags, carried, tmp_path
+):
     """Its adapters are those that the first adapter has carried."""
-    text = "stack(a, pfeiffer(size=2))"
-    classify(**flags, tuning_method=text)
-    first, further = flags["output_dir"], tmp_path / "further"
+    first, further = carried, tmp_path / "further"
     del flags["library"]
     classify(
         **{**flags, "output_dir": further, "seed": 5},
@@ -155,21 +205,15 @@ def test_what_was_trained_further_is_found_again(classify, flags, tmp_path):
 
 @pytest.mark.gate
 def test_a_run_finds_what_its_adapter_does_not_carry(
-    classify, flags, tiny_bert, tmp_path
+    classify, flags, lacking, tiny_bert, tmp_path
 ):
-    classify(
-        **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False
-    )
-    folder = flags["output_dir"]
     del flags["library"]
-    found = predict(
-        classify, flags, tmp_path / "again", adapter=folder / "adapter"
-    )
-    np.testing.assert_array_equal(found, predicted(folder))
-    predictor = Predictor.load(str(tiny_bert), [str(folder / "adapter")])
+    adapter = lacking / "adapter"
+    found = predict(classify, flags, tmp_path / "again", adapter=adapter)
+    np.testing.assert_array_equal(found, predicted(lacking))
+    predictor = Predictor.load(str(tiny_bert), [str(adapter)])
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
-    moved = tmp_path / "moved"
-    shutil.copytree(folder / "adapter", moved)
+    moved = shutil.copytree(adapter, tmp_path / "moved")
     words = f"needs the adapter a .*found none such in {tmp_path}; .* --lib"
     with pytest.raises(UserError, match=words):
         predict(classify, flags, tmp_path / "lost", adapter=moved)
@@ -177,31 +221,30 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
 
 @pytest.mark.gate
 def test_what_is_exchanged_is_not_looked_for(
-    classify, flags, library, tmp_path
+    classify, flags, lacking, library, tmp_path
 ):
-    classify(
-        **flags, tuning_method="stack(a, pfeiffer(size=2))", carry_parts=False
-    )
     shelf = tmp_path / "shelf"
     for name in ("b", "low"):
         shutil.copytree(library / name, shelf / name)
     moved = tmp_path / "moved"
-    shutil.copytree(flags["output_dir"] / "adapter", moved)
+    shutil.copytree(lacking / "adapter", moved)
     asked = {**flags, "library": shelf, "adapter": moved}
     found = predict(classify, asked, tmp_path / "it", exchange_part="a=b")
-    assert abs(found - predicted(flags["output_dir"])).max() > 1e-5
+    assert abs(found - predicted(lacking)).max() > 1e-5
 
 
 @pytest.mark.gate
 def test_a_name_may_say_again_what_was_trained_upon(
-    classify, flags, library, tiny_bert, tmp_path
+    classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
-    text = f"stack('{library / 'a'}', pfeiffer(size=2))"
-    classify(**flags, tuning_method=text)
-    asked = {**flags, "adapter": flags["output_dir"] / "adapter"}
-    expected = predicted(flags["output_dir"])
-    found = predict(classify, asked, tmp_path / "it", tuning_method=text)
-    np.testing.assert_array_equal(found, expected)
+    """Also the path of the folder, or the shell's."""
+    asked = {**flags, "adapter": carried / "adapter"}
+    monkeypatch.chdir(library / "a")
+    for number, name in enumerate((library / "a", ".")):
+        text = f"stack('{name}', pfeiffer(size=2))"
+        folder = tmp_path / str(number)
+        found = predict(classify, asked, folder, tuning_method=text)
+        np.testing.assert_array_equal(found, predicted(carried))
     other = tmp_path / "other" / "a"
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
@@ -240,20 +283,11 @@ def test_two_folders_of_one_name_are_refused(
 
 
 @pytest.mark.gate
-def test_a_folder_of_the_shell_is_named_by_its_path(
-    classify, flags, library, monkeypatch
-):
-    monkeypatch.chdir(library / "a")
-    classify(**flags, tuning_method="stack('.', pfeiffer(size=2))")
-    config = adapter_artifact.read_config(str(flags["output_dir"] / "adapter"))
-    assert list(config["parts"]) == ["a"]
-
-
-@pytest.mark.gate
 def test_both_phases_train_what_is_beside_diff_pruning(
-    classify, flags, monkeypatch
+    classify, flags, one_layer, monkeypatch
 ):
     seen = []
+    flags["bert_config_file"] = one_layer
     original = DiffPruning.second_start
 
     def second_start(self, names, others, read, first):
@@ -264,7 +298,7 @@ def test_both_phases_train_what_is_beside_diff_pruning(
     text = "stack(diff_pruning(sparsity=0.02), lora(rank=2))"
     classify(**flags, tuning_method=text)
     assert {"output_weights", "output_bias"} < set(seen)
-    assert sum("lora" in name for name in seen) == len(seen) - 2 == 8
+    assert sum("lora" in name for name in seen) == len(seen) - 2 == 4
 
 
 def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
@@ -402,7 +436,7 @@ def test_parts_are_exchanged_where_texts_are_answered(
 def test_what_is_exchanged_is_exported(
     library, bare, answer, other, tiny_bert, tmp_path
 ):
-    """Of the library nothing else is, of which some could not be."""
+    """Of the library nothing else is read; some of it could not be."""
     adapter = bare(tmp_path / "it")
     asked = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
     with entry_point(export) as run:

@@ -100,12 +100,36 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     (source / "config.json").write_text(json.dumps(config))
     for name in ("vocab.txt", "model.safetensors"):
         (source / name).write_bytes((tiny_bert / name).read_bytes())
-    convert(source, "google", first)
+    with pytest.raises(UserError, match="do not know; --activation=gelu writ"):
+        convert(source, "google", first)
+    assert not first.exists()
+    told = convert(source, "google", first, "--activation=gelu")
     written = json.loads((first / "bert_config.json").read_text())
-    assert written["hidden_act"] == "gelu_erf"
+    assert written["hidden_act"] == "gelu"
+    said, worst = told.splitlines()[1].rsplit(" ", 1)
+    assert said == (
+        "hidden_act is gelu, not gelu_erf: the last layer's outputs for 4 rows "
+        "of random tokens differ by at most"
+    )
+    assert 1e-6 < float(worst) < 0.01
     convert(first, "hugging_face", back)
     written = json.loads((back / "config.json").read_text())
-    assert written["hidden_act"] == "gelu"
+    assert written["hidden_act"] == "gelu_new"
+    with pytest.raises(UserError, match="--activation is of Google's programs"):
+        convert(source, "hugging_face", tmp_path / "x", "--activation=gelu")
+    for name, message in (
+        ("swish", "hidden_act is swish, which Google's programs do not know; "),
+        ("gelu_new", None),
+    ):
+        config["hidden_act"] = name
+        (source / "config.json").write_text(json.dumps(config))
+        if message:
+            with pytest.raises(UserError, match=message):
+                convert(source, "google", tmp_path / "x", "--activation=gelu")
+            continue
+        convert(source, "google", tmp_path / "x")
+        read = json.loads((tmp_path / "x" / "bert_config.json").read_text())
+        assert read["hidden_act"] == "gelu"
     before, after = (
         safetensors.numpy.load_file(folder / "model.safetensors")
         for folder in (source, back)
@@ -129,7 +153,7 @@ def test_a_head_keeps_labels_and_kind(convert, tmp_path, tiny_bert):
     values["classifier.bias"] = np.arange(3, dtype=np.float32)
     safetensors.numpy.save_file(values, path)
     first, back = tmp_path / "first", tmp_path / "back"
-    convert(source, "google", first)
+    convert(source, "google", first, "--activation=gelu")
     convert(first, "hugging_face", back)
     for folder in (source, first, back):
         opened = sources.open_init_checkpoint(str(folder))
@@ -214,19 +238,12 @@ def test_refusals(convert, google_bert, golden_dir, tmp_path, tiny_weights):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_training_is_refused(convert, tiny_bert, tmp_path, monkeypatch):
-    opened = sources.open_init_checkpoint(str(tiny_bert))
-    opened = dataclasses.replace(opened, trained=opened.weights)
-    monkeypatch.setattr(sources, "open_init_checkpoint", lambda path: opened)
-    with pytest.raises(UserError, match="training's checkpoint, no plain BERT"):
-        convert(tiny_bert, "google", tmp_path / "bert")
-
-
 @pytest.mark.newer_stack
 def test_as_a_user_runs_it(tiny_bert, tmp_path):
     done = run_process(
         f"--init_checkpoint={tiny_bert}",
         "--to=google",
+        "--activation=gelu",
         f"--output_dir={tmp_path / 'out'}",
         program="convert",
     )

@@ -69,7 +69,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
         lambda: foreign_adapters.read(str(folder), config),
         lambda: adapter_artifact.read(str(folder)),
         lambda: library.check(str(folder)),
-        lambda: open_safetensors(str(path), True),
+        lambda: open_safetensors(str(path)),
         lambda: BertConfig.from_json_file(str(path)),
         lambda: FullTokenizer(str(path)),
         lambda: FrozenLayers._open(frozen),

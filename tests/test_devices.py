@@ -1,4 +1,4 @@
-"""Devices and lanes of one machine: the result is that of one."""
+"""Devices and lanes of one machine give the result of one."""
 
 import json
 import subprocess
@@ -13,9 +13,12 @@ from engine_jobs import (
     LENGTH,
     MULTI,
     TAGGING,
+    TASKS,
     check_equal,
     make_job,
     make_rows,
+    predict,
+    train,
     trained_values,
 )
 
@@ -53,7 +56,7 @@ print(json.dumps(found))
 def run_on_devices(config, folder, name, devices, *cases):
     """Losses and predictions of trainings on logical CPUs.
 
-    Cases are the name of a task, the number of parts, and that of an output.
+    Cases are the names of a task and of an output, and the number of parts.
     """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
@@ -72,36 +75,35 @@ def run_on_devices(config, folder, name, devices, *cases):
 
 @pytest.mark.gate
 @EITHER
-def test_two_devices_give_the_result_of_one(steady_config, tmp_path, name):
+def test_two_devices_give_the_result_of_one(
+    steady_config, steady, tmp_path, name
+):
     """Each pads its batches to a length of its own."""
 
-    def run(count, *tasks):
-        others = ("tagging", count, "logits"), (MULTI.name, count, SETS)
-        folder = tmp_path / str(count)
-        return run_on_devices(
-            steady_config, folder, name, count, *tasks, *others
-        )
-
-    whole, *others = run(1, ("tiny", 1, "logits"))
-    assert len(whole[0]) == 6 and len(whole[1]) == 40
-    found = run(2, ("tiny", 1, "logits"), ("tiny", 2, "logits"))
     shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
-    everything = slice(None)
-    for (losses, outputs), expected, chosen in zip(
-        found,
-        (whole, whole, *others),
-        (everything, everything, shown, everything),
-    ):
-        np.testing.assert_allclose(losses, expected[0], rtol=0, atol=1e-5)
+    # Each of the engines gets some of the tasks.
+    cases = {
+        "estimator": [("tagging", 1, "logits"), ("tiny", 2, "logits")],
+        "strategy": [("tiny", 1, "logits"), (MULTI.name, 2, SETS)],
+    }[name]
+    found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
+    engine = choose_engine(name)[0](Hardware())
+    for (losses, outputs), (of, parts, output) in zip(found, cases):
+        task = TASKS[of]
+        (tmp_path / of).mkdir()
+        job = make_job(steady_config, tmp_path / of, task=task)
+        expected = train(engine, job, make_rows(task), steps=6)
+        assert len(expected) == 6
+        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+        expected = predict(engine, job, make_rows(task), 7)[output]
+        assert len(expected) == 40 or task is MULTI
+        chosen = shown if task is TAGGING else slice(None)
         np.testing.assert_allclose(
-            np.array(outputs)[chosen],
-            np.array(expected[1])[chosen],
-            rtol=0,
-            atol=1e-5,
+            np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
         )
-    job = make_job(steady_config, tmp_path / "1" / "tiny1")
-    for parts in (1, 2):
-        other = make_job(steady_config, tmp_path / "2" / f"tiny{parts}")
+        other = make_job(
+            steady_config, tmp_path / "two" / f"{of}{parts}", task=task
+        )
         check_equal(trained_values(other), trained_values(job), 1e-5)
 
 

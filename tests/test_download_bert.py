@@ -158,7 +158,7 @@ def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
 
 
 def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):
-    """As of two machines, of which neither sees the other's lock."""
+    """As of two machines; neither sees the other's lock."""
     path, folder = tmp_path / "bert.zip", tmp_path / "bert"
     with zipfile.ZipFile(path, "w") as archive:
         for file in google_bert.iterdir():

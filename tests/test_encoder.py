@@ -10,7 +10,10 @@ from adapter_bert.bert.hooks import Context, Hooks
 
 @pytest.fixture
 def bert(tiny_config):
-    return encoder.Bert(tiny_config, encoder.create_variable, Hooks())
+    values = encoder.make_variables(
+        encoder.declare(tiny_config), encoder.create_variable
+    )
+    return encoder.Bert(tiny_config, values, Hooks())
 
 
 def encode(bert, ids, mask):
@@ -33,9 +36,13 @@ def test_every_position_is_seen_by_every_other(bert):
     assert (difference.max(axis=-1) > 1e-6).all()
 
 
-def test_layer_norm_has_mean_zero_and_deviation_one():
-    layer_norm = encoder.LayerNorm("x", 64, encoder.create_variable, Hooks())
+def test_layer_norm_has_mean_zero_and_deviation_one(tiny_config):
+    values = {
+        "x/LayerNorm/beta": tf.zeros(64),
+        "x/LayerNorm/gamma": tf.ones(64),
+    }
+    modules = encoder.Modules(tiny_config, values, Hooks())
     x = tf.random.stateless_normal([5, 64], [1, 2]) * 7 + 3
-    y = layer_norm(x, Context(tf.ones([5, 1], tf.int32))).numpy()
+    y = modules.layer_norm("x", x, Context(tf.ones([5, 1], tf.int32))).numpy()
     np.testing.assert_allclose(y.mean(axis=-1), 0, atol=1e-5)
     np.testing.assert_allclose(y.std(axis=-1), 1, atol=1e-5)

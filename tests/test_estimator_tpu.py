@@ -149,8 +149,12 @@ def all_operations(graph):
     return nodes
 
 
+# Those that train some of BERT's own variables compute what BERT does.
+PLAIN = {"bitfit", "full", "head", "ia3", "layernorm", "stack", "top_layers"}
 ONE_TEXT_A_METHOD = {
-    text.split("(")[0]: text for text in reversed(METHOD_TEXTS)
+    name: text
+    for text in reversed(METHOD_TEXTS)
+    if (name := text.split("(")[0]) not in PLAIN
 }.values()
 
 

@@ -6,7 +6,6 @@ import types
 
 import numpy as np
 import pytest
-from conftest import run_process
 from run_folders import artifact_bytes, kill, read
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
@@ -40,6 +39,12 @@ def assert_same(found, expected):
 
 
 @pytest.fixture
+def tiny_flags(tiny_flags, one_layer):
+    """Flags of a model that is soon built."""
+    return {**tiny_flags, "bert_config_file": one_layer}
+
+
+@pytest.fixture
 def flags(tiny_flags, engine):
     return {**tiny_flags, "do_eval": True, "engine": engine}
 
@@ -63,9 +68,26 @@ def scripted(monkeypatch):
 
 
 @pytest.mark.gate
-def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
+def test_it_changes_no_bit_and_builds_nothing_more_often(
+    classify, flags, engine, monkeypatch, tmp_path
+):
+    made = []
+
+    def count(owner, name):
+        function = getattr(owner, name)
+
+        def counted(*arguments, **named):
+            made.append(name)
+            return function(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(task_model.TaskModel, "__init__")
+    count(strategy if engine == "strategy" else training_step, "predict")
     classify(**{**flags, "output_dir": tmp_path / "plain"})
+    expected, made[:] = list(made), []
     classify(**flags, eval_steps=3)
+    assert made == expected and "predict" in made
     plain, watched = tmp_path / "plain", tmp_path / "out"
     assert artifact_bytes(watched) == artifact_bytes(plain)
     assert read(watched / "eval_results.json") == read(
@@ -87,31 +109,10 @@ def test_it_changes_no_bit_of_the_training(classify, flags, tmp_path):
 
 
 @pytest.mark.gate
-def test_nothing_is_built_more_often(classify, flags, engine, monkeypatch):
-    made = []
-
-    def count(owner, name):
-        function = getattr(owner, name)
-
-        def counted(*arguments, **named):
-            made.append(name)
-            return function(*arguments, **named)
-
-        monkeypatch.setattr(owner, name, counted)
-
-    count(task_model.TaskModel, "__init__")
-    count(strategy if engine == "strategy" else training_step, "predict")
-    classify(**flags)
-    plain, made[:] = list(made), []
-    flags["output_dir"] = f"{flags['output_dir']}_watched"
-    classify(**flags, eval_steps=2)
-    assert made == plain and "predict" in made
-
-
-@pytest.mark.gate
 def test_the_best_step_is_what_the_run_comes_to(
-    classify, flags, scripted, tmp_path
+    classify, tiny_flags, scripted, tmp_path
 ):
+    flags = {**tiny_flags, "do_eval": True}
     out = tmp_path / "out"
     scripted(0.5, 0.75, 0.75, 0.25, 0.0)
     classify(**flags, keep_best="accuracy", do_predict=True)
@@ -156,7 +157,7 @@ def test_the_best_step_is_what_the_run_comes_to(
 
 def test_less_loss_is_better():
     by_step = {1: {"loss": 2.0}, 2: {"loss": 0.5}, 3: {"loss": 1.0}}
-    for suffix in ("", "_mismatched"):
+    for suffix in ("", "_mismatched", "_sts-b"):
         scores = {
             step: {f"loss{suffix}": of["loss"]} for step, of in by_step.items()
         }
@@ -165,8 +166,9 @@ def test_less_loss_is_better():
 
 @pytest.mark.gate
 def test_a_training_that_gets_no_better_is_ended(
-    classify, flags, scripted, tmp_path
+    classify, tiny_flags, scripted, tmp_path
 ):
+    flags = {**tiny_flags, "do_eval": True}
     scripted(0.5, 0.25, 0.5, 0.75)
     classify(**flags, early_stopping=2)
     out = tmp_path / "out"
@@ -184,32 +186,26 @@ def test_a_training_that_gets_no_better_is_ended(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "place", ["before", "tensors", "scores", "old", "after"]
-)
 def test_a_run_that_was_ended_goes_on(
-    classify, tiny_flags, scripted, tmp_path, monkeypatch, place
+    classify, tiny_flags, scripted, tmp_path, monkeypatch
 ):
+    """Ended and started again at each place where a better step is kept."""
     flags = {**tiny_flags, "do_eval": True, "early_stopping": 2}
     accuracies = [0.25, 0.5, 0.125, 0.25, 0.75]
     scripted(*accuracies)
-    whole = tmp_path / "whole"
+    out, whole = tmp_path / "out", tmp_path / "whole"
     classify(**{**flags, "output_dir": whole})
-    monkeypatch.undo()
-    scripted(*accuracies)
 
     class Killed(BaseException):
         pass
 
-    calls = []
-    save, write_json = training_state.save_tensors, dev_scores.files.write_json
-    write = dev_scores.write
+    def kill_at(count, function, is_meant, later=False):
+        calls = []
 
-    def kill_at(name, function, is_meant, later=False):
         def wrapped(*arguments):
             if is_meant(*arguments):
-                calls.append(name)
-                if len(calls) == 2:
+                calls.append(arguments)
+                if len(calls) == count:
                     if later:
                         function(*arguments)
                     raise Killed
@@ -217,37 +213,37 @@ def test_a_run_that_was_ended_goes_on(
 
         return wrapped
 
-    with monkeypatch.context() as patch:
-        if place in ("before", "after"):
-            wrapped = kill_at(
-                place,
-                write,
-                lambda folder, scores, values: scores.by_step,
-                place == "after",
-            )
-            patch.setattr(dev_scores, "write", wrapped)
-        elif place == "old":
-            # Of the two files of the first best step.
-            remove = training_state.tf.io.gfile.remove
-            wrapped = kill_at(place, remove, lambda path: "best" in path)
-            patch.setattr(training_state.tf.io.gfile, "remove", wrapped)
-        elif place == "tensors":
-            wrapped = kill_at(place, save, lambda path, _: "best" in path)
-            patch.setattr(training_state, "save_tensors", wrapped)
-        else:
-            wrapped = kill_at(
-                place,
-                write_json,
-                lambda path, value: "dev_" in path and value["scores"],
-            )
-            patch.setattr(dev_scores.files, "write_json", wrapped)
-        with pytest.raises(Killed):
-            classify(**flags)
-    out = tmp_path / "out"
-    scores = dev_scores.read(str(out))
-    known = len(scores.by_step) if scores else 0
+    def is_scored(folder, scores, values):
+        return scores.by_step
+
+    def is_best(path, *_):
+        return "best" in path
+
+    def is_scores(path, value):
+        return "dev_" in path and value["scores"]
+
+    gfile, own_files = training_state.tf.io.gfile, dev_scores.files
+    # The first step is known to be the best one, until the second is. Files of
+    # the second that nobody knows are removed, then one of the first's two.
+    for known, owner, name, count, is_meant, later in (
+        (1, dev_scores, "write", 2, is_scored, False),
+        (1, training_state, "save_tensors", 1, is_best, False),
+        (1, own_files, "write_json", 1, is_scores, False),
+        (2, gfile, "remove", 4, is_best, False),
+        (3, dev_scores, "write", 1, is_scored, True),
+    ):
+        begun = dev_scores.read(str(out))
+        monkeypatch.undo()
+        scripted(*accuracies[len(begun.by_step) if begun else 0 :])
+        with monkeypatch.context() as patch:
+            function = getattr(owner, name)
+            wrapped = kill_at(count, function, is_meant, later)
+            patch.setattr(owner, name, wrapped)
+            with pytest.raises(Killed):
+                classify(**flags)
+        assert len(dev_scores.read(str(out)).by_step) == known
     monkeypatch.undo()
-    scripted(*accuracies[known:])
+    scripted(*accuracies[3:])
     classify(**flags)
     assert artifact_bytes(out) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
@@ -258,24 +254,20 @@ def test_a_run_that_was_ended_goes_on(
 
 
 @pytest.mark.gate
-def test_sigkill_while_steps_are_scored(tiny_flags, tmp_path):
-    tiny_flags.update(num_train_epochs=30, eval_steps=4, keep_best="loss")
-
-    def command(folder):
-        tiny_flags["output_dir"] = tmp_path / folder
-        return [f"--{k}={v}" for k, v in tiny_flags.items()] + ["--do_eval"]
-
+def test_sigkill_while_steps_are_scored(classify, tiny_flags, tmp_path):
+    tiny_flags.update(num_train_epochs=16, eval_steps=4, keep_best="loss")
+    tiny_flags.update(do_eval=True, output_dir=tmp_path / "whole")
+    classify(**tiny_flags)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run_process(*command("whole"))
-    chance = random.Random(3)
-    for count in (4, 12):
+    tiny_flags["output_dir"] = killed
 
-        def is_scored(count=count):
-            scores = dev_scores.read(str(killed))
-            return scores and len(scores.by_step) >= count
+    def is_scored():
+        scores = dev_scores.read(str(killed))
+        return scores and len(scores.by_step) >= 6
 
-        kill(command("killed"), is_scored, chance.uniform(0, 0.1))
-    run_process(*command("killed"))
+    words = [f"--{name}={value}" for name, value in tiny_flags.items()]
+    kill(words, is_scored, random.Random(3).uniform(0, 0.1))
+    classify(**tiny_flags)
     assert artifact_bytes(killed) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
         assert read(killed / name) == read(whole / name)
@@ -337,9 +329,16 @@ def test_flags_that_cannot_be(classify, tiny_flags, change, message):
 
 
 @pytest.mark.gate
-def test_another_choice_of_the_best_is_another_run(classify, tiny_flags):
-    flags = {**tiny_flags, "do_eval": True}
+def test_another_choice_of_the_best_is_another_run(
+    classify, tiny_flags, tmp_path
+):
+    """Of the first examples alone."""
+    flags = {**tiny_flags, "do_eval": True, "max_train_examples": 16}
     classify(**flags, keep_best="accuracy", max_eval_examples=3)
+    out = tmp_path / "out"
+    assert read(out / "run.json")["training"]["examples"] == 16
+    table = (out / "eval_labels.tsv").read_text().splitlines()[1:]
+    assert sum(int(line.split("\t")[1]) for line in table) == 3
     for other in (
         {"keep_best": "loss"},
         {"keep_best": "accuracy", "eval_steps": 5},
@@ -349,6 +348,9 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags):
             classify(**flags, **other, max_eval_examples=3)
     with pytest.raises(UserError, match="training.dev_data"):
         classify(**flags, keep_best="accuracy")
+    flags["max_train_examples"] = 17
+    with pytest.raises(UserError, match="another configuration"):
+        classify(**flags, keep_best="accuracy", max_eval_examples=3)
 
 
 def steps(eval_steps, num_train_steps, epochs=3.0):
@@ -370,18 +372,6 @@ def test_when_steps_are_scored():
     assert steps("epoch", 4, 0.5) == [4]
     assert steps("epoch", 33, 1.1) == [30, 33]
     assert steps("epoch", 1, 3.0) == [1]
-
-
-@pytest.mark.gate
-def test_the_first_examples_alone(classify, tiny_flags, tmp_path):
-    flags = {**tiny_flags, "do_eval": True}
-    classify(**flags, max_train_examples=16, max_eval_examples=3)
-    out = tmp_path / "out"
-    assert read(out / "run.json")["training"]["examples"] == 16
-    table = (out / "eval_labels.tsv").read_text().splitlines()[1:]
-    assert sum(int(line.split("\t")[1]) for line in table) == 3
-    with pytest.raises(UserError, match="another configuration"):
-        classify(**flags, max_train_examples=17)
 
 
 def test_the_best_answers_to_questions(answer, squad_flags, tmp_path):

@@ -185,7 +185,7 @@ def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
     path = str(tmp_path / place)
     message = message_of(files.write_parts, path, iter([b"new", b"er"]))
     assert message.startswith(f"cannot write {path}: ")
-    # Nothing half written stays beside it.
+    # Nothing half written stays next to it.
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 

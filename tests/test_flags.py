@@ -172,10 +172,9 @@ def test_a_value_out_of_its_range_is_refused(defined, given, message):
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("argument", ["--help", "-?"])
-def test_a_program_prints_its_own_flags_and_succeeds(argument):
+def test_a_program_prints_its_own_flags_and_succeeds():
     done = subprocess.run(
-        [sys.executable, "-m", "adapter_bert", "serve", argument, "--port=x"],
+        [sys.executable, "-m", "adapter_bert", "serve", "-?", "--port=x"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -284,6 +283,6 @@ def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):
     path.write_text("--" + "a" * 10**6)
     with pytest.raises(UserError, match="no flag has so long a name"):
         parse(known, ["program", f"--flagfile={path}"])
-    path.write_bytes(b"--size=\xff")
+    path.write_text("--size=3", encoding="utf-16")
     with pytest.raises(UserError, match="flagfile is not UTF-8 text"):
         parse(known, ["program", f"--flagfile={path}"])

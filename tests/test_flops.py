@@ -9,7 +9,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 ROWS, TOKENS = 3, 7
 
@@ -98,12 +98,9 @@ def build(config, method, training, share_layers):
     "method, share_layers",
     [
         ("houlsby(size=4)", True),
-        ("houlsby(size=4)", False),
-        ('houlsby(size=4, layers="1")', True),
+        ('houlsby(size=4, layers="1")', False),
         ("full", True),
         ("top_layers(k=1)", True),
-        ("top_layers(k=1)", False),
-        ("layernorm", True),
         ("head", True),
     ],
 )
@@ -117,7 +114,7 @@ def test_the_count_is_that_of_the_graph(tiny_config, method, share_layers):
     counted = flops.training(tiny_config, table, ROWS, TOKENS)
     names = {p.name for p in table.trained}
     kernel = "bert/pooler/dense/kernel"
-    # The gradient of its inputs, and that of its matrix.
+    # The gradients of its inputs and of its matrix.
     times = (
         1
         + any(n.startswith("bert/") for n in names - {kernel})

@@ -18,6 +18,7 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from lab.speed import exchange as both
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = (
     pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
@@ -57,7 +58,10 @@ OURS = [
 
 @pytest.fixture(scope="module")
 def bert():
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    """Computes without graphs, whose building takes longer."""
+    tf.config.run_functions_eagerly(True)
+    yield FrozenBert.open(str(GOLDEN / "bert"))
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module")
@@ -345,14 +349,14 @@ CONTRADICTIONS = {
         ({"non_linearity": "laplace"}, "'laplace' is not .*expected .*gelu"),
         ({"scaling": "what"}, "scaling is 'what', expected a number"),
         ({"scaling": -1e300}, r"^scaling is -1e\+300, .* at most 3.4e38"),
-        ({"reduction_factor": 4}, "the size 4, .* the size 7;"),
-        ({"reduction_factor": {"2": 8, "default": 2.1}}, "size 2, .* size 7"),
+        ({"reduction_factor": 4}, r"the shape \[7, 16\], expected \[4, 16\]"),
+        ({"reduction_factor": {"2": 8, "default": 2.1}}, r"sizes \[2, 7\],"),
         ({"reduction_factor": {"7": 8}}, "or one for each layer"),
-        ({"reduction_factor": 5e-324}, "the size inf, but"),
-        ({"leave_out": [1]}, "in layer 1, which leave_out exclu"),
+        ({"reduction_factor": 5e-324}, "5e-324, expected a number above 0"),
+        ({"leave_out": [1]}, "8 tensors are of no part .*layer.1.attention"),
         ({"leave_out": [3]}, "layer 3, expected .* 0 to 2"),
-        ({"mh_adapter": False}, "attention.output .*no field"),
-        ({"output_adapter": False}, "of output in .*no field"),
+        ({"mh_adapter": False}, "of no part .*attention.output.adapters"),
+        ({"output_adapter": False}, r"of no part .*layer.0.output.adapters"),
         ({"non_linearity": None}, "activation None is not known"),
         ({"ln_before": True}, "computes a LayerNorm in the adap"),
         ({"original_ln_after": False}, "computes no LayerNorm af"),
@@ -375,40 +379,43 @@ CONTRADICTIONS = {
         ({"head_type": "masked_lm"}, "of the type 'masked_lm' is not read"),
     ],
     ("adapterhub/houlsby_attention", CONFIG, "config__"): [
-        ({"leave_out": []}, "in layer 0, which mh_adapter"),
-        ({"output_adapter": True}, "which output_adapter"),
+        ({"leave_out": []}, "lacks .*layer.0.attention.output.adapters"),
+        ({"output_adapter": True}, "lacks .*layer.1.output.adapters"),
     ],
     ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
-        ({"r": 2}, "r is 2, but .* has 1"),
+        ({"r": 2}, "r is 2, expected 1"),
     ],
     ("adapterhub/lora_7", CONFIG, "config__"): [
         ({"composition_mode": "no"}, "mode is 'no', expected add or scale"),
         ({"alpha": 1e39}, "alpha is 1e.39, "),
-        ({"r": 8}, "r is 8, but .* has 7; the description"),
-        ({"attn_matrices": ["q"]}, "self.value in .*no field"),
-        ({"selfattn_lora": False}, "self.* in layer 0.*no field"),
-        ({"intermediate_lora": True}, "which intermediate_lora nam"),
+        ({"r": 8}, r"expected \[8, 'any'\]; .*the description contra"),
+        ({"attn_matrices": ["q"]}, "of no part .*self.value"),
+        ({"selfattn_lora": False}, "holds no update of any matrix"),
+        ({"intermediate_lora": True}, "lacks .*intermediate.dense"),
         ({"vera_d": 0.0}, "vera_d is 0.0: no method .* VeRA"),
     ],
     ("adapterhub/lora_everywhere", CONFIG, "config__"): [
-        ({"output_lora": False}, "output.dense in .*no fi"),
+        ({"output_lora": False}, "of no part .*output.dense"),
     ],
     ("adapterhub/mad_x_7", CONFIG, "config__"): [
         ({"inv_adapter": "glow"}, "r is 'glow': no method .* expected 'nice'"),
         ({"mh_adapter": True}, "and the other adapters as in seq_bn_inv"),
         ({"is_parallel": True}, "and the other adapters as in seq_bn_inv"),
-        ({"inv_adapter": None}, "project has anything at invertible_adapters"),
-        ({"inv_adapter_reduction_factor": 4}, "size 2, .* size 3"),
+        ({"inv_adapter": None}, "of no part .*invertible_adapters"),
+        ({"inv_adapter_reduction_factor": 4}, r"expected \[2, 8\]"),
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
-        ({"mh_adapter": True}, "beside the attention"),
+        ({"mh_adapter": True}, "next to the attention"),
     ],
     ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
     ],
     ("adapterhub/pfeiffer_100", CONFIG, "config__"): [
         ({"mh_adapter": True}, "no method .* expected those of double_seq_bn"),
-        ({"inv_adapter": "nice"}, "lacks .* invertible_adapters...F.0.weight"),
+        (
+            {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2},
+            "lacks .* bert.invertible_adapters.*F.0.weight",
+        ),
     ],
     ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [
         ({"scaling": 1.0}, "of no part .*scaling"),
@@ -416,8 +423,8 @@ CONTRADICTIONS = {
     ("adapterhub/prefix_5", CONFIG, "config__"): [
         ({"non_linearity": "relu"}, "activation 'relu', expected tanh"),
         ({"leave_out": [1]}, "without some layers"),
-        ({"prefix_length": 4}, "prefix_length is 4, but .* has 5"),
-        ({"bottleneck_size": 9}, "bottleneck_size is 9, .* has 8"),
+        ({"prefix_length": 4}, r"shape \[5, 16\], expected \[4, 16\]"),
+        ({"bottleneck_size": 9}, r"shape \[8, 16\], expected \[9, 16\]"),
         ({"flat": True}, "lacks the tensor .*control_trans"),
     ],
     ("adapterhub/static_classifier", HUB_HEAD, ""): [
@@ -554,10 +561,8 @@ ODD += (1e300, -(10**320), float("nan"))
     [
         *(
             (f"adapterhub/{name}", CONFIG)
-            for name in "houlsby_7 parallel_7 mad_x_7 lora_7 ia3_keys_values "
-            "prefix_5".split()
+            for name in ("houlsby_7", "lora_7", "prefix_5")
         ),
-        ("adapterhub/houlsby_7", HUB_HEAD),
         ("adapterhub/static_classifier", HUB_HEAD),
         ("peft/lora_7", CONFIG),
         ("peft/ia3_same", CONFIG),

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from task_files import PROPERTY
-from test_methods_runs import ENGINES_HERE
 from test_multiple_choice import copa_row, write_json
 
 from adapter_bert import folder_lock
@@ -84,24 +83,24 @@ def test_the_lowest_layer_that_is_not_the_pretrained_ones(
     assert lowest_layer(table, 2) == lowest
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
-    "text,more",
+    "engine,text,more",
     [
-        ("head", {}),
-        ("top_layers(k=1)", {"gradient_accumulation_steps": 2}),
-        pytest.param(
+        ("estimator", "head", {}),
+        ("strategy", "top_layers(k=1)", {"gradient_accumulation_steps": 2}),
+        (
+            "estimator",
             "houlsby(size=4, layers='1')",
             {"use_xla": True, "max_seq_length": 16},
-            marks=pytest.mark.gate,
         ),
-        pytest.param(
+        (
+            "strategy",
             "pfeiffer(size=4, layers='1')",
             {"compute_dtype": "bfloat16"},
-            marks=pytest.mark.gate,
         ),
     ],
 )
-@pytest.mark.parametrize("engine", ENGINES_HERE)
 def test_without_dropout_it_is_the_same_training(
     classify, flags, tmp_path, engine, text, more
 ):
@@ -191,27 +190,25 @@ def test_more_frozen_layers_are_in_another_file(
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("text", [TOP, "head"])
 def test_tasks_are_learned_together_the_same(
-    classify, glue_flags, still_bert, tmp_path, text
+    classify, glue_flags, still_bert, tmp_path
 ):
     flags = without_size(
-        glue_flags, still_bert, tuning_method=text, do_eval=False
+        glue_flags, still_bert, tuning_method=TOP, do_eval=False
     )
     check_same(classify, flags, tmp_path)
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("text", [TOP, "head"])
 def test_choices_are_learned_the_same(
-    classify, tiny_flags, still_bert, tmp_path, text
+    classify, tiny_flags, still_bert, tmp_path
 ):
     rows = [copa_row(number) for number in range(16)]
     write_json(tmp_path / "train.jsonl", rows)
     flags = without_size(
         tiny_flags,
         still_bert,
-        tuning_method=text,
+        tuning_method="head",
         task_name="copa",
         data_dir=tmp_path,
     )
@@ -219,10 +216,12 @@ def test_choices_are_learned_the_same(
 
 
 @pytest.mark.gate
-def test_a_killed_training_goes_on_with_what_was_kept(flags, tmp_path):
+def test_a_killed_training_goes_on_with_what_was_kept(
+    classify, flags, tmp_path
+):
     flags.update(num_train_epochs=40, save_checkpoints_steps=10)
     flags.update(tuning_method=TOP, cache_frozen_layers=True)
-    whole, killed = kill_and_go_on(flags, tmp_path)
+    whole, killed = kill_and_go_on(classify, flags, tmp_path)
     assert artifact_bytes(killed) == artifact_bytes(whole)
 
 
@@ -252,18 +251,6 @@ def test_two_runs_at_once_compute_it_once(flags, tmp_path):
     assert artifact_bytes(folders[0]) == artifact_bytes(folders[1])
 
 
-def test_steps_are_scored_between(classify, flags):
-    classify(
-        **flags,
-        tuning_method=TOP,
-        cache_frozen_layers=True,
-        do_eval=True,
-        eval_steps=5,
-    )
-    found = json.loads((flags["output_dir"] / "dev_scores.json").read_text())
-    assert {"5", "10"} <= set(found["scores"])
-
-
 def test_a_refused_folder_is_free_for_another_run(classify, flags):
     """What is refused has written nothing."""
     refused = {**flags, "cache_frozen_layers": True, "frozen_layers_gb": 1e-9}
@@ -273,10 +260,14 @@ def test_a_refused_folder_is_free_for_another_run(classify, flags):
 
 
 def test_a_finished_training_needs_no_file_any_more(classify, flags):
+    """Steps are scored between."""
     flags.update(cache_frozen_layers=True, tuning_method=TOP)
+    flags.update(do_eval=True, eval_steps=5)
     classify(**flags)
+    found = json.loads((flags["output_dir"] / "dev_scores.json").read_text())
+    assert {"5", "10"} <= set(found["scores"])
     shutil.rmtree(flags["frozen_layers_dir"])
-    classify(**flags, frozen_layers_gb=1e-9, do_eval=True)
+    classify(**flags, frozen_layers_gb=1e-9)
     assert not flags["frozen_layers_dir"].exists()
 
 
@@ -361,9 +352,9 @@ def test_runs_share_a_file_and_others_have_their_own(
         table.replace("\tgood", "\t?").replace("\tbad", "\tgood")
     )
     assert run("labels", data_dir=other)
-    # By default beside the data.
+    # By default next to the data.
     del flags["frozen_layers_dir"]
-    assert not run("beside", data_dir=other)
+    assert not run("next to", data_dir=other)
     assert os.listdir(other / "frozen_layers")
     del flags["data_dir"]
     assert run("named", train_file=other / "train.tsv")

@@ -27,9 +27,7 @@ def states(tiny, hooks=None):
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
     bert = tiny.model.bert
     if hooks is not None:
-        bert = encoder.Bert(
-            bert.config, lambda name, *_: tiny.variables[name], hooks
-        )
+        bert = encoder.Bert(bert.config, tiny.variables, hooks)
     return bert(ids, segments, tiny.context()).layer_outputs
 
 

@@ -31,7 +31,7 @@ METHODS = {
     "average_pfeiffer": "average({'a': pfeiffer(4), 'b': pfeiffer(8)}, "
     "weights='0.7,0.3')",
 }
-# What is recorded beside the variables.
+# What is recorded next to the variables.
 RESULTS = ("outputs/", "gradients/", "after/")
 
 

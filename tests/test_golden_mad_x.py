@@ -46,7 +46,8 @@ def compute(golden, values):
     for name, one in method.variables(CONFIG, pooler=False).items():
         create(name, one.shape, one.initializer)
     hooks = method.hooks(CONFIG, values)
-    bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
+    own = encoder.make_variables(encoder.declare(CONFIG, False), create)
+    bert = encoder.Bert(CONFIG, own, hooks)
     head = MaskedLMHead(CONFIG, create)
     assert used == set(values)
     ids, segments, mask, masked = (

@@ -55,7 +55,8 @@ def compute(golden, name, values):
         CONFIG,
         {n: create(n, one.shape, one.initializer) for n, one in added.items()},
     )
-    bert = encoder.Bert(CONFIG, create, hooks, pooler=False)
+    own = encoder.make_variables(encoder.declare(CONFIG, False), create)
+    bert = encoder.Bert(CONFIG, own, hooks)
     assert used == set(values)
     inputs = {
         key: tf.constant(golden[f"inputs/{key}"])

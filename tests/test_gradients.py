@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_the_function(
 
 
 def test_called_for_several_layers_each_keeps_its_own(arguments):
-    """As a model does, upon what the layer before has given."""
+    """As a model does, on what the layer before has given."""
     cut = differentiable(layer, [spec_of(x) for x in arguments], [0, 2])
 
     def twice(function):

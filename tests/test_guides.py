@@ -101,7 +101,7 @@ FLAGS = (
 TRAIN = f'train() {{ .venv/bin/python run_classifier.py {FLAGS} "$@"; }}'
 PREPARATION = """
 .venv/bin/adapter-bert convert --init_checkpoint=$TINY \\
-  --to=google --output_dir=berts/uncased_L-12_H-768_A-12
+  --to=google --activation=gelu --output_dir=berts/uncased_L-12_H-768_A-12
 for task in SST-2 CoLA; do
   name=$(echo $task | tr A-Z a-z)
   train --task_name=$task --data_dir=glue/$task --output_dir=out/$name
@@ -177,7 +177,7 @@ def write_files(folder):
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
-    """Runs a command in a checkout with data and models beside it."""
+    """Runs a command in a checkout with data and models next to it."""
     folder = tmp_path_factory.mktemp("guides")
     for path in ROOT.iterdir():
         if path.suffix != ".csv" and path.name not in (".git", ".venv", "out"):

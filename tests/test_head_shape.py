@@ -95,18 +95,18 @@ def test_a_layer_stands_for_a_pooler_that_is_not_there(
     tiny_config, shape, layers
 ):
     roberta = dataclasses.replace(tiny_config, first_position=2)
-    assert shape.upon(tiny_config) == shape
-    assert shape.upon(roberta) == HeadShape(layers=layers, pooler=False)
+    assert shape.fitted_to(tiny_config) == shape
+    assert shape.fitted_to(roberta) == HeadShape(layers=layers, pooler=False)
     without = HeadShape(layers=2, activation="relu", pooler=False)
-    assert without.upon(roberta) == without
+    assert without.fitted_to(roberta) == without
 
 
 def test_a_layer_of_another_activation_is_no_pooler(tiny_config):
     roberta = dataclasses.replace(tiny_config, first_position=2)
     shape = HeadShape(layers=2, activation="relu")
-    assert shape.upon(tiny_config) == shape
+    assert shape.fitted_to(tiny_config) == shape
     with pytest.raises(UserError, match="2 layers with relu reads a pooler"):
-        shape.upon(roberta)
+        shape.fitted_to(roberta)
 
 
 @pytest.mark.parametrize("pooler", [False, True])

@@ -74,15 +74,13 @@ class Halving(Hooks):
 def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
     """Of BERT with the head of masked tokens."""
     hooks = Halving(hook)
-    variables = {}
-
-    def create(name, shape, initializer):
-        variables[name] = encoder.create_variable(name, shape, initializer)
-        return variables[name]
-
-    head = MaskedLMHead(tiny_config, create)
-    halved = encoder.Bert(tiny_config, create, hooks)
-    plain = encoder.Bert(tiny_config, lambda name, *_: variables[name], Hooks())
+    variables = encoder.make_variables(
+        encoder.declare(tiny_config), encoder.create_variable
+    )
+    head = MaskedLMHead(tiny_config, encoder.create_variable)
+    halved, plain = (
+        encoder.Bert(tiny_config, variables, own) for own in (hooks, Hooks())
+    )
     ids = tf.constant([[2, 5, 6, 3]])
     places = tf.constant([[1, 2]])
     outputs = []
@@ -96,7 +94,10 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
 
 def test_sublayers_are_told_layer_and_site(tiny_config):
     hooks = Halving("before_norm")
-    bert = encoder.Bert(tiny_config, encoder.create_variable, hooks)
+    values = encoder.make_variables(
+        encoder.declare(tiny_config), encoder.create_variable
+    )
+    bert = encoder.Bert(tiny_config, values, hooks)
     ids = tf.constant([[2, 5, 6, 3]])
     bert(ids, tf.zeros_like(ids), Context(MASK))
     assert [call[:2] for call in hooks.calls] == [

@@ -515,3 +515,37 @@ def test_a_client_that_keeps_asking(connection):
             assert part, "the connection was cut off"
             found += part
         time.sleep(PATIENCE / 4)
+
+
+def test_vectors_and_answers_wait_in_one_queue():
+    model = Echo()
+    with contextlib.closing(Server(model=model)) as server:
+        path = "/v1/models/tiny:embed"
+        status, content = server.ask(server.rows("one"), path=path)
+        assert status == 404
+        assert "export it with --embeddings" in content["error"]
+        model.vector_signature = {"method_name": "vectors"}
+        model.vectors = lambda rows: [[float(len(r.text)), 0.5] for r in rows]
+        status, content = server.ask(server.rows("one", "two"), path=path)
+        assert (status, content) == (200, {"embeddings": [[1.0, 0.5]] * 2})
+        status, content = server.ask(server.rows("none"), path=path)
+        assert (status, content["error"][:6]) == (400, "row 1:")
+        # Both in one batch.
+        model.may_go.clear()
+        first = server.send(server.rows("one"))
+        server.wait_for_rows(1)
+        others = [
+            server.send(server.rows("one")),
+            server.send(server.rows("one"), path=path),
+        ]
+        model.may_go.set()
+        found = [json.load(c.getresponse()) for c in (first, *others)]
+        assert list(map(list, found)) == [
+            ["predictions"],
+            ["predictions"],
+            ["embeddings"],
+        ]
+        path = "/v1/models/tiny/metadata"
+        _, content = server.ask("", "GET", path)
+        named = content["metadata"]["signature_def"]["signature_def"]
+        assert list(named) == ["serving_default", "embed"]

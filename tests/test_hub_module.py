@@ -25,6 +25,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training import setup
 
+# test_sources.py reads modules with both TensorFlows.
+pytestmark = pytest.mark.newer_stack
+
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
 WRITERS = {
@@ -203,7 +206,7 @@ def tf1(tmp_path, words, tiny_weights):
 
 def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     opened = tf1(lambda graph: graph.graph_def.ClearField("node"))
-    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
         sources.read_config(opened)
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
@@ -218,7 +221,7 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
                 tensor = tf.make_tensor_proto(scale, tf.float32)
                 node.attr["value"].tensor.CopyFrom(tensor)
 
-    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
         sources.read_config(tf1(edit))
 
 
@@ -268,7 +271,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
     config = sources.read_config(opened)
-    with pytest.raises(UserError, match="no vocab.txt .*beside .*vocab_fil"):
+    with pytest.raises(UserError, match="no vocab.txt .*next to .*vocab_fil"):
         sources.read_tokenizer(opened, config)
 
 
@@ -307,7 +310,7 @@ def test_the_first_version_has_googles_shapes(tf2, tiny_weights, tiny_bert):
     """Which do not tell the number of heads."""
     opened = sources.open_init_checkpoint(tf2(heads=None, generation=1))
     check_values(opened.weights, tiny_weights)
-    with pytest.raises(UserError, match="lies beside .* --bert_config_file"):
+    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
         sources.read_config(opened)
     sources.read_config(opened, str(tiny_bert / "config.json"))
 

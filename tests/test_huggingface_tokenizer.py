@@ -9,10 +9,10 @@ from roberta_folders import BOTH, change, drop, open_tokenizer, put
 
 from adapter_bert.data import huggingface_tokenizer
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
+from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
 from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
-from adapter_bert.tasks.text_task import make_row
 
 ACCENTS = "\u0300\u0301\u0308"
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
@@ -205,7 +205,7 @@ def test_a_spoiled_unigram_model_is_refused(
 
 def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
     class Panic(BaseException):
-        """As that of a library in Rust, which is no `Exception`."""
+        """As a library in Rust raises, which is no `Exception`."""
 
     def fail(text):
         raise Panic("index out of range")
@@ -218,7 +218,7 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
     (roberta_folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="no tokenizer.json lies beside .*save"):
+    with pytest.raises(UserError, match="no tokenizer.json lies .*save"):
         open_tokenizer(roberta_folder)
 
 

@@ -19,9 +19,9 @@ from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.invertible import SCOPE, InvertibleAdapter
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, masked_lm_task
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
-MASKED_LM = masked_lm_task()
+MASKED_LM = MaskedLM()
 TEXT = "mad_x(size=4, inverse_size=3)"
 
 
@@ -144,15 +144,10 @@ def moved(config, task=TASK):
 
 def test_the_first_layer_reads_what_the_adapter_makes(tiny_config):
     values = moved(tiny_config)
-
-    def create(name, shape, initializer):
-        return tf.Variable(values[name])
-
-    hooks = parse(TEXT).hooks(
-        tiny_config, {name: tf.Variable(x) for name, x in values.items()}
-    )
+    values = {name: tf.Variable(x) for name, x in values.items()}
+    hooks = parse(TEXT).hooks(tiny_config, values)
     found, plain = (
-        encoder.Bert(tiny_config, create, h) for h in (hooks, Hooks())
+        encoder.Bert(tiny_config, values, h) for h in (hooks, Hooks())
     )
     ids = tf.constant([[2, 5, 6, 3]])
     context = Context(tf.ones_like(ids))

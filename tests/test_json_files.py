@@ -112,7 +112,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     run = folder / "trained"
     run.mkdir()
     save_tensorflow(run / "model.ckpt-3", {"x": np.zeros(3, np.float32)})
-    run_record.write(str(run), description, Base(known.path, "", ""))
+    run_record.write(str(run), description, Base(known.path, ""))
     evaluated = FakeRuns(folder, tiny_config).add(
         "mine",
         "houlsby(size=4)",
@@ -153,7 +153,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
 
     def use_run():
         sources.open_init_checkpoint(str(run / "model.ckpt-3"))
-        run_record.check(str(run), {**description, "training": {}}, known, True)
+        run_record.check(str(run), {**description, "training": {}}, True)
 
     def use_evaluated():
         collect_runs.read_run(evaluated)

@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-from concurrent import futures
 
 import disk_order
 import numpy as np
@@ -15,7 +14,7 @@ import safetensors.numpy
 from conftest import ROOT
 from tiny_artifacts import CLASSIFICATION
 
-from adapter_bert import files, folder_lock
+from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.serving import library
@@ -32,12 +31,9 @@ BIAS, NAN = "output_bias", np.float32([np.nan, 0])
 @pytest.mark.parametrize(
     "text",
     [
-        "houlsby(size=4)",
-        "lora(rank=2)",
         "prefix(length=3, inner_size=8)",
         "diff_pruning(sparsity=0.05)",
         "top_layers(1)",
-        "head",
     ],
 )
 def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
@@ -122,7 +118,7 @@ def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
         tensors[name] = tensors[name] + np.float32(1e-3)
     safetensors.numpy.save_file(tensors, path)
     shelf.add(str(make()), "first")
-    with pytest.raises(UserError, match="upon another BERT .other_bert"):
+    with pytest.raises(UserError, match="for another BERT .other_bert"):
         shelf.add(str(make("b", bert=other, seed=1)), "second")
     shelf.remove("first")
     shelf.add(str(tmp_path / "b"), "second")
@@ -213,6 +209,13 @@ def test_what_is_damaged_is_not_added(shelf, make, damage):
     with pytest.raises(UserError, match=message):
         shelf.add(str(folder), "mine")
     assert os.listdir(shelf.path) in ([], [library.LOCK_FILE])
+
+
+def test_a_composition_may_carry_its_parts(shelf, make):
+    folder = make(text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))")
+    shelf.add(str(folder), "mine")
+    config = adapter_artifact.read_config(shelf.folder("mine"))
+    assert config["carries_parts"]
 
 
 def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
@@ -369,17 +372,6 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
     assert "".join(said).count("has this adapter already") == 1
     for name in names:
         library.check(shelf.folder(name))
-
-
-def test_a_change_waits_for_another_one(shelf, make):
-    folder = str(make())
-    with futures.ThreadPoolExecutor() as threads:
-        with folder_lock.hold(shelf.path, library.LOCK_FILE):
-            adding = threads.submit(shelf.add, folder, "mine")
-            with pytest.raises(futures.TimeoutError):
-                adding.result(1)
-            assert shelf.names() == []
-        assert adding.result(60) == "mine"
 
 
 def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):

@@ -41,12 +41,13 @@ from adapter_bert.tasks.masked_lm import (
     NO_TOKEN,
     WORD_EMBEDDINGS,
     Lines,
+    MaskedLM,
+    Masking,
     cut,
-    masked_lm_task,
 )
 from adapter_bert.training.engines import Hardware, choose_engine
 
-TASK = masked_lm_task()
+TASK = MaskedLM()
 HEAD = "cls/predictions/"
 
 
@@ -63,13 +64,6 @@ def text_rows(tiny_texts, tokenizer):
 def write_lines(path, content):
     path.write_bytes(content)
     return Lines.of(str(path))
-
-
-@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(share):
-    assert masked_lm_task(mlm_probability=1.0).masking.probability == 1.0
-    message = refusal(masked_lm_task, "", "", share)
-    assert message.startswith(f"--mlm_probability is {share}")
 
 
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
@@ -102,7 +96,7 @@ def test_files_without_text_are_refused(tmp_path, content, words):
     path = tmp_path / "a.txt"
     if content is not None:
         path.write_bytes(content)
-    task = masked_lm_task(str(path))
+    task = MaskedLM(train_file=str(path))
     with pytest.raises(UserError, match=words):
         task.read("", ["train"])
 
@@ -132,7 +126,7 @@ def test_whole_words_that_are_single_tokens_are_named(
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
     tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
     rows = write_lines(tmp_path / "a.txt", text.encode())
-    masked_lm_task(whole_word_masking=whole_words).featurize(
+    MaskedLM(masking=Masking(whole_words=whole_words)).featurize(
         rows, tokenizer, 24
     )
     warnings = [r.getMessage() for r in caplog.records if r.levelname[0] == "W"]
@@ -431,9 +425,11 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_training_that_starts_again_reads_the_same_masks(
-    engine, tiny_config, folders, text_rows
+    tiny_config, folders, text_rows
 ):
+    engine = "strategy"
     whole = make_job(tiny_config, folders("whole"), "full", task=TASK)
     losses = train(engine_of(engine), whole, text_rows, steps=6)
     parts = make_job(tiny_config, folders("parts"), "full", task=TASK)
@@ -444,9 +440,11 @@ def test_a_training_that_starts_again_reads_the_same_masks(
 
 
 @pytest.mark.gate
+@ESTIMATOR
 def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
-    engine, steady_config, folders, text_rows
+    steady_config, folders, text_rows
 ):
+    engine = "estimator"
     changes = {"lanes": 2, "parts": 2, "length": LENGTH}
     whole = make_job(steady_config, folders("whole"), task=TASK)
     other = make_job(steady_config, folders("other"), task=TASK, **changes)

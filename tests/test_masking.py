@@ -141,7 +141,7 @@ def test_tokens_are_chosen_as_one_would_by_hand(
 def test_a_rows_masks_depend_on_seed_step_and_row_alone(
     pieces, rows, how, step, data
 ):
-    """Not on the rows beside it, their order, or what it is padded to."""
+    """Not on the rows next to it, their order, or what it is padded to."""
     text = make_text(rows, pieces, **how)
     whole = input_pipeline.make_batch(text, np.arange(len(rows)), 50, step)
     some = np.array(

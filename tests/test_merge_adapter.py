@@ -11,9 +11,13 @@ from conftest import own_lines, run_process
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, google, sources
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    google,
+    sources,
+    written_form,
+)
 from adapter_bert.checkpoints.hugging_face import kind_of_head
-from adapter_bert.commands import convert
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
@@ -116,10 +120,10 @@ def test_a_merged_bert_keeps_labels_and_kind(
     assert head.get("num_labels", 0) == len(labels)
     assert head.get("label2id", {}) == {n: i for i, n in enumerate(labels)}
     # Where it was written, and again in Hugging Face's form.
-    for form in (convert.GOOGLE, convert.HUGGING_FACE):
+    for form in (written_form.GOOGLE, written_form.HUGGING_FACE):
         place = tmp_path / form
         place.mkdir()
-        convert.write_model(str(place), form, **found)
+        written_form.write_model(str(place), form, **found)
         opened = sources.open_init_checkpoint(str(place))
         assert opened.head == head
         unnamed = labels == ["LABEL_0"]

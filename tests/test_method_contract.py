@@ -12,7 +12,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Added, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.houlsby import AdapterHooks
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -101,7 +101,7 @@ class Observe(OneHook):
 
 
 class Begin(OneHook):
-    """Two hooks, the second of which reads values of the first."""
+    """Two hooks; the second reads values of the first."""
 
     def begin(self, context):
         return {"contract": self.scaled(tf.ones([1, 1]))}
@@ -124,7 +124,7 @@ class AdapterAndMore(AdapterHooks):
     """What a fusion takes, but for another hook."""
 
     def __init__(self, values):
-        super().__init__(None, {(0, "ffn"): ""}, values)
+        self.values, self.scopes = values, {(0, "ffn"): ""}
 
     def after_norm(self, layer, site, hidden, context):
         return hidden
@@ -165,7 +165,7 @@ class Contract(TuningMethod):
         for layer in range(config.num_hidden_layers):
             scopes.append(f"encoder/layer_{layer}")
         return {
-            f"bert/{scope}/contract": Added((3,), lambda rng, shape: 0)
+            f"bert/{scope}/contract": Declared((3,), lambda rng, shape: 0)
             for scope in scopes
             if not self.constant
         }
@@ -184,7 +184,8 @@ OWN_TEXTS = [
     f"contract(hook='{hook}', constant={constant})"
     for hook in HOOKS
     # Some do nothing when a text is answered.
-    for constant in ((False, True) if hook not in IDLE else (True,))
+    for constant in (False, True)
+    if (hook not in IDLE if not constant else hook in (*PLACES, *IDLE))
 ]
 # Compositions hand hooks on, some of them several times.
 OWN_TEXTS += [

@@ -140,9 +140,7 @@ def test_all_layers_named_leave_only_the_embeddings_layer_norm(tiny_config):
 
 def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
     tiny = TinyModel(tiny_config, parse("houlsby(layers='1')"))
-    plain = encoder.Bert(
-        tiny_config, lambda name, *_: tiny.variables[name], Hooks()
-    )
+    plain = encoder.Bert(tiny_config, tiny.variables, Hooks())
     ids, segments = tiny.features["input_ids"], tiny.features["segment_ids"]
     expected = plain(ids, segments, tiny.context()).layer_outputs
     actual = tiny.model.bert(ids, segments, tiny.context()).layer_outputs

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, join_sublayer
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.compacter import project
 from adapter_bert.methods.registry import parse
@@ -23,15 +23,20 @@ def layer_norm(x):
 
 def sublayer(tiny, layer, site, inputs, outputs, context=None):
     """What the method's hooks make of random inputs and outputs."""
-    return join_sublayer(
-        tiny.model.bert.hooks,
+    hooks, context = tiny.model.bert.hooks, context or tiny.context()
+    added = hooks.before_norm(
         layer,
         site,
         tf.constant(inputs),
         tf.constant(outputs),
         lambda x: tf.constant(layer_norm(x.numpy())),
-        context or tiny.context(),
-    ).numpy()
+        context,
+    )
+    if added is not None:
+        outputs = outputs + added.numpy()
+    hidden = layer_norm(inputs + outputs)
+    added = hooks.after_norm(layer, site, tf.constant(hidden), context)
+    return hidden if added is None else hidden + added.numpy()
 
 
 @pytest.fixture
@@ -257,9 +262,7 @@ class TestAdapterDrop:
             ).layer_outputs[0]
             for tiny in (robust, plain)
         ]
-        bare = encoder.Bert(
-            tiny_config, lambda name, *_: robust.variables[name], Hooks()
-        )(
+        bare = encoder.Bert(tiny_config, robust.variables, Hooks())(
             robust.features["input_ids"],
             robust.features["segment_ids"],
             robust.context(),

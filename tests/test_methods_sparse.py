@@ -11,7 +11,7 @@ from tiny_model import TASK, TinyModel
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
-from adapter_bert.methods.sparse import GateHooks, largest
+from adapter_bert.methods.sparse import GateHooks, Gates, largest
 from adapter_bert.tasks import task_model
 
 BASE = encoder.BertConfig(vocab_size=30522)
@@ -121,7 +121,7 @@ def gates(gate, group=None, weight=2.0):
     if group is not None:
         added["group"] = tf.constant(group)
     values = {f"diff_pruning/bert/a/{name}": x for name, x in added.items()}
-    return GateHooks(values, weight)
+    return GateHooks(Gates(penalty=weight), None, values)
 
 
 def context(training, step=0):

@@ -292,6 +292,8 @@ def test_a_separator_that_a_trained_label_holds_is_refused(tmp_path):
         ({"regression": True, "multi_label": True}, "exclude each other"),
         ({"label_separator": ";"}, "--label_separator is for --multi_label"),
         ({"label_threshold": 0.4}, "--label_threshold is for --multi_label"),
+        ({"multi_label": True, "label_separator": ""}, "single character"),
+        ({"multi_label": True, "label_separator": "\u2028"}, "neither a tab"),
         ({"multi_label": True, "label_separator": "ab"}, "single character"),
         ({"multi_label": True, "label_threshold": 1.0}, "below 1"),
         ({"multi_label": True, "label_threshold": float("nan")}, "below 1"),
@@ -379,14 +381,14 @@ def test_cells_with_commas_are_warned_of(tmp_path, caplog):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_training_learns_sets_and_an_adapter_answers_alike(
-    classify, tiny_flags, tiny_bert, tmp_path, engine
+    classify, tiny_flags, tiny_bert, tmp_path
 ):
     rows = write_tiny_sets(tmp_path)
     tiny_flags.update(
         data_dir=tmp_path,
         multi_label=True,
-        engine=engine,
         num_train_epochs=30,
         tuning_method="full",
         label_threshold=0.4,

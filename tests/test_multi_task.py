@@ -197,8 +197,8 @@ def test_a_head_that_is_not_in_the_batch_goes_on_by_momentum_and_decay():
 
 
 def test_the_name_of_a_task_decides_no_decay():
-    recipe = Recipe(undecayed="ia3_scale")
-    for name in ("bias", "layer_norm", "LayerNorm", "ia3_scale"):
+    recipe = Recipe()
+    for name in ("bias", "layer_norm", "LayerNorm"):
         assert recipe.decay_of(f"tasks.{name}/output_weights") == 0.01
         assert recipe.decay_of(f"tasks.{name}/hidden_bias_0") == 0
         assert recipe.decay_of(f"bert/{name}/kernel") == 0
@@ -453,7 +453,7 @@ def test_fingerprints_tell_joined_features_apart():
 
     found = [
         fingerprint([[3, 4], [5, 2]]),
-        # The same rows, of which another number is the first task's.
+        # The same rows; another number of them is the first task's.
         fingerprint([[3, 4, 5], [2]]),
         fingerprint([[3, 4], [5, 2]], other_label),
         fingerprint([[3, 4], [5, 2]], other_name),

@@ -1,4 +1,4 @@
-"""Several workers: the result is that of one; what TF_CONFIG may say."""
+"""Several workers give the result of one; what TF_CONFIG may say."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ import time
 
 import pytest
 import tensorflow as tf
-from conftest import ROOT, run_process
+from conftest import ROOT
 from engine_jobs import (
     CLASSIFICATION,
     SQUAD,
@@ -42,19 +42,29 @@ def free_ports(count):
     return ports
 
 
-def squad_command(bert, squad, output_dir):
+def squad_flags(bert, squad):
     """Flags of a small training on questions."""
-    return [
-        "--engine=strategy",
-        f"--train_file={squad}/v1.json",
-        f"--init_checkpoint={bert}",
-        f"--output_dir={output_dir}",
-        "--do_train",
-        "--max_seq_length=20",
-        "--max_query_length=8",
-        "--train_batch_size=8",
-        "--adapter_size=4",
-    ]
+    return {
+        "engine": "strategy",
+        "train_file": squad / "v1.json",
+        "init_checkpoint": bert,
+        "do_train": True,
+        "max_seq_length": 20,
+        "max_query_length": 8,
+        "train_batch_size": 8,
+        "adapter_size": 4,
+    }
+
+
+def as_words(**flags):
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+@pytest.fixture
+def command(tiny_bert, tiny_squad, tmp_path):
+    """The words of that training, in a folder `out`."""
+    flags = squad_flags(tiny_bert, tiny_squad)
+    return as_words(output_dir=tmp_path / "out", **flags)
 
 
 def start_workers(
@@ -103,7 +113,7 @@ def run_workers(commands, folder, **options):
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_two_workers_give_the_result_of_one(
-    tiny_bert, tiny_squad, steady_config, tmp_path
+    answer, tiny_bert, tiny_squad, steady_config, tmp_path
 ):
     """One of them is killed on the way, and both are started again.
 
@@ -112,18 +122,17 @@ def test_two_workers_give_the_result_of_one(
     config = tmp_path / "steady.json"
     config.write_text(json.dumps(vars(steady_config)))
 
-    def command(folder):
-        return [
-            *squad_command(tiny_bert, tiny_squad, tmp_path / folder),
-            f"--predict_file={tiny_squad}/v1.json",
-            f"--bert_config_file={config}",
-            "--do_predict",
-            "--learning_rate=1e-3",
-            "--num_train_epochs=100",
-            "--save_checkpoints_steps=20",
-        ]
-
-    workers = start_workers([command("two")] * 2, tmp_path)
+    flags = {
+        **squad_flags(tiny_bert, tiny_squad),
+        "predict_file": tiny_squad / "v1.json",
+        "bert_config_file": config,
+        "do_predict": True,
+        "learning_rate": 1e-3,
+        "num_train_epochs": 100,
+        "save_checkpoints_steps": 20,
+    }
+    command = as_words(output_dir=tmp_path / "two", **flags)
+    workers = start_workers([command] * 2, tmp_path)
     try:
         until = time.monotonic() + 300
         while not training_state.latest_step(str(tmp_path / "two"))[1]:
@@ -139,12 +148,12 @@ def test_two_workers_give_the_result_of_one(
     step = training_state.latest_step(str(tmp_path / "two"))[1]
     assert 0 < step < 200
     codes, logs = run_workers(
-        [command("two")] * 2, tmp_path, kinds=("master", "worker")
+        [command] * 2, tmp_path, kinds=("master", "worker")
     )
     for code, log in zip(codes, logs):
         assert code == 0, log[-3000:]
         assert f"from step {step}" in log
-    run_process(*command("one"), program="run_squad.py")
+    answer(**flags, output_dir=tmp_path / "one")
     files = [
         {name.split("events")[0] for name in os.listdir(tmp_path / folder)}
         for folder in ("one", "two")
@@ -158,7 +167,7 @@ def test_two_workers_give_the_result_of_one(
     one, two = map(trained_values, jobs)
     for values in (one, two):
         # The softmax over tokens does not see a shift of all logits: their
-        # gradient is rounding noise, of which Adam makes whole steps.
+        # gradient is rounding noise, which Adam turns into whole steps.
         del values["cls/squad/output_bias"]
         del values["bert/encoder/layer_1/output/LayerNorm/beta"]
     check_equal(two, one, 1e-4)
@@ -166,22 +175,7 @@ def test_two_workers_give_the_result_of_one(
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-def test_two_workers_train_in_bfloat16(tiny_bert, tiny_squad, tmp_path):
-    """TensorFlow cannot send a first value in it."""
-    command = [
-        *squad_command(tiny_bert, tiny_squad, tmp_path / "out"),
-        "--compute_dtype=bfloat16",
-    ]
-    codes, logs = run_workers([command] * 2, tmp_path)
-    assert codes == [0, 0], logs
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_workers_with_different_flags_are_refused(
-    tiny_bert, tiny_squad, tmp_path
-):
-    command = squad_command(tiny_bert, tiny_squad, tmp_path / "out")
+def test_workers_with_different_flags_are_refused(command, tmp_path):
     commands = [command, [*command, "--learning_rate=0.1"]]
     codes, logs = run_workers(commands, tmp_path)
     assert codes == [1, 1], logs
@@ -198,15 +192,20 @@ def test_workers_with_different_flags_are_refused(
 @pytest.mark.newer_stack
 @pytest.mark.parametrize("when", ["at the start", "in the training"])
 def test_a_chief_that_fails_ends_the_others_in_one_line(
-    tiny_bert, tiny_squad, tmp_path, when
+    command, tmp_path, when
 ):
-    """Another run is in the folder; or it is the chief's that cannot save."""
+    """Another run is in the folder; or it is the chief's that cannot save.
+
+    Till then both train in bfloat16, in which TensorFlow cannot send a first
+    value.
+    """
     (tmp_path / "out").mkdir()
     # In place of the folder for the parts of the first save.
     (tmp_path / "out" / "model.ckpt-20_temp").touch()
     reason = "cannot write the checkpoint"
     command = [
-        *squad_command(tiny_bert, tiny_squad, tmp_path / "out"),
+        *command,
+        "--compute_dtype=bfloat16",
         "--num_train_epochs=1000",
         "--save_checkpoints_steps=20",
     ]
@@ -222,6 +221,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_port_in_use_is_one_clear_line(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -316,7 +316,7 @@ def test_a_machine_alone_is_no_cluster(monkeypatch, value):
     engine = StrategyEngine(Hardware())
     engine.check_devices()
     assert engine.is_chief and engine.workers == 1
-    assert not multi_worker.is_multi_worker(engine._strategy)
+    assert multi_worker.role(engine._strategy) == (1, True)
 
 
 def test_a_cluster_is_a_matter_of_the_strategy_engine(monkeypatch):

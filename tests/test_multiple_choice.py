@@ -190,7 +190,7 @@ def test_a_malformed_object_is_refused_with_its_place(tmp_path, changes, part):
                 "text_a_column": "0",
                 "label_column": "3",
             },
-            "names '01', a column that",
+            "names '1', a column that",
         ),
         ({"choice_columns": ("a", "1")}, "rename the column"),
         (
@@ -426,14 +426,14 @@ def write_copa(folder):
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_training_learns_to_choose_and_an_adapter_answers_alike(
-    classify, tiny_flags, tiny_bert, tmp_path, engine
+    classify, tiny_flags, tiny_bert, tmp_path
 ):
     write_copa(tmp_path)
     tiny_flags.update(
         task_name="COPA",
         data_dir=tmp_path,
-        engine=engine,
         cpu_lanes=3,
         gradient_accumulation_steps=2,
         num_train_epochs=20,

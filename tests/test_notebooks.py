@@ -379,7 +379,7 @@ def run_copy(run, copied, name, **settings):
 @pytest.mark.gate
 @pytest.mark.pretrained
 def test_the_notebook_for_colab_runs(run, copied, pretrained_dir):
-    said = run_copy(run, copied, COLAB, EPOCHS=0.2)
+    said = run_copy(run, copied, COLAB, EPOCHS=0.05)
     assert "installed: nothing, all was there" in said
     assert "/physical_device:CPU:0" in said
     assert said.count("***** Eval results *****") == 2

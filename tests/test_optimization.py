@@ -190,18 +190,15 @@ def test_weights_decay_after_all_that_the_gradient_read():
         assert gradient.op in found
 
 
-def test_a_recipe_says_whose_weights_decay_and_whose_rate_is_another():
-    recipe = Recipe(rate_scales=((r"/gate$", 10.0),))
-    assert recipe.decay_of("x/kernel") == 0.01
-    assert recipe.decay_of("x/bias") == 0.0
-    assert Recipe(undecayed="kernel").decay_of("x/kernel") == 0.0
-    assert recipe.rate_scale_of("x/gate") == 10.0
-    assert recipe.rate_scale_of("x/gate/diff") == 1.0
+def test_a_recipe_says_whose_weights_decay():
+    assert Recipe().decay_of("x/kernel") == 0.01
+    assert Recipe().decay_of("x/bias") == 0.0
+    assert Recipe(frozenset({"x/kernel"})).decay_of("x/kernel") == 0.0
 
 
 def test_a_scaled_rate_moves_as_much_further():
     moved = []
-    recipe = Recipe(undecayed=".", rate_scales=(("fast", 8.0),))
+    recipe = Recipe(frozenset({"x", "x/fast"}), {"x/fast": 8.0})
     for name in ("x", "x/fast"):
         optimizer, [(_, variable)], _ = make_optimizer(
             {name: np.float32([1.0, -2.0])},

@@ -169,7 +169,7 @@ def test_a_person_asks(server, browser):
     browser("/url", {"url": f"http://127.0.0.1:{server.port}/"})
     browser.wait_for("!document.getElementById('ask').disabled")
     text = "return document.getElementById('{}').textContent".format
-    about = f"tiny, version 3: {len(KINDS)} tasks upon one BERT"
+    about = f"tiny, version 3: {len(KINDS)} tasks on one BERT"
     assert browser.run(text("about")) == about
     assert browser.answers(EVIL) == [
         ["mood", EVIL, "75.0 %"],

@@ -150,28 +150,36 @@ def test_equal_files_get_equal_bytes(ask, flags):
     assert flags["output"].read_bytes() == first
 
 
-def test_a_typed_line_is_answered_at_once(tiny_bert, adapters):
+def test_a_typed_line_is_answered_at_once(tiny_bert, tmp_path):
+    """As UTF-8 in any locale, and so are paths in TensorFlow's calls."""
+    labels = ["gr\xfcn", "\u732b"]
+    folder = tmp_path / "caf\xe9 \u732b"
+    description = {**CLASSIFICATION, "labels": labels}
+    make_artifact(folder, tiny_bert, "ia3", description=description)
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     command = f"{sys.executable} -m adapter_bert predict".split()
     command.append(f"--init_checkpoint={tiny_bert}")
     with subprocess.Popen(
-        [*command, f"--adapter={adapters[0]}"],
+        [*command, f"--adapter={folder}"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        env={**os.environ, **locale},
+        encoding="utf-8",
     ) as process:
-        for row in ROWS[:2]:
+        for row in ("caf\xe9", *ROWS[:2]):
             process.stdin.write(row + "\n")
             process.stdin.flush()
             # Nothing more comes until this is read.
-            answer = json.loads(process.stdout.readline())
-            assert answer["label"] in CLASSIFICATION["labels"]
+            line = process.stdout.readline()
+            assert list(json.loads(line)["scores"]) == labels
+            assert "\u732b" in line
         process.stdin.write("the cat\tthe dog\n")
         process.stdin.close()
         assert process.stdout.read() == ""
         assert own_lines(process.stderr.read()) == [
-            "error: stdin:3: found 2 texts with tabs between them, expected 1"
+            "error: stdin:4: found 2 texts with tabs between them, expected 1"
         ]
         assert process.wait() == 1
 
@@ -250,29 +258,6 @@ def test_a_closed_stream_is_told(ask, flags, monkeypatch, flag, stream):
     name = stream.strip("_")
     with pytest.raises(UserError, match=f"{name} is closed; pass --{flag}"):
         ask(**flags)
-
-
-def test_answers_and_paths_are_utf8_in_any_locale(tiny_bert, tmp_path):
-    """In TensorFlow's calls, too."""
-    description = {**CLASSIFICATION, "labels": ["gr\xfcn", "\u732b"]}
-    folder = tmp_path / "caf\xe9 \u732b"
-    make_artifact(folder / "x", tiny_bert, "ia3", description=description)
-    (folder / "rows.txt").write_text("caf\xe9\n")
-    done = run_process(
-        f"--init_checkpoint={tiny_bert}",
-        f"--adapter={folder / 'x'}",
-        f"--input={folder / 'rows.txt'}",
-        program="predict",
-        env={
-            **os.environ,
-            "LC_ALL": "C",
-            "PYTHONCOERCECLOCALE": "0",
-            "PYTHONUTF8": "0",
-        },
-        encoding="utf-8",
-    )
-    assert list(json.loads(done.stdout)["scores"]) == description["labels"]
-    assert "\u732b" in done.stdout
 
 
 def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):

@@ -13,6 +13,8 @@ from test_sources import check_values
 from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
 
+pytestmark = pytest.mark.older_stack
+
 TF_HUB = "https://tfhub.dev/tensorflow/small_bert/bert_en_uncased_L-2/1"
 KAGGLE = "tensorflow/bert/tensorFlow2/en-uncased-l-2-h-16-a-2"
 

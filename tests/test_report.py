@@ -228,7 +228,7 @@ def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
     assert "Norms of what was added, by layer" in titles
     for caption in ("Confusion matrix", "The 8 dev rows", "Scores of each"):
         assert any(text.startswith(caption) for text in page.texts("caption"))
-    # All but the training loss, of which ten steps make one point.
+    # All but the training loss, whose points are ten steps each.
     assert "The run has no" not in page.text.replace(
         "The run has no curve of its training", ""
     )

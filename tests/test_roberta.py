@@ -55,7 +55,9 @@ def test_golden_hidden_states(recorded_roberta, name):
     assert found.config.first_position == 2
     assert found.config.max_tokens == 40 == found.values["input_ids"].shape[1]
     create = reader(found.opened.weights)
-    bert = encoder.Bert(found.config, create, Hooks(), pooler=False)
+    own = encoder.declare(found.config, pooler=False)
+    values = encoder.make_variables(own, create)
+    bert = encoder.Bert(found.config, values, Hooks())
     features = features_of(found.values)
     output = bert(
         features["input_ids"],
@@ -76,7 +78,9 @@ def test_golden_logits_of_masked_tokens(recorded_roberta):
     found = recorded_roberta("roberta")
     create = reader(found.opened.weights)
     head = MaskedLMHead(found.config, create)
-    bert = encoder.Bert(found.config, create, Hooks(), pooler=False)
+    own = encoder.declare(found.config, pooler=False)
+    values = encoder.make_variables(own, create)
+    bert = encoder.Bert(found.config, values, Hooks())
     features = features_of(found.values)
     context = Context(features["input_mask"])
     hidden = bert(

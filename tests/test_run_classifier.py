@@ -94,27 +94,24 @@ def test_training_learns_the_tiny_task(classify, tiny_flags):
     assert results(tiny_flags["output_dir"])["eval_accuracy"] == 1.0
 
 
+@pytest.mark.older_stack
 def test_equal_seeds_give_equal_bits_and_others_do_not(
-    classify, tiny_flags, tmp_path
+    classify, trained, tmp_path
 ):
-    bits = {}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        tiny_flags.update(output_dir=tmp_path / name, seed=seed)
-        classify(**tiny_flags)
-        bits[name] = artifact_bytes(tmp_path / name)
-    assert bits["a"] == bits["b"]
-    assert bits["a"] != bits["c"]
+    first = artifact_bytes(trained["output_dir"])
+    for seed, is_equal in ((1, True), (2, False)):
+        trained.update(output_dir=tmp_path / str(seed), seed=seed)
+        classify(**trained)
+        assert (artifact_bytes(tmp_path / str(seed)) == first) is is_equal
 
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-@pytest.mark.parametrize(
-    "method", ["full", "top_layers(1)", "layernorm", "head"]
-)
+@pytest.mark.parametrize("method", ["full", "top_layers(1)"])
 def test_an_adapter_gives_the_same_results_elsewhere(
     classify, tiny_flags, tmp_path, method
 ):
-    """The artifact beside the base equals the run that wrote it."""
+    """The artifact next to the base equals the run that wrote it."""
     tiny_flags["tuning_method"] = method
     del tiny_flags["adapter_size"]
     classify(**tiny_flags, do_eval=True, do_predict=True)
@@ -202,10 +199,13 @@ def test_another_configuration_in_a_used_folder_is_refused(classify, trained):
         assert words in str(caught.value)
 
 
-def test_killed_runs_end_in_the_same_bits(tiny_flags, tmp_path):
+def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
-    tiny_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
-    whole, killed = kill_and_go_on(tiny_flags, tmp_path, "--do_eval", seed=11)
+    tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
+    tiny_flags["do_eval"] = True
+    whole, killed = kill_and_go_on(
+        classify, tiny_flags, tmp_path, seed=11, times=2
+    )
     assert artifact_bytes(killed) == artifact_bytes(whole)
     assert results(killed) == results(whole)
 
@@ -410,10 +410,10 @@ def test_a_truncated_training_checkpoint_is_one_line(
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
     classify,
     tiny_flags,
-    engine,
     google_bert,  # noqa: F811
 ):
     tiny_flags.update(

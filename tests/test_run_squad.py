@@ -10,11 +10,11 @@ from run_folders import artifact_bytes, kill_and_go_on, read
 from task_files import squad_file
 from test_run_classifier import PUBLISHED_FLAGS
 from test_sources import google_bert  # noqa: F401 (a fixture)
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import sources, training_state
-from adapter_bert.checkpoints.weights import identify
+from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad import Squad
 
 FLAGS = flags.FLAGS
@@ -77,7 +77,8 @@ def test_the_published_command_of_squad_1_works(
 
 
 @pytest.mark.older_stack
-def test_training_learns_the_tiny_questions(answer, squad_flags):
+def test_training_learns_the_tiny_questions(answer, squad_flags, tmp_path):
+    """The adapter answers elsewhere as it did at home."""
     answer(**squad_flags, do_eval=True, do_predict=True)
     out = squad_flags["output_dir"]
     results = read(out, "eval_results.json")
@@ -88,9 +89,22 @@ def test_training_learns_the_tiny_questions(answer, squad_flags):
     predictions = read(out, "predictions.json")
     for number, text in enumerate(("mat", "dog", "bad", "slow dog")):
         assert predictions[f"q{number}"] in (text, f"a {text}")
+    squad_flags.update(
+        do_train=False, adapter=out / "adapter", output_dir=tmp_path / "new"
+    )
+    # In windows of the same length.
+    del squad_flags["max_seq_length"]
+    answer(**squad_flags, do_eval=True, do_predict=True)
+    for name in (
+        "predictions.json",
+        "nbest_predictions.json",
+        "eval_results.json",
+    ):
+        assert read(out, name) == read(tmp_path / "new", name)
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_squad_2_learns_when_there_is_no_answer(
     answer, squad_flags, tiny_squad
 ):
@@ -139,71 +153,11 @@ def test_steps_may_be_counted_in_windows(answer, squad_flags):
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_an_adapter_answers_elsewhere_as_it_did_at_home(
-    answer, squad_flags, tmp_path
-):
-    answer(**squad_flags, do_eval=True, do_predict=True)
-    home = squad_flags["output_dir"]
-    squad_flags.update(
-        do_train=False, adapter=home / "adapter", output_dir=tmp_path / "new"
-    )
-    # In windows of the same length.
-    del squad_flags["max_seq_length"]
-    answer(**squad_flags, do_eval=True, do_predict=True)
-    for name in ("predictions.json", "nbest_predictions.json"):
-        assert read(home, name) == read(tmp_path / "new", name)
-    assert read(home, "eval_results.json") == read(
-        tmp_path / "new", "eval_results.json"
-    )
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_an_older_runs_fingerprint_of_the_bert_is_known(
-    answer, squad_flags, tiny_config, tmp_path
-):
-    """Once it was taken without the pooler, which questions do not need."""
-    squad_flags["num_train_epochs"] = 2
-    answer(**squad_flags)
-    home = squad_flags["output_dir"]
-    base = identify(
-        sources.open_init_checkpoint(
-            str(squad_flags["init_checkpoint"])
-        ).weights,
-        encoder.list_variables(tiny_config),
-    )
-    for name in ("run.json", "adapter/adapter_config.json"):
-        description = read(home, name)
-        assert description["base"]["fingerprint"] == base.fingerprint
-        description["base"] = {
-            "path": base.path,
-            "fingerprint": base.without_pooler,
-        }
-        del description["data_name"]
-        description["data_dir"] = ""
-        (home / name).write_text(json.dumps(description))
-    (home / "places.json").unlink()
-    answer(**squad_flags, do_predict=True)
-    squad_flags.update(
-        do_train=False, adapter=home / "adapter", output_dir=tmp_path / "new"
-    )
-    answer(**squad_flags, do_predict=True)
-    del squad_flags["adapter"]
-    squad_flags.update(
-        init_checkpoint=home / "model.ckpt-4", output_dir=tmp_path / "newer"
-    )
-    answer(**squad_flags, do_predict=True)
-    for folder in ("new", "newer"):
-        assert read(home, "predictions.json") == read(
-            tmp_path / folder, "predictions.json"
-        )
-
-
-@pytest.mark.gate
-def test_a_killed_run_ends_in_the_same_bits(squad_flags, tmp_path):
+def test_a_killed_run_ends_in_the_same_bits(answer, squad_flags, tmp_path):
     squad_flags.update(num_train_epochs=60, save_checkpoints_steps=7)
+    squad_flags["do_predict"] = True
     whole, killed = kill_and_go_on(
-        squad_flags, tmp_path, "--do_predict", times=1, program="run_squad.py"
+        answer, squad_flags, tmp_path, program="run_squad.py"
     )
     assert artifact_bytes(killed) == artifact_bytes(whole)
     name = "nbest_predictions.json"
@@ -335,14 +289,14 @@ def test_evaluation_of_unanswered_questions_is_refused_before_training(
     assert not os.path.exists(squad_flags["output_dir"])
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_classifier_is_no_head_for_questions(answer, squad_flags, tiny_flags):
-    run_process(*(f"--{k}={v}" for k, v in tiny_flags.items()))
-    adapter = tiny_flags["output_dir"] / "adapter"
-    squad_flags["output_dir"] /= "squad"
+def test_a_classifier_is_no_head_for_questions(
+    answer, squad_flags, tiny_bert, tmp_path
+):
+    task = restore_task(CLASSIFICATION, {}, "test")
+    folder = tmp_path / "labels" / "adapter"
+    make_artifact(folder, tiny_bert, "houlsby(size=8)", task)
     with pytest.raises(UserError, match="trained on the task custom, not on"):
-        answer(**squad_flags, adapter=adapter)
+        answer(**squad_flags, adapter=folder)
 
 
 def test_describe_counts_no_pooler(answer, squad_flags, capsys):

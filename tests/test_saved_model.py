@@ -21,6 +21,8 @@ from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import Row
 from adapter_bert.serving.predictor import Predictor
 
+pytestmark = pytest.mark.newer_stack
+
 FLOAT = tf.float32.as_datatype_enum
 
 
@@ -64,7 +66,7 @@ def load_and_ask(python, folder, questions, place):
 def test_it_loads_without_this_project(
     python, exported, tiny_bert, tiny_adapters, tmp_path
 ):
-    """With the other TensorFlow, too."""
+    """With the other TensorFlow, too, as `.ci/run` asks of both."""
     if not python:
         pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
     questions = mixed_questions()

@@ -47,6 +47,7 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 @pytest.mark.pretrained
 def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     short = ("--num_train_epochs=0.05", "--max_eval_examples=16")

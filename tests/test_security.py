@@ -4,6 +4,7 @@ import ast
 import re
 import socket
 
+import pytest
 from absl import flags
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point
@@ -11,6 +12,8 @@ from test_architecture import attributes, imported, sources
 
 from adapter_bert.commands import serve
 from adapter_bert.serving import http_api
+
+pytestmark = pytest.mark.newer_stack
 
 # Modules that make programs of data.
 LOADERS = {"dill", "joblib", "marshal", "pickle", "shelve", "torch", "yaml"}

@@ -1,6 +1,6 @@
 """What SECURITY.md promises of files that strangers have made.
 
-Each test would fail if a promise were broken. More of them are beside what
+Each test would fail if a promise were broken. More of them are next to what
 they test; SECURITY.md has a list.
 """
 
@@ -33,6 +33,10 @@ pytestmark = pytest.mark.newer_stack
 LITTLE = 2**28
 
 
+# A tensor of a Hugging Face model.
+NAME = "classifier.bias"
+
+
 def safetensors_file(header, data=b""):
     """A file of any header, also of one that is no JSON."""
     if not isinstance(header, bytes):
@@ -42,7 +46,7 @@ def safetensors_file(header, data=b""):
 
 def tensor(shape, kind="F32", size=0):
     told = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
-    return safetensors_file({"a": told}, bytes(size))
+    return safetensors_file({NAME: told}, bytes(size))
 
 
 ODD_TENSORS = {
@@ -58,16 +62,16 @@ ODD_TENSORS = {
     "four bits": tensor([2], "F4", 1),
     "complex numbers": tensor([1], "C64", 8),
     "bytes before the first": safetensors_file(
-        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}
+        {NAME: {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}
     ),
     "bytes behind the last": safetensors_file(
-        {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
+        {NAME: {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}
     ),
 }
 
 
 def read_model(folder):
-    weights = open_safetensors(str(folder / "a.safetensors"), False)
+    weights = open_safetensors(str(folder / "a.safetensors"))
     for name in weights.shapes:
         weights.read(name)
 

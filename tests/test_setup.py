@@ -92,7 +92,7 @@ def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
     folder = copy_of(tiny_bert, tmp_path, hidden_act=act)
     found = opened(experiment, init_checkpoint=str(folder)).config.hidden_act
     assert found == ("gelu_erf" if act == "gelu" else act)
-    # Google's names beside the same config mean Google's.
+    # Google's names next to the same config mean Google's.
     found = opened(
         experiment,
         init_checkpoint=str(google_bert),
@@ -110,7 +110,7 @@ def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
 
 def test_every_method_has_a_rate_of_its_own():
     for method in METHODS.values():
-        # A composition has that of its parts.
+        # A composition has the one of its parts.
         if not issubclass(method, Composition):
             assert 1e-6 < vars(method)["learning_rate"] < 1e-1
     assert METHODS["fusion"].learning_rate == 5e-5

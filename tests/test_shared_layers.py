@@ -31,7 +31,6 @@ TEXTS = (
     "diff_pruning(sparsity=0.05)",
     "top_layers(1)",
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pals(6, 2))",
-    "stack(prefix(length=3, inner_size=8), parallel(size=4))",
     "stack({'a': prefix(3, false)}, diff_pruning(sparsity=0.05))",
     "average({'a': houlsby(4), 'b': lora(rank=2)}, weights='3,1')",
     "fusion({'a': houlsby(4, layer_norms=false, layers='1'), "
@@ -95,13 +94,13 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
 def count_traces(monkeypatch, tiny, training):
     """How many layers a forward pass traces."""
     traced = []
-    run = encoder.Layer.__call__
+    run = encoder.Bert.layer
 
-    def note(layer, *arguments):
-        traced.append(layer.layer)
-        return run(layer, *arguments)
+    def note(bert, number, *arguments):
+        traced.append(number)
+        return run(bert, number, *arguments)
 
-    monkeypatch.setattr(encoder.Layer, "__call__", note)
+    monkeypatch.setattr(encoder.Bert, "layer", note)
     table = tf.TensorSpec([None, None], tf.int32)
     names = ("input_ids", "segment_ids", "input_mask")
 
@@ -121,24 +120,17 @@ def count_traces(monkeypatch, tiny, training):
         # The last layer computes the first token alone. The embeddings'
         # LayerNorm is trained below the first layer.
         ("houlsby(size=4)", True, [0, 3]),
-        ("houlsby(size=4, layers='1,3')", False, [0, 1, 3]),
         # With and without adapters, below the trained layers and above.
         ("houlsby(size=4, layers='1,3')", True, [0, 1, 2, 3]),
-        # Nothing is trained in the lower layers, nor below the third.
-        ("adapterdrop(first=2, size=4)", True, [0, 2, 3]),
         ("adapterdrop(first=2, size=4, robust=True)", True, [0, 3]),
         ("adapterdrop(first=2, size=4, robust=True)", False, [0, 2, 3]),
-        ("diff_pruning(sparsity=0.05)", True, [0, 3]),
         # All layers share values that the first of them reads, no earlier one.
         ("prefix(length=3, inner_size=8)", True, [0, 1, 3]),
         # Each token reads all others.
-        ("pals(size=4, heads=2)", True, [0, 1]),
         ("pals(size=4, heads=2)", False, [0]),
-        ("mad_x(4, 3, layers='2')", True, [0, 2, 3]),
         # The input of the first layer needs no gradient.
         ("lora(rank=2)", True, [0, 1, 3]),
         ("top_layers(1)", True, [0, 3]),
-        ("head", True, [0, 3]),
     ],
 )
 def test_each_kind_of_layer_is_traced_once(

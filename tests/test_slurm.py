@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
 CONFIGURATION = """
@@ -49,7 +49,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory):
-    """Runs Slurm's commands upon daemons of its own; yields how."""
+    """Runs Slurm's commands on daemons of its own; yields how."""
     search = f"{os.environ['PATH']}:/usr/sbin"
     missing = [p for p in PROGRAMS if not shutil.which(p, path=search)]
     if missing:

@@ -574,7 +574,7 @@ def test_scores_of_version_2_are_those_counted_by_hand():
         "best_exact": pytest.approx(40),
         "best_exact_thresh": 0.0,
         # From 2: +0, +0.8, -1, +0, +1; 2.8 after the second and at the end,
-        # of which the first counts.
+        # the first counts.
         "best_f1": pytest.approx(56),
         "best_f1_thresh": -3.0,
     }
@@ -631,7 +631,7 @@ def test_best_scores_are_those_of_a_slow_search(rows):
     answers, predictions, odds = zip(*rows)
     scores = squad.squad_2_scores(answers, predictions, np.array(odds, float))
     for name in ("exact", "f1"):
-        # All thresholds, the first of which refuses every question.
+        # All thresholds; the first refuses every question.
         found = []
         for threshold in (-9, *sorted(odds)):
             total = 0.0

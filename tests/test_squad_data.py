@@ -116,15 +116,10 @@ HERE = "data[0].paragraphs[0]"
 MALFORMED = [
     ("", "is not JSON"),
     ("{'data': []}", "is not JSON"),
-    (json.dumps(with_qa())[:-1], "is not JSON"),
     ([with_qa()], 'expected an object with "data"'),
-    ('"data"', 'expected an object with "data"'),
-    ("null", 'expected an object with "data"'),
     ({"version": "v2.0"}, 'expected an object with "data"'),
     ({"data": {}}, "\"data\" is '{}', expected a list"),
     ({"data": "data"}, "\"data\" is 'data', expected a list"),
-    ({"data": None}, "\"data\" is 'None', expected a list"),
-    ({"data": True}, "\"data\" is 'True', expected a list"),
     ({"data": [[]]}, 'data[0]: expected an object with "paragraphs"'),
     ({"data": [{}]}, 'data[0]: expected an object with "paragraphs"'),
     ({"data": [{"paragraphs": {}}]}, "data[0]: \"paragraphs\" is '{}'"),
@@ -134,7 +129,6 @@ MALFORMED = [
         f'{HERE}: expected an object with "context"',
     ),
     (document(paragraph(QA, context=5)), f"{HERE}: \"context\" is '5'"),
-    (document(paragraph(QA, context=None)), "is 'None', expected text"),
     (
         document(without("qas", paragraph())),
         f'{HERE}: expected an object with "qas"',
@@ -146,14 +140,12 @@ MALFORMED = [
         f'{HERE}.qas: expected an object with "id"',
     ),
     (with_qa(id=7), f"{HERE}.qas: \"id\" is '7', expected text"),
-    (with_qa(id=True), f"{HERE}.qas: \"id\" is 'True', expected text"),
     (
         document(paragraph(without("question", QA))),
         f"{HERE}: question 'q1': expected an object with \"question\"",
     ),
     (with_qa(question=["who"]), f"{HERE}: question 'q1': \"question\" is"),
     (with_qa(answers=ANSWER), f"{HERE}: question 'q1': \"answers\" is"),
-    (with_qa(answers=None), f"{HERE}: question 'q1': \"answers\" is 'None'"),
     (with_qa(answers="cat"), "\"answers\" is 'cat', expected a list"),
     (
         with_qa(answers=["cat"]),
@@ -167,14 +159,10 @@ MALFORMED = [
         with_qa(answers=[without("answer_start", ANSWER)]),
         "question 'q1': answer: expected an object with \"answer_start\"",
     ),
-    (with_answer(text=None), "answer: \"text\" is 'None', expected text"),
     (with_answer(text=1895), "answer: \"text\" is '1895', expected text"),
-    (with_answer(answer_start="4"), "is '4', expected a whole number"),
     (with_answer(answer_start=4.0), "is '4.0', expected a whole number"),
     (with_answer(answer_start=True), "is 'True', expected a whole number"),
-    (with_answer(answer_start=None), "is 'None', expected a whole number"),
     ({"data": []}, "holds no questions"),
-    (document(), "holds no questions"),
     (document(paragraph(), paragraph()), "holds no questions"),
 ]
 

@@ -16,7 +16,6 @@ from adapter_bert.data.tables import (
     READERS,
     Layout,
     SplitFiles,
-    check_separator,
     join_labels,
     list_labels,
     split_labels,
@@ -607,8 +606,3 @@ def test_labels_that_may_be_lists_are_told(label, is_told, caplog):
     warn_of_lists(["x", label], "|", "train.tsv")
     assert ("--label_columns" in caplog.text) == is_told
     assert (repr(label) in caplog.text) == is_told
-
-
-@pytest.mark.parametrize("separator", ["", "\t", "\n", "\u2028", "||"])
-def test_what_cannot_stand_between_labels_is_refused(separator):
-    assert "--label_separator is" in refusal(check_separator, separator)

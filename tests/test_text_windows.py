@@ -24,7 +24,7 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 
 
 def loaded(task, numbers_of_texts, length):
-    """A task, of which only what reads is there."""
+    """A task with only what reads."""
     return LoadedTask(task, numbers_of_texts, None, None, None, length)
 
 

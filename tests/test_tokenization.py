@@ -314,7 +314,7 @@ def test_places_are_those_of_the_tokens_letters(
 
 
 def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
-    """They write no `vocab.txt` beside it."""
+    """They write no `vocab.txt` next to it."""
     entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s", "the"]
     vocabulary = {word: number for number, word in enumerate(entries)}
     path = tmp_path / "tokenizer.json"

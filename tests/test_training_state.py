@@ -7,7 +7,14 @@ import disk_order
 import numpy as np
 import pytest
 import tensorflow as tf
-from engine_jobs import CLASSIFICATION, make_job, make_rows, predict, train
+from engine_jobs import (
+    CLASSIFICATION,
+    ESTIMATOR,
+    make_job,
+    make_rows,
+    predict,
+    train,
+)
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
@@ -213,7 +220,13 @@ def test_damaged_checkpoints_are_never_forgotten(folder):
     assert steps == {4, 15, 16, 17, 18, 19}
 
 
-@pytest.mark.parametrize("fault", [delete, cut])
+@pytest.mark.parametrize(
+    "engine, fault",
+    [
+        pytest.param("estimator", delete, marks=ESTIMATOR),
+        ("strategy", cut),
+    ],
+)
 def test_a_training_goes_on_from_the_checkpoint_before(
     engine, tiny_config, tmp_path, fault
 ):

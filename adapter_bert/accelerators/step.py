@@ -17,7 +17,7 @@ from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training.engines import Course, Engine
-from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.prediction import Outputs, RowPredictor
 from adapter_bert.training.training_step import (
     Job,
     loss_and_gradients,
@@ -123,7 +123,7 @@ class Step:
         found, kept = {}, {}
         clipped = optimization.clip(list(gradients.values()))
         for name, gradient in zip(gradients, clipped):
-            own, epsilon = rate * recipe.rate_scale_of(name), EPSILON
+            own, epsilon = rate * recipe.rates.get(name, 1.0), EPSILON
             value = trained[name] * (1.0 - recipe.decay_of(name) * own)
             if corrections:
                 root = tf.sqrt(corrections[1])
@@ -179,11 +179,11 @@ class StepEngine(Engine):
         )
         raise StepTaken(Step(job, next(batches), self.shards, course.schedule))
 
-    def _new_predictor(self, job: Job) -> Predictor:
+    def _new_predictor(self, job: Job) -> RowPredictor:
         return _StepPredictor(job, self.shards)
 
 
-class _StepPredictor(Predictor):
+class _StepPredictor(RowPredictor):
     """Ends the run with the first batch of prediction."""
 
     def _run(

@@ -11,6 +11,18 @@ from adapter_bert.errors import UserError
 ROBERTA_PADDING = 1
 ROBERTA = ("roberta", "xlm-roberta")
 
+DROPOUT = lambda x: 0 <= x <= 0.99, "a number from 0 to 0.99"
+# What holds of fields that are no whole numbers, and the words for it.
+NUMBERS = {
+    "hidden_dropout_prob": DROPOUT,
+    "attention_probs_dropout_prob": DROPOUT,
+    "initializer_range": (lambda x: x > 0, "a positive number"),
+    "layer_norm_eps": (
+        lambda x: 0 < x <= 0.01,
+        "a number above 0, at most 0.01",
+    ),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -55,29 +67,12 @@ class BertConfig:
                     f"BERT config: {field.name} is {value!r}, expected a "
                     f"whole number from {least} to {limit}"
                 )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        for name, (holds, expected) in NUMBERS.items():
             value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value <= 0.99:
+            if type(value) not in (int, float) or not holds(value):
                 raise UserError(
-                    f"BERT config: {name} is {value!r}, expected a number "
-                    "from 0 to 0.99"
+                    f"BERT config: {name} is {value!r}, expected {expected}"
                 )
-        if (
-            type(self.initializer_range) not in (int, float)
-            or not self.initializer_range > 0
-        ):
-            raise UserError(
-                f"BERT config: initializer_range is {self.initializer_range!r}"
-                ", expected a positive number"
-            )
-        if (
-            type(self.layer_norm_eps) not in (int, float)
-            or not 0 < self.layer_norm_eps <= 0.01
-        ):
-            raise UserError(
-                f"BERT config: layer_norm_eps is {self.layer_norm_eps!r}, "
-                "expected a number above 0, at most 0.01"
-            )
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"BERT config: hidden_size {self.hidden_size} is not a "

@@ -1,8 +1,7 @@
-"""The BERT encoder as plain `tf.Module`s.
+"""The BERT encoder, over variables that are read by name.
 
-The layers have the variable names of Google's checkpoints; RoBERTa's have them
-too. Sizes are in `config.py`, the places where a tuning method may act in
-`hooks.py`.
+Variables have the names of Google's checkpoints; RoBERTa's have them too. Sizes
+are in `config.py`, the places where a tuning method may act in `hooks.py`.
 
 Dimension letters of every docstring and comment:
 
@@ -11,15 +10,25 @@ Dimension letters of every docstring and comment:
     N attention heads       H head size (D / N)      V vocabulary
     P positions             S segment types          C classes
 
-"float32" of activations stands for the context's `dtype`. Every variable comes
-from a function `create(name, shape, initializer)` of the caller. So one code
-builds a model in a TensorFlow 1 graph, in eager mode, from a checkpoint, or
-lists its parameters alone.
+"float32" of activations stands for the context's `dtype`. Names, shapes and
+first values are declared. Values come from the caller: variables of a
+TensorFlow 1 graph or of eager mode, or tensors.
 """
 
 import dataclasses
+import functools
 import zlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
@@ -31,12 +40,11 @@ from adapter_bert.bert.hooks import (
     Hooks,
     Kernel,
     dropout,
-    join_sublayer,
     keep_mask,
 )
 
 Shape = Tuple[int, ...]
-# Draws values, or is an `OfPretrained`.
+# Draws values of a numpy generator and a shape, or is an `OfPretrained`.
 Initializer = Any
 # (variable name, shape, initializer) -> variable
 CreateVariable = Callable[[str, Shape, Initializer], Any]
@@ -107,36 +115,128 @@ def initial_values(
     return initializer(rng, shape)
 
 
-class Dense(tf.Module):
-    """`inputs @ kernel + bias`, with BERT's variable names."""
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """Declares a variable, by whose name the model reads its value.
 
-    def __init__(self, scope, inputs, outputs, config, create, hooks):
-        """Creates `<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
-        self.scope = scope
-        self.hooks = hooks
-        self.kernel = create(
-            f"{scope}/kernel",
-            (inputs, outputs),
-            truncated_normal(config.initializer_range),
+    Attributes:
+        shape: its shape.
+        initializer: makes its fresh values.
+        trained: of a method's, whether training changes it; masks and parts
+            stay.
+        decays: whether weight decay shrinks it, unless it is a bias or belongs
+            to a LayerNorm.
+        rate: factor of its learning rate.
+    """
+
+    shape: Shape
+    initializer: Initializer
+    trained: bool = True
+    decays: bool = True
+    rate: float = 1.0
+
+
+def declare_dense(
+    scope: str, inputs: int, outputs: int, config: BertConfig
+) -> Dict[str, Declared]:
+    """`<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
+    normal = truncated_normal(config.initializer_range)
+    return {
+        f"{scope}/kernel": Declared((inputs, outputs), normal),
+        f"{scope}/bias": Declared((outputs,), zeros),
+    }
+
+
+def declare_layer_norm(scope: str, size: int) -> Dict[str, Declared]:
+    """`<scope>/LayerNorm/beta` and `gamma`, both [size]."""
+    return {
+        f"{scope}/LayerNorm/beta": Declared((size,), zeros),
+        f"{scope}/LayerNorm/gamma": Declared((size,), ones),
+    }
+
+
+def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
+    """Every variable of the encoder, and of the pooler if asked."""
+    size, inner = config.hidden_size, config.intermediate_size
+    normal = truncated_normal(config.initializer_range)
+    rows = {
+        "word_embeddings": config.vocab_size,
+        "token_type_embeddings": config.type_vocab_size,
+        "position_embeddings": config.max_position_embeddings,
+    }
+    found = {
+        f"bert/embeddings/{name}": Declared((count, size), normal)
+        for name, count in rows.items()
+    }
+    found.update(declare_layer_norm("bert/embeddings", size))
+    for layer in range(config.num_hidden_layers):
+        scope = f"bert/encoder/layer_{layer}"
+        for name, *sizes in (
+            ("attention/self/query", size, size),
+            ("attention/self/key", size, size),
+            ("attention/self/value", size, size),
+            ("attention/output/dense", size, size),
+            ("attention/output",),
+            ("intermediate/dense", size, inner),
+            ("output/dense", inner, size),
+            ("output",),
+        ):
+            own = f"{scope}/{name}"
+            found.update(
+                declare_dense(own, *sizes, config)
+                if sizes
+                else declare_layer_norm(own, size)
+            )
+    if pooler:
+        found.update(declare_dense("bert/pooler/dense", size, size, config))
+    return found
+
+
+def make_variables(
+    declared: Mapping[str, Declared], create: CreateVariable
+) -> Dict[str, Any]:
+    """The result of `create` for each declaration, by name."""
+    return {
+        name: create(name, one.shape, one.initializer)
+        for name, one in declared.items()
+    }
+
+
+def list_variables(config: BertConfig, pooler: bool = True) -> Dict[str, Shape]:
+    """Name and shape of every variable of BERT, without making any.
+
+    A model that was pretrained without a pooler has none, whatever is asked.
+    """
+    declared = declare(config, pooler and config.has_pooler)
+    return {name: one.shape for name, one in declared.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Modules:
+    """Dense layers and LayerNorms, of values by name.
+
+    Attributes:
+        config: the sizes.
+        values: variables or tensors.
+        hooks: of the method that acts.
+    """
+
+    config: BertConfig
+    values: Mapping[str, Any]
+    hooks: Hooks
+
+    def read(self, name: str, context: Context) -> tf.Tensor:
+        """A variable's value, as the method gives it."""
+        return self.hooks.parameter(name, self.values[name], context)
+
+    def dense(
+        self, scope: str, inputs: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """`inputs @ kernel + bias`, float32 [..., inputs] -> [..., outputs]."""
+        kernel, bias = (
+            tf.cast(self.read(f"{scope}/{name}", context), context.dtype)
+            for name in ("kernel", "bias")
         )
-        self.bias = create(f"{scope}/bias", (outputs,), zeros)
-
-    def read(self, name, context):
-        """`kernel` or `bias`, of the context's dtype."""
-        variable = self.kernel if name == "kernel" else self.bias
-        value = self.hooks.parameter(f"{self.scope}/{name}", variable, context)
-        return tf.cast(value, context.dtype)
-
-    def project(self, inputs, context):
-        """As a call, through the hook `project`."""
-        dense = Kernel(
-            lambda x: self(x, context), lambda name: self.read(name, context)
-        )
-        return self.hooks.project(self.scope, inputs, dense, context)
-
-    def __call__(self, inputs, context):
-        """float32 [..., inputs] -> float32 [..., outputs]."""
-        kernel, bias = (self.read(name, context) for name in ("kernel", "bias"))
         # One matrix product over all tokens is faster than a batch of them.
         flat = tf.cast(inputs, context.dtype)
         flat = tf.reshape(flat, [-1, kernel.shape[0]])
@@ -146,213 +246,17 @@ class Dense(tf.Module):
         outputs.set_shape(inputs.shape[:-1] + [kernel.shape[1]])
         return outputs
 
-
-class LayerNorm(tf.Module):
-    """Layer normalization over the last axis (Ba et al. 2016)."""
-
-    def __init__(
-        self,
-        scope,
-        size,
-        create,
-        hooks,
-        epsilon=functional.LAYER_NORM_EPSILON,
-    ):
-        """Creates `<scope>/LayerNorm/beta` and `gamma`, both [size]."""
-        self.scope = f"{scope}/LayerNorm"
-        self.hooks = hooks
-        self.epsilon = epsilon
-        self.beta = create(f"{scope}/LayerNorm/beta", (size,), zeros)
-        self.gamma = create(f"{scope}/LayerNorm/gamma", (size,), ones)
-
-    def __call__(self, x, context):
-        """float32 [..., size] -> float32 [..., size]."""
+    def layer_norm(
+        self, scope: str, x: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """Layer normalization over the last axis (Ba et al. 2016)."""
         beta, gamma = (
-            self.hooks.parameter(f"{self.scope}/{name}", variable, context)
-            for name, variable in (("beta", self.beta), ("gamma", self.gamma))
+            self.read(f"{scope}/LayerNorm/{name}", context)
+            for name in ("beta", "gamma")
         )
-        normal = functional.layer_norm(x, gamma, beta, self.epsilon)
+        epsilon = self.config.layer_norm_eps
+        normal = functional.layer_norm(x, gamma, beta, epsilon)
         return tf.cast(normal, context.dtype)
-
-
-class Embeddings(tf.Module):
-    """Word, segment and position embeddings, LayerNorm and dropout."""
-
-    def __init__(self, config, create, hooks):
-        """Creates the variables under `bert/embeddings/`."""
-        self.config = config
-        self.hooks = hooks
-        normal = truncated_normal(config.initializer_range)
-        sizes = {
-            "word_embeddings": config.vocab_size,
-            "token_type_embeddings": config.type_vocab_size,
-            "position_embeddings": config.max_position_embeddings,
-        }
-        self.word, self.token_type, self.position = (
-            create(
-                f"bert/embeddings/{name}", (size, config.hidden_size), normal
-            )
-            for name, size in sizes.items()
-        )
-        self.layer_norm = LayerNorm(
-            "bert/embeddings",
-            config.hidden_size,
-            create,
-            hooks,
-            config.layer_norm_eps,
-        )
-
-    def __call__(self, input_ids, segment_ids, context):
-        """int32 [B, T] twice -> float32 [B, T, D]."""
-        word, token_type, position = (
-            self.hooks.parameter(f"bert/embeddings/{name}", variable, context)
-            for name, variable in (
-                ("word_embeddings", self.word),
-                ("token_type_embeddings", self.token_type),
-                ("position_embeddings", self.position),
-            )
-        )
-        hidden = tf.gather(word, input_ids)
-        # Of few rows a product with one-hot vectors is fast both ways.
-        one_hot = tf.one_hot(segment_ids, self.config.type_vocab_size)
-        hidden += tf.tensordot(one_hot, token_type, 1)
-        first = self.config.first_position
-        hidden += position[first : first + tf.shape(input_ids)[1]]
-        hidden = self.layer_norm(hidden, context)
-        return dropout(
-            hidden,
-            self.config.hidden_dropout_prob,
-            "bert/embeddings",
-            context,
-        )
-
-
-class SelfAttention(tf.Module):
-    """Multi-head self-attention up to, not with, the output projection."""
-
-    def __init__(self, layer, config, create, hooks):
-        """Creates `query`, `key` and `value` of layer number `layer`."""
-        self.layer = layer
-        self.config = config
-        self.hooks = hooks
-        self.scope = f"bert/encoder/layer_{layer}/attention/self"
-        size = config.hidden_size
-        self.query, self.key, self.value = (
-            Dense(f"{self.scope}/{name}", size, size, config, create, hooks)
-            for name in ("query", "key", "value")
-        )
-
-    def __call__(self, asking, hidden, attention_bias, context):
-        """Attends tokens to all tokens.
-
-        Args:
-            asking: float32 [B, A, D], those that attend: all or the first.
-            hidden: float32 [B, T, D].
-            attention_bias: float32 [B, 1, 1, T], added to the scores.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, A, D], the heads side by side.
-
-        Source: Vaswani et al. 2017, section 3.2.
-        """
-        config = self.config
-        heads = [config.num_attention_heads, config.head_size]
-
-        def project(dense, inputs):
-            outputs = dense.project(inputs, context)
-            shape = tf.concat([tf.shape(inputs)[:2], heads], axis=0)
-            # [B, T, D] -> [B, N, T, H]
-            return tf.transpose(tf.reshape(outputs, shape), [0, 2, 1, 3])
-
-        key, value, attention_bias = self.hooks.key_value(
-            self.layer,
-            project(self.key, hidden),
-            project(self.value, hidden),
-            attention_bias,
-            context,
-        )
-        query = project(self.query, asking)
-        rate = config.attention_probs_dropout_prob
-        keep = keep_mask(
-            tf.concat([tf.shape(query)[:3], tf.shape(key)[2:3]], axis=0),
-            rate,
-            self.scope,
-            context,
-        )
-        attended = functional.attend(
-            query, key, value, attention_bias, keep, rate
-        )
-        attended = tf.transpose(attended, [0, 2, 1, 3])
-        outputs = tf.reshape(attended, tf.shape(asking))  # [B, A, D]
-        outputs.set_shape(asking.shape)
-        return outputs
-
-
-class Layer(tf.Module):
-    """One transformer layer: attention sublayer, feed-forward sublayer."""
-
-    def __init__(self, layer, config, create, hooks):
-        """Creates the variables under `bert/encoder/layer_<layer>/`."""
-        self.layer = layer
-        self.config = config
-        self.hooks = hooks
-        scope = f"bert/encoder/layer_{layer}"
-        size, inner = config.hidden_size, config.intermediate_size
-
-        def dense(name, inputs, outputs):
-            return Dense(
-                f"{scope}/{name}/dense", inputs, outputs, config, create, hooks
-            )
-
-        def norm(name):
-            return LayerNorm(
-                f"{scope}/{name}", size, create, hooks, config.layer_norm_eps
-            )
-
-        self.attention = SelfAttention(layer, config, create, hooks)
-        self.attention_output = dense("attention/output", size, size)
-        self.attention_norm = norm("attention/output")
-        self.intermediate = dense("intermediate", size, inner)
-        self.output = dense("output", inner, size)
-        self.output_norm = norm("output")
-
-    def __call__(self, hidden, attention_bias, context):
-        """float32 [B, T, D] -> the same, or of the first token [B, 1, D]."""
-        context = dataclasses.replace(context, layer_input=hidden)
-        asking = hidden[:, :1] if context.first_token else hidden
-        attended = self.attention(asking, hidden, attention_bias, context)
-        hidden = self._sublayer(
-            "attention",
-            asking,
-            attended,
-            self.attention_output,
-            self.attention_norm,
-            context,
-        )
-        inner = self.intermediate.project(hidden, context)
-        inner = functional.activation(self.config.hidden_act)(inner)
-        return self._sublayer(
-            "ffn", hidden, inner, self.output, self.output_norm, context
-        )
-
-    def _sublayer(self, site, inputs, inner, dense, layer_norm, context):
-        """Projects `inner`, drops out, and joins the result to `inputs`."""
-        outputs = dropout(
-            dense.project(inner, context),
-            self.config.hidden_dropout_prob,
-            dense.scope,
-            context,
-        )
-        return join_sublayer(
-            self.hooks,
-            self.layer,
-            site,
-            inputs,
-            outputs,
-            lambda x: layer_norm(x, context),
-            context,
-        )
 
 
 class BertOutput(NamedTuple):
@@ -370,56 +274,49 @@ class BertOutput(NamedTuple):
     sequence_output: tf.Tensor
 
 
-class Bert(tf.Module):
-    """The encoder of Devlin et al. 2019, with a tuning method's hooks."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bert(Modules):
+    """The encoder of Devlin et al. 2019, with a tuning method's hooks.
 
-    def __init__(
-        self,
-        config: BertConfig,
-        create: CreateVariable,
-        hooks: Hooks,
-        pooler: bool = True,
-        run_layer: Optional[Callable] = None,
-    ):
-        """Creates every variable of the encoder, and of the pooler if asked.
+    Attributes:
+        run_layer: computes a layer if layers are shared: a `SharedLayers`.
+    """
 
-        `run_layer` computes a layer if layers are shared: a `SharedLayers`.
-        """
-        self.config = config
-        self.hooks = hooks
-        self.embeddings = Embeddings(config, create, hooks)
-        self.run_layer = run_layer
-        self.layers = [
-            Layer(layer, config, create, hooks)
-            for layer in range(config.num_hidden_layers)
-        ]
-        size = config.hidden_size
-        if pooler:
-            self.pooler = Dense(
-                "bert/pooler/dense", size, size, config, create, hooks
-            )
+    run_layer: Optional[Callable] = None
 
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
     ) -> BertOutput:
-        """Encodes a batch.
+        """Encodes a batch, int32 [B, T] twice, with the context's mask.
 
-        Args:
-            input_ids: int32 [B, T], below V; T at most P, less the
-                positions before the first token's.
-            segment_ids: int32 [B, T], below S.
-            context: with the mask of the same shape.
-
-        Returns:
-            A `BertOutput`.
+        T is at most P, less the positions before the first token's.
         """
-        hidden = self.embeddings(input_ids, segment_ids, context)
-        hidden = self.hooks.embeddings(hidden, context)
-        outputs = self.run_layers(hidden, self.layers, context)
+        hidden = self.embed(input_ids, segment_ids, context)
+        layers = range(self.config.num_hidden_layers)
+        outputs = self.run_layers(hidden, layers, context)
         return BertOutput(hidden, outputs, tf.cast(outputs[-1], tf.float32))
 
+    def embed(
+        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """The inputs of the first layer, float32 [B, T, D]; as a call."""
+        config, scope = self.config, "bert/embeddings"
+        word, token_type, position = (
+            self.read(f"{scope}/{name}_embeddings", context)
+            for name in ("word", "token_type", "position")
+        )
+        hidden = tf.gather(word, input_ids)
+        # Of few rows a product with one-hot vectors is fast both ways.
+        one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
+        hidden += tf.tensordot(one_hot, token_type, 1)
+        first = config.first_position
+        hidden += position[first : first + tf.shape(input_ids)[1]]
+        hidden = self.layer_norm(scope, hidden, context)
+        hidden = dropout(hidden, config.hidden_dropout_prob, scope, context)
+        return self.hooks.embeddings(hidden, context)
+
     def run_layers(
-        self, hidden: tf.Tensor, layers: List[Layer], context: Context
+        self, hidden: tf.Tensor, layers: Iterable[int], context: Context
     ) -> List[tf.Tensor]:
         """The outputs of some of the layers, as `BertOutput` has them."""
         outputs = [hidden]
@@ -429,33 +326,113 @@ class Bert(tf.Module):
         mask = tf.cast(context.input_mask, hidden.dtype)
         bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
         for layer in layers:
-            is_last = layer.layer == self.config.num_hidden_layers - 1
+            is_last = layer == self.config.num_hidden_layers - 1
             arguments = (outputs[-1], bias, context if is_last else every)
-            kind = self.hooks.layer_kind(layer.layer, context.training)
+            kind = self.hooks.layer_kind(layer, context.training)
             if context.share_layers and kind is not None:
-                outputs.append(self.run_layer(layer.layer, kind, *arguments))
+                outputs.append(self.run_layer(layer, kind, *arguments))
             else:
-                outputs.append(layer(*arguments))
+                outputs.append(self.layer(layer, *arguments))
         return outputs[1:]
+
+    def layer(
+        self,
+        layer: int,
+        hidden: tf.Tensor,
+        attention_bias: tf.Tensor,
+        context: Context,
+    ) -> tf.Tensor:
+        """Attention sublayer, then feed-forward sublayer, of layer `layer`.
+
+        Takes `hidden`, float32 [B, T, D], and what is added to its scores,
+        float32 [B, 1, 1, T]. Gives float32 [B, T, D], or of the first token
+        [B, 1, D].
+        """
+        scope = f"bert/encoder/layer_{layer}"
+        context = dataclasses.replace(context, layer_input=hidden)
+        inputs = hidden[:, :1] if context.first_token else hidden
+        inner = self._attend(layer, inputs, hidden, attention_bias, context)
+        output = f"{scope}/attention/output"
+        hidden = self._join(layer, "attention", output, inputs, inner, context)
+        inner = self.project(f"{scope}/intermediate/dense", hidden, context)
+        inner = functional.activation(self.config.hidden_act)(inner)
+        output = f"{scope}/output"
+        return self._join(layer, "ffn", output, hidden, inner, context)
+
+    def _join(self, layer, site, scope, inputs, inner, context) -> tf.Tensor:
+        """A sublayer's end, `LN(inputs + f(inner))`, float32 [B, T, D]."""
+        outputs = dropout(
+            self.project(f"{scope}/dense", inner, context),
+            self.config.hidden_dropout_prob,
+            f"{scope}/dense",
+            context,
+        )
+        norm = functools.partial(self.layer_norm, scope, context=context)
+        added = self.hooks.before_norm(
+            layer, site, inputs, outputs, norm, context
+        )
+        if added is not None:
+            outputs += added
+        hidden = norm(inputs + outputs)
+        added = self.hooks.after_norm(layer, site, hidden, context)
+        return hidden if added is None else hidden + added
+
+    def project(
+        self, scope: str, inputs: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """`dense` through the hook `project`."""
+        kernel = Kernel(
+            lambda x: self.dense(scope, x, context),
+            lambda name: tf.cast(
+                self.read(f"{scope}/{name}", context), context.dtype
+            ),
+        )
+        return self.hooks.project(scope, inputs, kernel, context)
+
+    def _attend(self, layer, asking, hidden, attention_bias, context):
+        """Multi-head self-attention, without the output projection.
+
+        `asking`, float32 [B, A, D], are the tokens that attend: all of `hidden`
+        or the first. Gives float32 [B, A, D], the heads side by side.
+
+        Source: Vaswani et al. 2017, section 3.2.
+        """
+        config = self.config
+        scope = f"bert/encoder/layer_{layer}/attention/self"
+        heads = [config.num_attention_heads, config.head_size]
+
+        def by_heads(name, inputs):
+            outputs = self.project(f"{scope}/{name}", inputs, context)
+            shape = tf.concat([tf.shape(inputs)[:2], heads], axis=0)
+            # [B, T, D] -> [B, N, T, H]
+            return tf.transpose(tf.reshape(outputs, shape), [0, 2, 1, 3])
+
+        key, value, attention_bias = self.hooks.key_value(
+            layer,
+            by_heads("key", hidden),
+            by_heads("value", hidden),
+            attention_bias,
+            context,
+        )
+        query = by_heads("query", asking)
+        rate = config.attention_probs_dropout_prob
+        keep = keep_mask(
+            tf.concat([tf.shape(query)[:3], tf.shape(key)[2:3]], axis=0),
+            rate,
+            scope,
+            context,
+        )
+        attended = functional.attend(
+            query, key, value, attention_bias, keep, rate
+        )
+        attended = tf.transpose(attended, [0, 2, 1, 3])
+        outputs = tf.reshape(attended, tf.shape(asking))  # [B, A, D]
+        outputs.set_shape(asking.shape)
+        return outputs
 
     def pooled_output(
         self, sequence_output: tf.Tensor, context: Context
     ) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, D], from the first token."""
-        pooled = self.pooler(sequence_output[:, 0], context)
+        pooled = self.dense("bert/pooler/dense", sequence_output[:, 0], context)
         return tf.tanh(tf.cast(pooled, tf.float32))
-
-
-def list_variables(config: BertConfig, pooler: bool = True) -> Dict[str, Shape]:
-    """Name and shape of every variable of BERT, without making any.
-
-    A model that was pretrained without a pooler has none, whatever is asked.
-    """
-    listed: Dict[str, Shape] = {}
-
-    def create(name, shape, initializer):
-        del initializer
-        listed[name] = tuple(shape)
-
-    Bert(config, create, hooks=None, pooler=pooler and config.has_pooler)
-    return listed

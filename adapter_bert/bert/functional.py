@@ -12,6 +12,7 @@ from typing import Callable, Dict, Optional, Tuple
 
 import tensorflow as tf
 
+from adapter_bert.bert.gradients import custom_gradient
 from adapter_bert.errors import UserError
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
@@ -61,16 +62,12 @@ def _with_slope(
 ) -> tf.Tensor:
     """An elementwise function that saves its slope for the backward pass.
 
-    The slope shares most of its work with the function. So the forward pass
-    computes it, in graphs only if a gradient is asked for, and `x` is not
-    saved.
-
-    Args:
-        compute: gives the function's values and slopes of a float32 tensor.
-        x: float32 or bfloat16.
+    The slope shares most of its work with the function. So `compute` gives
+    both in the forward pass, of float32, in graphs only if a gradient is asked
+    for. `x`, float32 or bfloat16, is not saved.
     """
 
-    @tf.custom_gradient
+    @custom_gradient
     def apply(x):
         outputs, slope = compute(tf.cast(x, tf.float32))
         slope = tf.cast(slope, x.dtype)
@@ -136,7 +133,7 @@ def layer_norm(
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
         return tf.cast(outputs, x.dtype)
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(x, gamma, beta):
         # In a branch (`tf.cond`) the gradient must not read outside tensors.
         gamma = tf.identity(gamma)
@@ -200,12 +197,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
     Returns:
         bool of that shape, true where an element is kept.
-
-    Raises:
-        ValueError: a greater rate, whose upper neighbour is no byte.
     """
-    if not 0.0 <= rate <= 255 / 256:
-        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -235,14 +227,10 @@ def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
         rate: the share that was dropped.
     """
 
-    @tf.custom_gradient
-    def compute(x):
-        def masked(x):
-            return x * _share(keep, x) * (1.0 / (1.0 - rate))
+    def masked(x):
+        return x * _share(keep, x) * (1.0 / (1.0 - rate))
 
-        return masked(x), masked
-
-    return compute(x)
+    return custom_gradient(lambda x: (masked(x), masked))(x)
 
 
 def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
@@ -286,10 +274,10 @@ def attend(
         return x if keep is None else x * _share(keep, x)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
-        # Dropout's factor goes with values, which are fewer than probabilities.
+        # Of dropout, on values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
-    @tf.custom_gradient
+    @custom_gradient
     def compute(query, key, value):
         scores = tf.matmul(query * scale, key, transpose_b=True)
         scores = tf.cast(scores + attention_bias, tf.float32)

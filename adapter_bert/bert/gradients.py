@@ -9,9 +9,60 @@ output's gradient are the backward pass, and the tensors they read are saved.
 There are no gradients of second order.
 """
 
-from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
+import contextlib
+import contextvars
+import itertools
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 import tensorflow as tf
+
+# Whether gradients come from tapes; see `without_tapes`.
+_HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
+_NUMBERS = itertools.count()
+
+
+@contextlib.contextmanager
+def without_tapes() -> Iterator[None]:
+    """Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`.
+
+    There `tf.custom_gradient` would leave operations that nothing reads.
+    """
+    token = _HAS_TAPES.set(False)
+    try:
+        yield
+    finally:
+        _HAS_TAPES.reset(token)
+
+
+def custom_gradient(function: Callable[..., Tuple]) -> Callable:
+    """As `tf.custom_gradient`, of a function that gives one tensor."""
+
+    def call(*arguments: Any) -> tf.Tensor:
+        if _HAS_TAPES.get() or tf.inside_function():
+            return tf.custom_gradient(function)(*arguments)
+        arguments = [tf.convert_to_tensor(x) for x in arguments]
+        output, gradient = function(*arguments)
+        name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
+
+        @tf.RegisterGradient(name)
+        def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> List:
+            return [None, *tf.nest.flatten(gradient(upstream))]
+
+        graph = tf.compat.v1.get_default_graph()
+        with graph.gradient_override_map({"IdentityN": name}):
+            return tf.identity_n([output, *arguments])[0]
+
+    return call
 
 
 def differentiable(
@@ -38,7 +89,7 @@ def differentiable(
     passes = _Passes(function, specs, sources)
 
     def call(*tensors: tf.Tensor) -> tf.Tensor:
-        @tf.custom_gradient
+        @custom_gradient
         def compute(*watched: tf.Tensor):
             values = list(tensors)
             for place, value in zip(sources, watched):
@@ -145,15 +196,10 @@ def _depend_on(source: tf.Tensor) -> Set[str]:
 def _between(
     outputs: Sequence[tf.Tensor], is_inside: Callable[[tf.Operation], bool]
 ) -> Tuple[Set[str], List[tf.Tensor]]:
-    """The part of a graph that some tensors need.
+    """The part of a graph that `outputs` need, of operations `is_inside`.
 
-    Args:
-        outputs: the tensors.
-        is_inside: whether an operation may be in it; placeholders never are.
-
-    Returns:
-        Names of the part's operations, and the tensors of other operations
-        that it reads or that are outputs.
+    Placeholders never are. Gives the names of the part's operations, and the
+    tensors of other operations that it reads or that are outputs.
     """
     inside: Set[str] = set()
     read: Dict[str, tf.Tensor] = {}
@@ -177,13 +223,9 @@ def _run(
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
 ) -> Callable[..., List[tf.Tensor]]:
-    """A function that computes a part of a graph.
+    """A function from the values of `inputs` to those of `outputs`.
 
-    Args:
-        graph: all of it.
-        part: names of operations.
-        inputs: tensors of the graph, whose values it takes.
-        outputs: tensors of the graph, whose values it gives.
+    It computes a `part` of a graph, names of operations.
     """
     copied = tf.compat.v1.GraphDef(
         versions=graph.versions, library=graph.library

@@ -24,6 +24,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import functional
+from adapter_bert.bert.config import BertConfig
 
 # The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
@@ -71,7 +72,7 @@ class Context:
         layer_input: float32 [B, T, D], in a layer the hidden states it reads.
         share_layers: whether layers of one kind are calls of one function.
         layer: within such a function, the layer that is computed.
-        task: in a run of several tasks, int32 [], that of all rows.
+        task: in a run of several tasks, int32 [], the task of all rows.
         observes: whether hooks are to show values of the batch.
         show: takes name and value of what `Hooks.observe` is to be given.
         first_token: whether the last layer computes the first token alone.
@@ -164,7 +165,7 @@ class Hooks:
     """The seven places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks define the places they need.
-    `context` is the forward pass's `Context`.
+    `context` is the forward pass's `Context`, `layer` a number from 0.
 
     Attributes:
         places: names of the hooks that a class defines; filled in by itself.
@@ -185,6 +186,18 @@ class Hooks:
     by_token = False
     by_values = False
 
+    def __init__(
+        self,
+        method: Any = None,
+        config: Optional[BertConfig] = None,
+        values: Optional[Mapping[str, Any]] = None,
+    ):
+        """Takes the method, the BERT's sizes, and the method's values by name.
+
+        For a layer alone, values of other layers are missing.
+        """
+        self.method, self.config, self.values = method, config, values
+
     def __init_subclass__(cls) -> None:
         others = ("begin", "penalty", "prepare")
         cls.places = cls.places | {*PLACES, *others} & {*vars(cls)}
@@ -194,10 +207,9 @@ class Hooks:
 
         Layers of one kind that read variables of the same names, but for the
         layer's number, share one function, which is traced for the first of
-        them, with hooks of its own. If it trains anything below the first
-        layer, that is named `bert/embeddings/...`.
-
-        None is right too: each layer is traced by itself.
+        them, with hooks of its own. What it trains below the first layer has
+        to be named `bert/embeddings/...`. With None each layer is traced by
+        itself.
         """
         return ALIKE if self.alike else None
 
@@ -212,13 +224,9 @@ class Hooks:
         return tf.convert_to_tensor(variable)
 
     def project(
-        self,
-        name: str,
-        inputs: tf.Tensor,
-        dense: Kernel,
-        context: Context,
+        self, name: str, inputs: tf.Tensor, dense: Kernel, context: Context
     ) -> tf.Tensor:
-        """Applies one of a layer's six kernels.
+        """Applies one of a layer's six kernels, by default `dense(inputs)`.
 
         Args:
             name: the kernel's scope, as
@@ -227,7 +235,7 @@ class Hooks:
             inputs: float32 [B, T, D or I].
             dense: kernel and bias. Mixed batches share what it gives for
                 `inputs` themselves.
-            context: of this forward pass.
+            context: of the forward pass.
 
         Returns:
             float32 [B, T, D or I].
@@ -242,17 +250,10 @@ class Hooks:
         attention_bias: tf.Tensor,
         context: Context,
     ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Acts before attention.
+        """Acts before attention: gives the three, possibly longer in T.
 
-        Args:
-            layer: index of the layer, from 0.
-            key: float32 [B, N, T, H].
-            value: float32 [B, N, T, H].
-            attention_bias: float32 [B, 1, 1, T], added to the scores.
-            context: of this forward pass.
-
-        Returns:
-            The three, possibly longer in T.
+        Keys and values are float32 [B, N, T, H]; the bias, which is added to
+        scores, is float32 [B, 1, 1, T].
         """
         return key, value, attention_bias
 
@@ -268,12 +269,12 @@ class Hooks:
         """Adds to a sublayer's outputs before they join its inputs.
 
         Args:
-            layer: index of the layer, from 0.
+            layer: index of the layer.
             site: `attention` or `ffn`.
             inputs: float32 [B, T, D], of the sublayer.
             outputs: float32 [B, T, D], after projection and dropout.
             layer_norm: the sublayer's LayerNorm, which comes after the sum.
-            context: of this forward pass.
+            context: of the forward pass.
 
         Returns:
             float32 [B, T, D], or None for nothing.
@@ -283,68 +284,44 @@ class Hooks:
     def after_norm(
         self, layer: int, site: str, hidden: tf.Tensor, context: Context
     ) -> Optional[tf.Tensor]:
-        """Adds to the output of a sublayer's LayerNorm.
+        """Adds to the output `hidden` of a sublayer's LayerNorm.
 
-        Args:
-            layer: index of the layer, from 0.
-            site: `attention` or `ffn`.
-            hidden: float32 [B, T, D], the output of the LayerNorm.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], or None for nothing.
+        Takes and gives float32 [B, T, D], or gives None for nothing.
         """
         return None
-
-    def observe(
-        self, shown: Mapping[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
-        """Values of a batch for people to see, after it was computed.
-
-        Args:
-            shown: what hooks gave `context.show`.
-            context: of the forward pass.
-
-        Returns:
-            float32 [B, ...], by name.
-        """
-        return {}
-
-    def begin(self, context: Context) -> Dict[str, tf.Tensor]:
-        """Values that layers read, made once for a forward pass.
-
-        Returns:
-            Tensors that each layer's `context.handed_on` has.
-        """
-        return {}
 
     def vocabulary(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on the tensor that a masked-LM head multiplies by words.
 
-        Args:
-            hidden: float32 [B, K, D] of K masked tokens, after the head's
-                dense layer, activation and LayerNorm.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, K, D]; its product with the word embeddings is logits.
+        That is float32 [B, K, D] of K masked tokens, after the head's dense
+        layer, activation and LayerNorm.
         """
         return hidden
+
+    def observe(
+        self, shown: Mapping[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Values of a batch for people to see, float32 [B, ...] by name.
+
+        `shown` has what hooks gave `context.show`.
+        """
+        return {}
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
         """An addend of a training's loss, float32 [], or None."""
         return None
 
+    def begin(self, context: Context) -> Dict[str, tf.Tensor]:
+        """Tensors for each layer's `context.handed_on`, once a forward pass."""
+        return {}
+
     def prepare(self, context: Context) -> Dict[str, tf.Tensor]:
-        """Values that are the same for all rows of a step, made once for it.
+        """Tensors for `context.handed_on` that all rows of a step share.
 
         A step's rows are computed in groups, which need not each repeat work
         that depends on variables and `context.step_seed` alone. Gradients of
         the groups are added up and then go through here. So a trained variable
         that is read here must not be read elsewhere in training.
-
-        Returns:
-            Tensors that every group's `context.handed_on` has.
         """
         return {}
 
@@ -355,24 +332,3 @@ class NoHooks(Hooks):
     alike = True
     by_token = True
     by_values = True
-
-
-def join_sublayer(
-    hooks: Hooks,
-    layer: int,
-    site: str,
-    inputs: tf.Tensor,
-    outputs: tf.Tensor,
-    layer_norm: Callable[[tf.Tensor], tf.Tensor],
-    context: Context,
-) -> tf.Tensor:
-    """The inputs of the next sublayer, float32 [B, T, D].
-
-    Arguments as of `Hooks.before_norm`.
-    """
-    added = hooks.before_norm(layer, site, inputs, outputs, layer_norm, context)
-    if added is not None:
-        outputs += added
-    hidden = layer_norm(inputs + outputs)
-    added = hooks.after_norm(layer, site, hidden, context)
-    return hidden if added is None else hidden + added

@@ -55,21 +55,13 @@ class SharedLayers:
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """Computes a layer.
+        """Computes layer `number`, of a kind as the model's hooks say.
 
-        Args:
-            number: of the layer, from 0.
-            layer_kind: of the layer, as the model's hooks say.
-            hidden: float32 [B, T, D].
-            attention_bias: float32 [B, 1, 1, T], added to scores.
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], or of the first token [B, 1, D].
+        Otherwise as `Bert.layer`.
         """
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
-            # In prediction it may be a tensor, of which there is no gradient.
+            # In prediction it may be a tensor, which has no gradient.
             is_trained = context.training and variable.trainable
             values = trained if is_trained else frozen
             values[name] = tf.convert_to_tensor(variable)
@@ -121,26 +113,24 @@ class SharedLayers:
         What is named after no layer may be read in every one of them.
         """
 
-        def is_below(name: str) -> bool:
-            if not number or EMBEDDINGS.fullmatch(name):
-                return bool(EMBEDDINGS.fullmatch(name))
-            layer = layer_of(name)
-            return not POOLER.fullmatch(name) and (layer or 0) < number
-
         return any(
-            variable.trainable and is_below(name)
+            variable.trainable
+            and not POOLER.fullmatch(name)
+            and (
+                EMBEDDINGS.fullmatch(name)
+                or number > 0
+                and (layer_of(name) or 0) < number
+            )
             for name, variable in self._variables.items()
         )
 
     def _make_function(
         self, traced: int, example: Context, arguments: Any
     ) -> Callable[..., tf.Tensor]:
-        """What computes every layer of the kind of `traced`.
+        """A function that computes every layer of the kind of `traced`.
 
-        Args:
-            traced: the first layer of its kind.
-            example: a context of such layers.
-            arguments: an example of what it takes, flattened.
+        `example` is a context of such layers; the function takes tensors like
+        `arguments`, flattened.
         """
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
@@ -163,46 +153,30 @@ class SharedLayers:
                 task=of.get("task"),
                 first_token=example.first_token,
             )
-            layer = encoder.Layer(
-                traced,
-                self._config,
-                lambda name, *_: values[name],
-                self._make_hooks(values),
+            hooks = self._make_hooks(values)
+            return encoder.Bert(self._config, values, hooks).layer(
+                traced, of["hidden"], of["attention_bias"], context
             )
-            return layer(of["hidden"], of["attention_bias"], context)
 
         return compute
 
 
 def make_bert(
     config: encoder.BertConfig,
-    create: encoder.CreateVariable,
+    variables: Mapping[str, Any],
     added: Mapping[str, Any],
     make_hooks: MakeHooks,
-    pooler: bool,
 ) -> encoder.Bert:
     """BERT with layers that are traced once.
 
     Args:
         config: its sizes.
-        create: makes or finds BERT's own variables.
+        variables: its own, by name.
         added: values that the hooks read, by name.
         make_hooks: of such values, of all layers or of one.
-        pooler: whether there is one.
     """
-    variables = dict(added)
-
-    def create_and_note(name, shape, initializer):
-        variables[name] = create(name, shape, initializer)
-        return variables[name]
-
-    return encoder.Bert(
-        config,
-        create_and_note,
-        make_hooks(added),
-        pooler,
-        SharedLayers(config, variables, make_hooks),
-    )
+    shared = SharedLayers(config, {**added, **variables}, make_hooks)
+    return encoder.Bert(config, variables, make_hooks(added), shared)
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:

@@ -11,7 +11,7 @@ a composition are stored alike if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, List, Optional
+from typing import Any, Callable, Container, Dict, List, Optional, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -32,7 +32,7 @@ INDICES, VALUES = "/indices", "/values"
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A trained task: megabytes to put beside a frozen BERT.
+    """A trained task: megabytes to put next to a frozen BERT.
 
     Attributes:
         config: `adapter_config.json`.
@@ -50,14 +50,8 @@ def changes(
 ) -> Dict[str, np.ndarray]:
     """Trained values, with BERT's own variables as their changed entries.
 
-    Args:
-        values: trained variables by name.
-        base: reads one of BERT's own variables as it was pretrained.
-        own: names of BERT's own variables, without adapters.
-
-    Returns:
-        `<variable>/indices` and `<variable>/values` of changed variables of
-        BERT; other variables as they are.
+    `base` reads one of BERT's own variables, whose names are `own`, as
+    pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
     """
     found: Dict[str, np.ndarray] = {}
     for name, value in values.items():
@@ -117,7 +111,7 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
             raise UserError(
                 f"{path}: the changes of {variable} do not fit {base.source}, "
                 f"which has {size} numbers there; pass the BERT that it was "
-                "trained upon"
+                "trained on"
             )
     if any(variable.startswith(BERT) for variable in changed):
         # The rest of BERT is as it was.
@@ -144,8 +138,7 @@ def write(
 ) -> None:
     """Writes `adapter.safetensors`, then `adapter_config.json` with its hash.
 
-    Raises:
-        UserError: a file cannot be written.
+    Raises UserError if a file cannot be written.
     """
     content = safetensors.numpy.save(
         {name: np.ascontiguousarray(value) for name, value in values.items()}
@@ -184,31 +177,25 @@ def _near(folder: str) -> List[str]:
 def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """Reads an adapter artifact.
 
-    Args:
-        folder: of the two files.
-        base: the pretrained model, to which stored changes are applied; None
-            to leave them as they are stored.
-
-    Raises:
-        UserError: a file is missing or damaged, or the two do not belong
-            together.
+    Stored changes are applied to `base`, the pretrained model; None leaves them
+    as they are. Raises UserError if a file is missing or damaged, or the two do
+    not belong together.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
-    while True:
-        config = read_config(folder)
-        try:
-            content = files.read_bytes(path, "the adapter's weights")
-            if hashlib.sha256(content).hexdigest() != config.get("sha256"):
-                raise UserError(
-                    f"{path} is damaged or was written with another "
-                    f"{CONFIG_FILE}; copy the adapter again, or wait for the "
-                    "run that writes it"
-                )
-            break
-        except UserError:
-            # Another adapter may have come into the folder meanwhile.
-            if read_config(folder) == config:
-                raise
+
+    def read_content(config: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
+        content = files.read_bytes(path, "the adapter's weights")
+        if hashlib.sha256(content).hexdigest() != config.get("sha256"):
+            raise UserError(
+                f"{path} is damaged or was written with another "
+                f"{CONFIG_FILE}; copy the adapter again, or wait for the "
+                "run that writes it"
+            )
+        return config, content
+
+    config, content = files.read_beside_writer(
+        lambda: read_config(folder), read_content
+    )
     try:
         values = {
             name: value if name.endswith(INDICES) else as_floats(value)

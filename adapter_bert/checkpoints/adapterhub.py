@@ -8,7 +8,7 @@ layers, heads of transformers' models have one.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
+from typing import Any, Dict, List, Mapping, Tuple, Type
 
 import numpy as np
 
@@ -18,16 +18,18 @@ from adapter_bert.checkpoints import foreign_fields, peft
 from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
+    Adapter,
     Exported,
     Head,
     Layer,
     Tensors,
     activation,
     as_lora_number,
-    check_layer,
+    check_depth,
     check_number,
     foreign_activation,
     make_head,
+    module_of,
     unit_scales,
 )
 from adapter_bert.errors import UserError
@@ -38,7 +40,7 @@ from adapter_bert.methods.adapter_variants import (
     Pfeiffer,
 )
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.methods.houlsby import SCOPES, SITES, Houlsby
+from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
@@ -103,173 +105,56 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
-# The dense layers of a bottleneck adapter.
-PARTS_OF_ADAPTER = ("adapter_down.0", "adapter_up")
-# Where invertible adapters are, and the kind that this project has.
-INVERTIBLE, NICE = "invertible_adapters", "nice"
-# Where a prefix is.
-PREFIX = "prefix_tuning"
+# The kind of invertible adapters that this project has.
+NICE = "nice"
 # Site -> the field that says whether there are adapters.
 SITE_FIELDS = {"attention": "mh_adapter", "ffn": "output_adapter"}
-# Place -> name of `lora.TARGETS`; the field that says whether it has updates;
-# the letter of an attention's matrix in `attn_matrices`.
-LORA_PLACES = {
-    "attention.self.query": ("query", "selfattn_lora", "q"),
-    "attention.self.key": ("key", "selfattn_lora", "k"),
-    "attention.self.value": ("value", "selfattn_lora", "v"),
-    "intermediate.dense": ("intermediate", "intermediate_lora", ""),
-    "output.dense": ("output", "output_lora", ""),
+# Name of `lora.TARGETS` -> the field that says whether it has updates; the
+# letter of an attention's matrix in `attn_matrices`.
+LORA_FIELDS = {
+    "query": ("selfattn_lora", "q"),
+    "key": ("selfattn_lora", "k"),
+    "value": ("selfattn_lora", "v"),
+    "intermediate": ("intermediate_lora", ""),
+    "output": ("output_lora", ""),
 }
+# Variable -> tensor, which is its transpose, in the scopes of adapters, of an
+# invertible adapter's two networks, and of updates.
+IN_ADAPTER = {
+    "weights1": "adapter_down.0.weight",
+    "biases1": "adapter_down.0.bias",
+    "weights2": "adapter_up.weight",
+    "biases2": "adapter_up.bias",
+}
+IN_INVERTIBLE = {
+    "weights1": "0.weight",
+    "biases1": "0.bias",
+    "weights2": "2.weight",
+    "biases2": "2.bias",
+}
+IN_LORA = {"lora_a": "lora_A", "lora_b": "lora_B"}
+# Before the names of a prefix's tensors; the adapter's name is left out.
+PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
+# Places of tensors that may lack "bert." before them.
+OF_BERT = re.compile(r"^(?=(?:encoder|invertible_adapters|prefix_tuning)\.)")
 
 
-class _Adapter:
-    """An adapter's config `own` at `path`, its BERT, and its tensors."""
-
-    def __init__(
-        self, own: Dict[str, Any], config: BertConfig, path: str, name: str
-    ):
-        """Finds `<place>.<kind>.<name>.<part>` of each tensor.
-
-        Invertible adapters are in no module: their kind is their place.
-        """
-        self.own, self.config, self.path = own, config, path
-        folder = os.path.dirname(path)
-        self._tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-        self.check_all_taken = self._tensors.check_all_taken
-        kinds = "adapters|loras|prefix_tunings|prefix_gates"
-        pattern = re.compile(
-            rf"(?:bert\.)?(?:(.*)\.(?:{kinds})|({INVERTIBLE}))\."
-            rf"{re.escape(name)}\.(.*)"
-        )
-        self._names: Dict[Tuple[str, str], str] = {}
-        for full in self._tensors.names:
-            match = pattern.fullmatch(full)
-            place = match and (match[1] or match[2])
-            if place and place.endswith("prefix_tuning.pool"):
-                # A copy: a prefix is in the model once, and in each layer.
-                self._tensors.drop(full)
-            elif match:
-                self._names[place, match[3]] = full
-
-    def take(self, place: str, part: str, *shape: Optional[int]) -> np.ndarray:
-        """A module's tensor, as `Tensors.take`."""
-        name = self._names.pop((place, part), f"{place}...{part}")
-        return self._tensors.take(name, *shape)
-
-    def take_dense(
-        self,
-        place: str,
-        parts: Tuple[str, str],
-        width: int,
-        size: Optional[int] = None,
-    ) -> Tuple[int, Arrays]:
-        """Two dense layers, from `width` to `size` (None for any) and back.
-
-        Returns:
-            The size, and the values by the names within a scope.
-        """
-        first, second = parts
-        down = self.take(place, f"{first}.weight", size, width)
-        size = len(down)
-        down_bias = self.take(place, f"{first}.bias", size)
-        up = self.take(place, f"{second}.weight", width, size)
-        up_bias = self.take(place, f"{second}.bias", width)
-        return size, {
-            "weights1": down.T,
-            "biases1": down_bias[np.newaxis],
-            "weights2": up.T,
-            "biases2": up_bias[np.newaxis],
-        }
-
-    def by_layer(self, sites: Mapping[str, str]) -> Dict[Tuple[int, str], str]:
-        """Places by layer and name within the layer.
-
-        `sites` are names within a layer where the config has tensors, and the
-        fields that say so. Raises UserError if the tensors are elsewhere.
-        """
-        path = self.path
-        left_out = self.own.get("leave_out") or ()
-        layers = range(self.config.num_hidden_layers)
-        for layer in left_out:
-            if type(layer) is not int or layer not in layers:
-                raise UserError(
-                    f"{path}: leave_out names the layer {str(layer)[:80]}, "
-                    f"expected numbers from 0 to {len(layers) - 1}"
-                )
-        found = {}
-        for place, _ in self._names:
-            match = re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)", place)
-            if match is None:
-                raise UserError(
-                    f"{path}: no method of this project has anything at {place}"
-                )
-            check_layer(int(match[1]), self.config, path)
-            found[int(match[1]), match[2]] = place
-        for layer, name in found:
-            if layer in left_out or name not in sites:
-                which = (
-                    "leave_out excludes"
-                    if layer in left_out
-                    else "no field of the config names"
-                )
-                raise UserError(
-                    f"{path}: {WEIGHTS_FILE} has tensors of {name} in layer "
-                    f"{layer}, which {which}; the description contradicts the "
-                    "tensors"
-                )
-        for layer in layers:
-            for name, field in sites.items():
-                if layer not in left_out and (layer, name) not in found:
-                    raise UserError(
-                        f"{path}: {WEIGHTS_FILE} lacks the tensors of {name} "
-                        f"in layer {layer}, which {field} names and leave_out "
-                        "does not"
-                    )
-        return found
-
-    def check_size(
-        self, key: str, whole: int, size: int, layer: str = ""
-    ) -> None:
-        """Compares a size with `whole` divided by the config's factor.
-
-        The factor at `key` is a number, or numbers by layer.
-        """
-        said = factor = self.own.get(key)
-        if isinstance(factor, dict):
-            factor = factor.get(layer, factor.get("default"))
-        if not _is_number(factor):
-            raise UserError(
-                f"{self.path}: {key} is {str(said)[:80]}, expected a number "
-                "above 0, or one for each layer"
-            )
-        # As the library rounds.
-        expected = max(1, whole // factor)
-        if size != expected:
-            raise UserError(
-                f"{self.path}: {key} is {str(factor)[:80]}, so adapters have "
-                f"the size {expected:.0f}, but {WEIGHTS_FILE} has one of the "
-                f"size {size}; the description contradicts the tensors"
-            )
-
-    def check_count(self, key: str, found: int) -> None:
-        """Compares a size of the config with the one of the tensors."""
-        said = self.own.get(key)
-        if said != found:
-            raise UserError(
-                f"{self.path}: {key} is {str(said)[:80]}, but {WEIGHTS_FILE} "
-                f"has {found}; the description contradicts the tensors"
-            )
-
-
-def _is_number(scaling: Any) -> bool:
-    """Whether a value of a description is a number above 0."""
-    return isinstance(scaling, (int, float)) and scaling > 0
+def _tensor(variable: str, name: str) -> str:
+    """The library's name of a variable of the adapter that is called `name`."""
+    scope, _, part = variable.rpartition("/")
+    if part in IN_LORA:
+        return f"{module_of(scope)}.loras.{name}.{IN_LORA[part]}"
+    if scope.startswith(SCOPE):
+        network = scope.rpartition("/")[2]
+        part = f"{network}.{IN_INVERTIBLE[part]}"
+        return f"bert.invertible_adapters.{name}.{part}"
+    return f"{module_of(scope)}.{name}.{IN_ADAPTER[part]}"
 
 
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
-    """Reads an adapter of `save_adapter`, as `exchange` wants it."""
+    """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     found = (described["model_type"], described["hidden_size"])
     if found != ("bert", config.hidden_size):
@@ -277,7 +162,7 @@ def read(
             f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
             f"a bert with {config.hidden_size}"
         )
-    own = _as_of_now(described)
+    own, name = _as_of_now(described), described["name"]
     architecture = own.get("architecture")
     readers: Dict[Any, Any] = {
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
@@ -293,11 +178,17 @@ def read(
     reader, known = readers[architecture]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
     foreign_fields.check(own, known, path)
-    adapter = _Adapter(own, config, path, described["name"])
-    method, values = reader(adapter)
-    adapter.check_all_taken()
-    head = _read_head(os.path.dirname(path), config, labels)
-    origin = {"version": described.get("version"), "name": described["name"]}
+    folder = os.path.dirname(path)
+    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
+    tensors.rename(lambda tensor: OF_BERT.sub("bert.", tensor))
+    check_depth(tensors.names, config, path)
+    # Copies: a prefix is in the model once, and in each layer.
+    copies = f".prefix_tuning.pool.prefix_tunings.{name}."
+    tensors.drop([tensor for tensor in tensors.names if copies in tensor])
+    method, values = reader(Adapter(own, tensors, config, path, name))
+    tensors.check_all_taken()
+    head = _read_head(folder, config, labels)
+    origin = {"version": described.get("version"), "name": name}
     return method, values, head, origin
 
 
@@ -345,9 +236,8 @@ def _read_head(
     elif model_class in FLEXIBLE:
         own = described.get("config") or {}
         questions = own.get("head_type") == "question_answering"
-        shape, layers = _read_flexible(
-            own, f"heads.{described.get('name')}", tensors, hidden, path
-        )
+        prefix = f"heads.{described.get('name')}"
+        shape, layers = _read_flexible(own, prefix, tensors, hidden, path)
     else:
         raise UserError(
             f"{path}: the head is of a {model_class}, expected one of "
@@ -408,7 +298,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
         return Pfeiffer if inverse is None else MadX
     if parallel and attention:
         raise UserError(
-            f"{path}: adapters beside the attention are not read, only beside "
+            f"{path}: adapters parallel to the attention are not read, only to "
             "the feed-forward sublayer (mh_adapter=false)"
         )
     if parallel:
@@ -422,93 +312,123 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
     )
 
 
-def _read_bottleneck(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
+def _layers(adapter: Adapter) -> List[int]:
+    """The layers with tensors, by the config's `leave_out`."""
+    layers = list(range(adapter.config.num_hidden_layers))
+    for layer in adapter.own.get("leave_out") or ():
+        if type(layer) is not int or not 0 <= layer < len(layers):
+            raise UserError(
+                f"{adapter.path}: leave_out names the layer "
+                f"{str(layer)[:80]}, expected numbers from 0 to "
+                f"{len(layers) - 1}"
+            )
+    return [n for n in layers if n not in (adapter.own.get("leave_out") or ())]
+
+
+def _size(adapter: Adapter, key: str, whole: int, layer: str = "") -> int:
+    """A size: `whole` divided by the factor at `key`, or by a layer's."""
+    said = factor = adapter.own.get(key)
+    if isinstance(factor, dict):
+        factor = factor.get(layer, factor.get("default"))
+    if not _is_number(factor) or whole // factor == float("inf"):
+        raise UserError(
+            f"{adapter.path}: {key} is {str(said)[:80]}, expected a number "
+            "above 0, or one for each layer"
+        )
+    # As the library rounds.
+    return int(max(1, whole // factor))
+
+
+def _count(adapter: Adapter, key: str) -> int:
+    """The number at `key`; raises UserError if it is below 1 or missing."""
+    value = adapter.own.get(key)
+    if not isinstance(value, int) or value < 1:
+        raise UserError(
+            f"{adapter.path}: {key} is {str(value)[:80]}, expected a whole "
+            "number above 0"
+        )
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value of a description is a number above 0."""
+    return isinstance(value, (int, float)) and value > 0
+
+
+def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     """Bottleneck adapters; a scale goes into their second matrix."""
     config, path = adapter.config, adapter.path
-    own = adapter.own = {**BOTTLENECK, **adapter.own}
-    kind = _bottleneck_kind(own, path)
-    arguments = {"nonlinearity": activation(own.get("non_linearity"), path)}
-    values, found, sizes = {}, {}, set()
-    hidden, half = config.hidden_size, config.hidden_size // 2
-
-    def keep(scope: str, layers: Arrays) -> None:
-        values.update({f"{scope}/{name}": v for name, v in layers.items()})
-
-    if kind is MadX:
-        size = None
-        for name in ("F", "G"):
-            parts = f"{name}.0", f"{name}.2"
-            size, layers = adapter.take_dense(INVERTIBLE, parts, half, size)
-            adapter.check_size("inv_adapter_reduction_factor", half, size)
-            keep(f"{SCOPE}/{name}", layers)
-        arguments["inverse_size"] = size
-    sites = {scope.replace("/", "."): site for site, scope in SCOPES.items()}
-    named = {
-        place: SITE_FIELDS[site]
-        for place, site in sites.items()
-        if own.get(SITE_FIELDS[site])
-    }
-    for (layer, place), full in adapter.by_layer(named).items():
-        size, layers = adapter.take_dense(full, PARTS_OF_ADAPTER, hidden)
-        adapter.check_size("reduction_factor", hidden, size, str(layer))
-        sizes.add(size)
-        scale = _scale(adapter, kind, full)
-        for name in ("weights2", "biases2"):
-            layers[name] = layers[name] * scale
-        site = sites[place]
-        keep(f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters", layers)
-        found.setdefault(site, set()).add(layer)
-    layers_of_sites = list(map(sorted, found.values()))
-    if len(sizes) != 1 or layers_of_sites[1:] not in ([], layers_of_sites[:1]):
+    adapter = adapter._replace(own={**BOTTLENECK, **adapter.own})
+    own, scaling = adapter.own, adapter.own["scaling"]
+    kind, layers = _bottleneck_kind(own, path), _layers(adapter)
+    sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
+    hidden = config.hidden_size
+    sizes = {_size(adapter, "reduction_factor", hidden, str(n)) for n in layers}
+    if len(sizes) != 1 or not sites:
         raise UserError(
-            f"{path}: the adapters have the sizes {sorted(sizes)} and are in "
-            f"the layers {layers_of_sites}; "
-            "expected one size, and the same layers at both sites"
+            f"{path}: the adapters have the sizes {sorted(sizes)}, and are at "
+            f"{len(sites)} sites; expected one size, and mh_adapter or "
+            "output_adapter"
         )
-    arguments["size"] = sizes.pop()
-    if layers_of_sites[0] != list(range(config.num_hidden_layers)):
-        arguments["layers"] = ",".join(map(str, layers_of_sites[0]))
+    arguments: Dict[str, Any] = {
+        "size": sizes.pop(),
+        "nonlinearity": activation(own.get("non_linearity"), path),
+    }
+    if len(layers) < config.num_hidden_layers:
+        arguments["layers"] = ",".join(map(str, layers))
+    if kind is MadX:
+        half, key = hidden // 2, "inv_adapter_reduction_factor"
+        arguments["inverse_size"] = _size(adapter, key, half)
     if kind is Parallel:
-        scaling = own["scaling"]
         arguments["scale"] = float(scaling) if _is_number(scaling) else 1.0
     if kind is Houlsby:
-        [site] = found if len(found) == 1 else ["both"]
+        [site] = sites if len(sites) == 1 else ["both"]
         arguments.update(sites=site, layer_norms=False)
-    return kind(**arguments), values
+    method = kind(**arguments)
+    values = {}
+    for variable, added in method.variables(config).items():
+        # A bias has a first axis here.
+        *_, rows, columns = shape = added.shape
+        wanted = (columns, rows) if "/weights" in variable else (columns,)
+        value = adapter.tensors.take(_tensor(variable, adapter.name), *wanted)
+        values[variable] = value.T.reshape(shape)
+    for scope in method.scopes(config).values():
+        if scaling in ("learned", "channel"):
+            scale = adapter.tensors.take(
+                f"{module_of(scope)}.{adapter.name}.scaling",
+                1 if scaling == "learned" else hidden,
+            )
+        elif isinstance(scaling, (int, float)):
+            check_number(scaling, "scaling")
+            in_method = kind is Parallel and _is_number(scaling)
+            scale = np.float32([1.0 if in_method else scaling])
+        else:
+            raise UserError(
+                f"scaling is {scaling!r}, expected a number, learned or channel"
+            )
+        for name in ("weights2", "biases2"):
+            values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale
+    return method, values
 
 
-def _scale(
-    adapter: _Adapter, kind: Type[TuningMethod], place: str
-) -> np.ndarray:
-    """A factor of an adapter's output that is not in the method's scale."""
-    scaling = adapter.own["scaling"]
-    if scaling == "learned":
-        return adapter.take(place, "scaling", 1)
-    if scaling == "channel":
-        return adapter.take(place, "scaling", adapter.config.hidden_size)
-    if not isinstance(scaling, (int, float)):
-        raise UserError(
-            f"scaling is {scaling!r}, expected a number, learned or channel"
-        )
-    check_number(scaling, "scaling")
-    in_method = kind is Parallel and _is_number(scaling)
-    return np.float32([1.0 if in_method else scaling])
-
-
-def _read_lora(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     """LoRA, and (IA)^3, which is LoRA for this program."""
-    own, path = adapter.own, adapter.path
+    own, path, rank = adapter.own, adapter.path, _count(adapter, "r")
     matrices = own.get("attn_matrices") or ()
-    places = adapter.by_layer(
-        {
-            place: field
-            for place, (_, field, letter) in LORA_PLACES.items()
-            if own.get(field) and (not letter or letter in matrices)
-        }
-    )
+    places = [
+        (layer, target, f"bert/encoder/layer_{layer}/{TARGETS[target]}")
+        for layer in _layers(adapter)
+        for target, (field, letter) in LORA_FIELDS.items()
+        if own.get(field) and (not letter or letter in matrices)
+    ]
+
+    def take(scope: str, part: str, *shape: Any) -> np.ndarray:
+        name = _tensor(f"{scope}/{part}", adapter.name)
+        return adapter.tensors.take(name, *shape)
+
     mode = own.get("composition_mode", "add")
     if mode == "scale":
-        return _read_ia3(adapter, places)
+        return _read_ia3(adapter, places, take)
     if mode != "add":
         raise UserError(
             f"{path}: composition_mode is {mode!r}, expected add or scale"
@@ -517,88 +437,101 @@ def _read_lora(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
         raise UserError(f"{path} has no alpha, which scales the updates")
     check_number(own["alpha"], f"{path}: alpha")
     found = {}
-    for (layer, place), full in places.items():
-        down = adapter.take(full, "lora_A", None, None)
-        up = adapter.take(full, "lora_B", None, len(down))
-        adapter.check_count("r", len(down))
+    for layer, target, scope in places:
+        down = take(scope, "lora_a", rank, None)
+        up = take(scope, "lora_b", None, rank)
         factors = peft.Factors(down.T, up.T, float(own["alpha"]))
-        found[layer, LORA_PLACES[place][0]] = factors
+        found[layer, target] = factors
     return peft.to_method(found, adapter.config, path)
 
 
-def _read_ia3(
-    adapter: _Adapter, places: Mapping[Tuple[int, str], str]
-) -> Tuple[TuningMethod, Arrays]:
+def _read_ia3(adapter: Adapter, places: Any, take: Any):
     """Scales of keys and values; others act elsewhere than this project's."""
     own, path = adapter.own, adapter.path
     alpha = 1 if own.get("alpha") is None else own["alpha"]
-    adapter.check_count("r", 1)
+    if own["r"] != 1:
+        raise UserError(f"{path}: r is {own['r']}, expected 1 for (IA)^3")
     check_number(alpha, f"{path}: alpha")
     values = unit_scales(adapter.config)
-    for (layer, place), full in places.items():
-        name = place.replace(".", "/")
-        if name not in KEY_VALUE:
+    for _, target, scope in places:
+        if TARGETS[target] not in KEY_VALUE:
             raise UserError(
-                f"{path}: (IA)^3 scales {place} here, before the activation "
-                "if at all, but T-Few's, which this project has, scales keys, "
-                "values and what comes after the activation; expected "
-                "intermediate_lora=false"
+                f"{path}: (IA)^3 scales {TARGETS[target].replace('/', '.')} "
+                "here, before the activation if at all, but T-Few's, which "
+                "this project has, scales keys, values and what comes after "
+                "the activation; expected intermediate_lora=false"
             )
-        scale = adapter.take(full, "lora_B", adapter.config.hidden_size, 1)
-        key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
-        values[key] = scale[:, 0] * np.float32(alpha)
+        scale = take(scope, "lora_b", adapter.config.hidden_size, 1)
+        values[f"{scope}/ia3_scale"] = scale[:, 0] * np.float32(alpha)
     return Ia3(), values
 
 
-def _read_prefix(adapter: _Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     """A prefix, as the output of its network."""
-    own, path, config = adapter.own, adapter.path, adapter.config
-    table, hidden = "self_prefix.control_trans", config.hidden_size
-    count = 2 * config.num_hidden_layers * hidden
+    own, path, hidden = adapter.own, adapter.path, adapter.config.hidden_size
+    layers = adapter.config.num_hidden_layers
+    length = _count(adapter, "prefix_length")
+    width = 2 * layers * hidden
+
+    def take(part: str, *shape: int) -> np.ndarray:
+        return adapter.tensors.take(PREFIX.format(adapter.name) + part, *shape)
+
     if own.get("flat"):
-        rows = adapter.take(PREFIX, table, None)
-        if rows.size % count:
-            raise UserError(
-                f"{path}: the prefix has {rows.size} numbers, expected a "
-                f"multiple of {count}"
-            )
-        rows = rows.reshape(-1, count)
+        rows = take("control_trans", length * width).reshape(length, width)
     else:
-        words = adapter.take(PREFIX, "self_prefix.wte.weight", None, hidden)
         if own.get("non_linearity", "tanh") != "tanh":
             raise UserError(
                 f"{path}: the prefix's network has the activation "
                 f"{own['non_linearity']!r}, expected tanh"
             )
-        inner = adapter.take(PREFIX, f"{table}.0.weight", None, hidden)
-        size = len(inner)
-        adapter.check_count("bottleneck_size", size)
-        bias = adapter.take(PREFIX, f"{table}.0.bias", size)
-        outer = adapter.take(PREFIX, f"{table}.2.weight", count, size)
-        outer_bias = adapter.take(PREFIX, f"{table}.2.bias", count)
+        size = _count(adapter, "bottleneck_size")
+        words = take("wte.weight", length, hidden)
+        inner = take("control_trans.0.weight", size, hidden)
+        bias = take("control_trans.0.bias", size)
+        outer = take("control_trans.2.weight", width, size)
+        outer_bias = take("control_trans.2.bias", width)
         rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-    adapter.check_count("prefix_length", len(rows))
-    slices = iter(np.split(rows, 2 * config.num_hidden_layers, axis=1))
-    values = {
-        f"bert/encoder/layer_{layer}/attention/self/prefix/{name}": next(slices)
-        for layer in range(config.num_hidden_layers)
-        for name in PARTS
-    }
-    return Prefix(length=len(rows), reparameterize=False), values
+    parts = np.split(rows, 2 * layers, axis=1)
+    return Prefix(length=length, reparameterize=False), dict(
+        zip(_prefix_variables(layers), parts)
+    )
+
+
+def _prefix_variables(layers: int) -> List[str]:
+    """The variables of a prefix, in the order of the library's columns."""
+    return [
+        f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
+        for layer in range(layers)
+        for part in PARTS
+    ]
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The contents of an adapter's files, as `exchange` wants them."""
-    config, tensors = _write(exported.method, exported)
+    """The contents of an adapter's files, as `foreign_adapters` wants them."""
+    method = exported.method
+    if isinstance(method, AdapterDrop):
+        method = method.kept(exported.config)
+    config, name = _describe(method, exported), exported.name
+    if isinstance(method, Prefix):
+        names = _prefix_variables(exported.config.num_hidden_layers)
+        table = np.concatenate(list(map(exported.read, names)), axis=1)
+        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+    else:
+        tensors = {}
+        for variable in method.variables(exported.config):
+            value = exported.read(variable)
+            # A bias has a first axis here.
+            value = value[0] if "/biases" in variable else value.T
+            tensors[_tensor(variable, name)] = value
     common = {
         "hidden_size": exported.config.hidden_size,
         "model_class": FLEXIBLE[0],
         "model_name": exported.base_name,
         "model_type": "bert",
-        "name": exported.name,
+        "name": name,
         "version": VERSION,
     }
-    head_config, head = _write_head(exported.head, exported.name)
+    head_config, head = _write_head(exported.head, name)
     return {
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {"config": config, **common},
@@ -607,173 +540,92 @@ def write(exported: Exported) -> Dict[str, Any]:
     }
 
 
-def _write(
-    method: TuningMethod, exported: Exported
-) -> Tuple[Dict[str, Any], Arrays]:
-    """The config and the tensors of a method."""
-    source = exported.source
-    if isinstance(method, AdapterDrop):
-        return _write(method.kept(exported.config), exported)
-    if isinstance(method, Houlsby):
-        if method.layer_norms:
-            raise UserError(
-                f"{source}: {method} has trained BERT's LayerNorms, which "
-                "AdapterHub's files cannot hold; train "
-                "--tuning_method='houlsby(layer_norms=false)' to export it"
-            )
-        if method.depth > 1 or method.layer_norm:
-            raise UserError(
-                f"{source}: {method} is not written for AdapterHub's "
-                "library; expected depth=1 and layer_norm=false"
-            )
-        return _write_bottleneck(method, exported, SITES[method.sites])
-    if isinstance(method, Pfeiffer):
-        return _write_bottleneck(method, exported, original_ln_before=True)
-    if isinstance(method, Parallel):
-        return _write_bottleneck(
-            method, exported, is_parallel=True, scaling=method.scale
+def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
+    """The config of a method; raises UserError if the library lacks it."""
+    reason = None
+    if isinstance(method, Houlsby) and method.layer_norms:
+        reason = (
+            f"{method} has trained BERT's LayerNorms, which AdapterHub's "
+            "files cannot hold; train "
+            "--tuning_method='houlsby(layer_norms=false)' to export it"
         )
-    if isinstance(method, MadX):
-        return _write_mad_x(method, exported)
-    if isinstance(method, Lora):
-        return _write_lora(method, exported)
-    if isinstance(method, Ia3):
-        raise UserError(
-            f"{source}: AdapterHub's (IA)^3 scales before the activation, "
-            "not after it as T-Few's; write it for peft"
+    elif isinstance(method, Houlsby) and (
+        method.depth > 1 or method.layer_norm
+    ):
+        reason = (
+            f"{method} is not written for AdapterHub's library; expected "
+            "depth=1 and layer_norm=false"
         )
+    elif isinstance(method, Ia3):
+        reason = (
+            "AdapterHub's (IA)^3 scales before the activation, not after it as "
+            "T-Few's; write it for peft"
+        )
+    elif isinstance(method, Lora):
+        others = set(method.targets.split(",")) - set(LORA_FIELDS)
+        if others:
+            reason = (
+                f"LoRA at {min(others)} is not written for AdapterHub's "
+                "library; write it for peft"
+            )
+    elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
+        reason = (
+            f"{method.name} is not written for AdapterHub's library; expected "
+            "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora or "
+            "prefix"
+        )
+    if reason:
+        raise UserError(f"{exported.source}: {reason}")
     if isinstance(method, Prefix):
-        return _write_prefix(method, exported)
-    raise UserError(
-        f"{source}: {method.name} is not written for AdapterHub's "
-        "library; expected houlsby(layer_norms=false), pfeiffer, parallel, "
-        "mad_x, lora or prefix"
-    )
-
-
-def _write_mad_x(method: MadX, exported: Exported):
-    half = exported.config.hidden_size // 2
-    config, tensors = _write_bottleneck(
-        method,
-        exported,
-        original_ln_before=True,
-        inv_adapter=NICE,
-        inv_adapter_reduction_factor=half / (method.inverse_size + 0.5),
-    )
-    for name in ("F", "G"):
-        prefix = f"bert.{INVERTIBLE}.{exported.name}.{name}"
-        tensors.update(
-            _give_dense(exported, f"{SCOPE}/{name}", prefix, ("0", "2"))
-        )
-    return config, tensors
-
-
-def _give_dense(
-    exported: Exported, scope: str, prefix: str, parts: Tuple[str, str]
-) -> Arrays:
-    """A scope's two dense layers as the library names them."""
-    tensors: Arrays = {}
-    for number, part in zip("12", parts):
-        kernel = exported.read(f"{scope}/weights{number}")
-        tensors[f"{prefix}.{part}.weight"] = kernel.T
-        bias = exported.read(f"{scope}/biases{number}")
-        tensors[f"{prefix}.{part}.bias"] = bias[0]
-    return tensors
-
-
-def _write_bottleneck(
-    method: Any,
-    exported: Exported,
-    sites: Tuple[str, ...] = SITES["ffn"],
-    **more: Any,
-) -> Tuple[Dict[str, Any], Arrays]:
-    """Bottleneck adapters of some sites, with more values of the config."""
-    count = exported.config.num_hidden_layers
+        return {
+            "architecture": "prefix_tuning",
+            "flat": True,
+            "prefix_length": method.length,
+            "encoder_prefix": True,
+            "cross_prefix": True,
+            "dropout": 0.0,
+            "leave_out": [],
+            "use_gating": False,
+        }
+    if isinstance(method, Lora):
+        targets = method.targets.split(",")
+        attention = [t[0] for t in ("query", "key", "value") if t in targets]
+        return {
+            "architecture": "lora",
+            "selfattn_lora": bool(attention),
+            "intermediate_lora": "intermediate" in targets,
+            "output_lora": "output" in targets,
+            "attn_matrices": attention,
+            "r": method.rank,
+            "alpha": as_lora_number(method.alpha),
+            "dropout": method.dropout,
+            "composition_mode": "add",
+            "init_weights": "lora",
+            "leave_out": [],
+            "use_gating": False,
+        }
+    hidden, sites = exported.config.hidden_size, SITES[method.sites]
     layers = base.choose_layers(method.layers, exported.config)
-    tensors: Arrays = {}
-    for layer in layers:
-        for site in sites:
-            scope = f"bert/encoder/layer_{layer}/{SCOPES[site]}/adapters"
-            place = SCOPES[site].replace("/", ".")
-            prefix = (
-                f"bert.encoder.layer.{layer}.{place}.adapters.{exported.name}"
-            )
-            tensors.update(
-                _give_dense(exported, scope, prefix, PARTS_OF_ADAPTER)
-            )
+    every = range(exported.config.num_hidden_layers)
     config = {
         **BOTTLENECK,
+        "original_ln_before": isinstance(method, (Pfeiffer, MadX)),
+        "is_parallel": isinstance(method, Parallel),
         "mh_adapter": "attention" in sites,
         "output_adapter": "ffn" in sites,
         # The library divides by this and rounds down.
-        "reduction_factor": exported.config.hidden_size / (method.size + 0.5),
+        "reduction_factor": hidden / (method.size + 0.5),
         "non_linearity": foreign_activation(method.nonlinearity),
-        "leave_out": sorted(set(range(count)) - set(layers)),
+        "leave_out": sorted(set(every) - set(layers)),
         "dropout": 0.0,
         "init_weights": "bert",
-        **more,
     }
-    return config, tensors
-
-
-def _write_lora(method: Lora, exported: Exported):
-    places = {target: place for place, (target, *_) in LORA_PLACES.items()}
-    targets = method.targets.split(",")
-    for target in targets:
-        if target not in places:
-            raise UserError(
-                f"{exported.source}: LoRA at {target} is not written for "
-                "AdapterHub's library; write it for peft"
-            )
-    tensors: Arrays = {}
-    for layer in range(exported.config.num_hidden_layers):
-        for target in targets:
-            scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
-            prefix = (
-                f"bert.encoder.layer.{layer}.{places[target]}.loras."
-                f"{exported.name}"
-            )
-            tensors[f"{prefix}.lora_A"] = exported.read(f"{scope}/lora_a").T
-            tensors[f"{prefix}.lora_B"] = exported.read(f"{scope}/lora_b").T
-    attention = [t[0] for t in ("query", "key", "value") if t in targets]
-    config = {
-        "architecture": "lora",
-        "selfattn_lora": bool(attention),
-        "intermediate_lora": "intermediate" in targets,
-        "output_lora": "output" in targets,
-        "attn_matrices": attention,
-        "r": method.rank,
-        "alpha": as_lora_number(method.alpha),
-        "dropout": method.dropout,
-        "composition_mode": "add",
-        "init_weights": "lora",
-        "leave_out": [],
-        "use_gating": False,
-    }
-    return config, tensors
-
-
-def _write_prefix(method: Prefix, exported: Exported):
-    rows = [
-        exported.read(
-            f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
-        )
-        for layer in range(exported.config.num_hidden_layers)
-        for part in PARTS
-    ]
-    config = {
-        "architecture": "prefix_tuning",
-        "flat": True,
-        "prefix_length": method.length,
-        "encoder_prefix": True,
-        "cross_prefix": True,
-        "dropout": 0.0,
-        "leave_out": [],
-        "use_gating": False,
-    }
-    name = f"bert.prefix_tuning.prefix_tunings.{exported.name}.self_prefix"
-    table = np.concatenate(rows, axis=1)  # [P, 2 L D]
-    return config, {f"{name}.control_trans": table.ravel()}
+    if isinstance(method, Parallel):
+        config["scaling"] = method.scale
+    if isinstance(method, MadX):
+        factor = hidden // 2 / (method.inverse_size + 0.5)
+        config.update(inv_adapter=NICE, inv_adapter_reduction_factor=factor)
+    return config
 
 
 def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:

@@ -1,14 +1,14 @@
 """The dev scores of a training's steps, and the best of these.
 
 `dev_scores.json` holds the scores of each step that was evaluated in a
-training. With `--keep_best`, `best.ckpt-<step>` beside it has the variables of
+training. With `--keep_best`, `best.ckpt-<step>` next to it has the variables of
 the best step, which are the run's result.
 """
 
 import dataclasses
 import os
 import re
-from typing import Dict, List, Mapping, Optional
+from typing import Dict, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +21,13 @@ from adapter_bert.errors import UserError
 # A step in the file; Python refuses numbers of thousands of digits.
 STEP = re.compile("[0-9]{1,18}")
 SCORES_FILE = "dev_scores.json"
+DESCRIPTION = {
+    "keep_best": str,
+    "scores": dict,
+    "scores.*": dict,
+    "scores.*.*": float,
+}
 BEST = "best.ckpt"
-BEST_FILE = re.compile(r"best\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
 # All other scores are better if greater.
 LESS_IS_BETTER = ("loss", "perplexity")
 
@@ -70,16 +75,10 @@ def read(output_dir: str) -> Optional[DevScores]:
     if not files.exists(path):
         return None
     what = "the dev scores of a training"
-    found = files.read_object(path, what, {"keep_best": str, "scores": dict})
+    found = files.read_object(path, what, DESCRIPTION)
     keep_best, by_step = found["keep_best"], {}
     for step, scores in found["scores"].items():
-        if (
-            not STEP.fullmatch(step)
-            or not isinstance(scores, dict)
-            or not all(type(value) in (int, float) for value in scores.values())
-            or keep_best
-            and keep_best not in scores
-        ):
+        if not STEP.fullmatch(step) or keep_best and keep_best not in scores:
             raise UserError(f"{path} is not {what}: step {step[:20]}")
         by_step[int(step)] = scores
     return DevScores(keep_best, by_step)
@@ -90,10 +89,8 @@ def write(
 ) -> None:
     """Writes all scores, and the values of the last step if it is the best.
 
-    `values` are the trained variables by name.
-
-    Raises:
-        UserError: a file cannot be written.
+    `values` are the trained variables by name. Raises UserError if a file
+    cannot be written.
     """
     best = scores.best_step
     is_best = best is not None and best == max(scores.by_step)
@@ -120,13 +117,12 @@ def write(
 def forget_others(output_dir: str, scores: DevScores) -> None:
     """Deletes checkpoints of steps that are not the best, if one is.
 
-    Raises:
-        UserError: one cannot be deleted.
+    Raises UserError if one cannot be deleted.
     """
     if scores.best_step is None:
         return
-    for name in _kept(output_dir):
-        if not name.startswith(f"{BEST}-{scores.best_step}."):
+    for name, step in training_state.checkpoint_files(output_dir, BEST):
+        if step != scores.best_step:
             path = os.path.join(output_dir, name)
             try:
                 tf.io.gfile.remove(path)
@@ -139,39 +135,28 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
 def best_checkpoint(output_dir: str) -> Optional[str]:
     """The checkpoint of the best step, if it is kept; else None.
 
-    Raises:
-        UserError: it is damaged, or `dev_scores.json` is missing.
+    Raises UserError if it is damaged, or `dev_scores.json` is missing.
     """
     if not output_dir:
         return None
-    while True:
-        scores = read(output_dir)
-        try:
-            kept = _kept(output_dir) if scores is None else []
-            if kept:
-                raise UserError(
-                    f"{output_dir} holds {kept[0]}, but no {SCORES_FILE}, "
-                    "which says of which step it is; copy that again, or "
-                    "choose another --output_dir"
-                )
-            if scores is None or scores.best_step is None:
-                return None
-            path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
-            if not files.exists(f"{path}.index"):
-                raise UserError(
-                    f"{path} is not there any more, the best of a training; "
-                    "copy it again, or choose another --output_dir"
-                )
-            read_whole(path)
-            return path
-        except UserError:
-            # A training that goes on there may have replaced it.
-            if read(output_dir) == scores:
-                raise
 
+    def find(scores: Optional[DevScores]) -> Optional[str]:
+        kept = list(training_state.checkpoint_files(output_dir, BEST))
+        if kept and scores is None:
+            raise UserError(
+                f"{output_dir} holds {kept[0][0]}, but no {SCORES_FILE}, which "
+                "names its step; copy that again, or choose another "
+                "--output_dir"
+            )
+        if scores is None or scores.best_step is None:
+            return None
+        path = os.path.join(output_dir, f"{BEST}-{scores.best_step}")
+        if not files.exists(f"{path}.index"):
+            raise UserError(
+                f"{path} is not there any more, the best of a training; copy "
+                "it again, or choose another --output_dir"
+            )
+        read_whole(path)
+        return path
 
-def _kept(output_dir: str) -> List[str]:
-    """Names of files of checkpoints of best steps."""
-    if not files.is_folder(output_dir):
-        return []
-    return sorted(filter(BEST_FILE.fullmatch, files.listed(output_dir)))
+    return files.read_beside_writer(lambda: read(output_dir), find)

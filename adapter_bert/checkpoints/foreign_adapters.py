@@ -50,17 +50,12 @@ def read(
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
 ) -> Foreign:
-    """Reads another program's adapter.
+    """Reads the adapter of a folder, that was trained on the BERT of a config.
 
-    Args:
-        folder: of the adapter.
-        config: of the BERT on which it was trained.
-        pairs: whether its texts are pairs; None for either.
-        labels: in the order of the logits; default: those of its files.
-
-    Raises:
-        UserError: no known program has written it, or it cannot be read; a
-            label is no name; or the model is a RoBERTa.
+    `pairs` says whether texts are pairs, None for either; `labels` are in the
+    order of the logits, by default those of the files. Raises UserError if no
+    known program has written it, it cannot be read, a label is no name, or the
+    model is a RoBERTa.
     """
     check_is_bert(config, folder)
     program = detect(folder)
@@ -96,8 +91,8 @@ def read(
 def write(program: str, folder: str, exported: Exported, card: str) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`.
 
-    Raises:
-        UserError: the program cannot compute it, or the folder is not empty.
+    Raises UserError if the program cannot compute it, or the folder is not
+    empty.
     """
     contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:

@@ -2,11 +2,14 @@
 
 import dataclasses
 import os
+import re
 from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
+    NamedTuple,
     Optional,
     Sequence,
     Tuple,
@@ -103,8 +106,7 @@ class Tensors:
     def __init__(self, folder: str, name: str, pickle: str):
         """Reads a file, which programs write as a pickle by default.
 
-        Raises:
-            UserError: the file is missing, damaged, or a pickle.
+        Raises UserError if the file is missing, damaged, or a pickle.
         """
         self.path = os.path.join(folder, name)
         pickle = os.path.join(folder, pickle)
@@ -147,8 +149,7 @@ class Tensors:
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
         """A tensor of a shape, with None for any size.
 
-        Raises:
-            UserError: the tensor is missing or of another shape.
+        Raises UserError if the tensor is missing or of another shape.
         """
         value = self._left.pop(name, None)
         if value is None:
@@ -160,7 +161,8 @@ class Tensors:
             wanted = ["any" if size is None else size for size in shape]
             raise UserError(
                 f"{self.path}: {name} has the shape {list(value.shape)}, "
-                f"expected {wanted}; is it the adapter of another BERT?"
+                f"expected {wanted}; the description contradicts the tensors, "
+                "or the adapter is of another BERT"
             )
         return value
 
@@ -177,9 +179,10 @@ class Tensors:
             return weights, None
         return weights, self.take(f"{prefix}.bias", len(weights))
 
-    def drop(self, name: str) -> None:
-        """Leaves out a tensor that is a copy of another."""
-        del self._left[name]
+    def drop(self, names: Iterable[str]) -> None:
+        """Leaves out tensors that are copies of others."""
+        for name in names:
+            del self._left[name]
 
     def check_all_taken(self) -> None:
         """Raises UserError if a tensor would be left out silently."""
@@ -187,8 +190,27 @@ class Tensors:
             names = sorted(self._left)
             raise UserError(
                 f"{self.path}: {len(names)} tensors are of no part that this "
-                f"project reads: {', '.join(names)[:200]}"
+                f"project reads: {', '.join(names)[:200]}; expected only "
+                "those of what the description names"
             )
+
+
+class Adapter(NamedTuple):
+    """Another program's adapter.
+
+    Attributes:
+        own: its description.
+        tensors: of its file.
+        config: of its BERT.
+        path: of the description, for messages.
+        name: in the names of tensors.
+    """
+
+    own: Dict[str, Any]
+    tensors: Tensors
+    config: BertConfig
+    path: str
+    name: str = ""
 
 
 def activation(name: Any, source: str) -> str:
@@ -208,14 +230,21 @@ def foreign_activation(name: str) -> str:
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
 
-def check_layer(layer: int, config: BertConfig, source: str) -> None:
-    """Raises UserError if a model does not have a layer."""
-    if layer >= config.num_hidden_layers:
-        raise UserError(
-            f"{source}: the adapter is in layer {layer} too, but this BERT has "
-            f"{config.num_hidden_layers} layers; expected the BERT that it was "
-            "trained upon"
-        )
+def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
+    """Raises UserError if a tensor is of a layer that a model does not have."""
+    for name in names:
+        match = re.search(r"\bencoder\.layer\.(\d{1,9})\.", name)
+        if match and int(match[1]) >= config.num_hidden_layers:
+            raise UserError(
+                f"{source}: the adapter is in layer {match[1]} too, but this "
+                f"BERT has {config.num_hidden_layers} layers; expected the "
+                "BERT that it was trained on"
+            )
+
+
+def module_of(scope: str) -> str:
+    """PyTorch's name of the module that has a scope's variables."""
+    return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
 def make_head(
@@ -228,6 +257,9 @@ def make_head(
 ) -> Head:
     """A head of answers, of labels, or with a single output of a number.
 
+    Raises UserError if there are more or fewer outputs than labels, or these
+    are numbered otherwise.
+
     Args:
         questions: whether the head answers questions.
         layers: the dense ones, first to last.
@@ -235,10 +267,6 @@ def make_head(
         label2id: number by label; None for `LABEL_0`, ...
         labels: in the order of the logits; default: those of `label2id`.
         source: the file, for messages.
-
-    Raises:
-        UserError: the layers give another number of outputs, or the labels are
-            numbered otherwise.
     """
     count = len(layers[-1][0])
     if questions:
@@ -320,8 +348,7 @@ def task_of(
 def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
-    Raises:
-        UserError: the head is damaged, or not written for other programs.
+    Raises UserError if the head is damaged, or not written for other programs.
     """
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)

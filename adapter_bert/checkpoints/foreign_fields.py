@@ -102,11 +102,8 @@ def check(
 ) -> None:
     """Compares a description with the fields that its program writes.
 
-    If it is open, users may add fields, which have no effect.
-
-    Raises:
-        UserError: a field has a value that no method here follows, or is
-            unknown and not off.
+    If it is open, users may add fields, which have no effect. Raises UserError:
+    a field has a value that no method here follows, or is unknown and not off.
     """
     for name, value in described.items():
         is_off = value is None or value is False or value in ("", [], {})

@@ -56,9 +56,8 @@ KINDS = {
 def check_index(prefix: str) -> Set[str]:
     """Compares a checkpoint's index with its files, all but the checksums.
 
-    Returns:
-        Names of partitioned variables, whose slices are not checked: TensorFlow
-        may not read them.
+    Returns names of partitioned variables, which TensorFlow may not read, since
+    their slices are not checked.
 
     Raises:
         UserError: a file is missing, or cannot be read.
@@ -266,8 +265,7 @@ class Reader:
     def __init__(self, prefix: str):
         """Opens a checkpoint.
 
-        Raises:
-            UserError: there is none, or it is damaged.
+        Raises UserError if there is none, or it is damaged.
         """
         self._prefix = prefix
         with guard(prefix):
@@ -284,8 +282,7 @@ class Reader:
     def tensor(self, name: str) -> Any:
         """The value of a variable: an array, or bytes of a single text.
 
-        Raises:
-            UserError: it is damaged, or partitioned.
+        Raises UserError if it is damaged, or partitioned.
         """
         if name in self._partitioned:
             raise UserError(
@@ -299,9 +296,8 @@ class Reader:
 def open_tensorflow(prefix: str) -> Weights:
     """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
 
-    Raises:
-        UserError: there is none, or it is damaged; reading a tensor may raise
-            it too.
+    Raises UserError if there is none, or it is damaged; reading a tensor may
+    raise it too.
     """
     reader = Reader(prefix)
     if STEP in reader.shapes:

@@ -80,10 +80,7 @@ NAMES = tuple(
             rf"{LAYER}self_attention_layer_norm/(gamma|beta)",
             rf"{OURS}attention/output/LayerNorm/\2",
         ),
-        (
-            rf"{LAYER}(intermediate|output)/(kernel|bias)",
-            rf"{OURS}\2/dense/\3",
-        ),
+        (rf"{LAYER}(intermediate|output)/(kernel|bias)", rf"{OURS}\2/dense/\3"),
         (
             rf"{LAYER}output_layer_norm/(gamma|beta)",
             rf"{OURS}output/LayerNorm/\2",
@@ -198,7 +195,8 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
     for attribute in attributes:
         if is_pretraining and UNTRAINED_POOLER in attribute.full_name:
             continue
-        name = _google_name(attribute.full_name)
+        matches = ((p.search(attribute.full_name), to) for p, to in NAMES)
+        name = next((m.expand(to) for m, to in matches if m), None)
         if name is None and OF_ENCODER.search(attribute.full_name):
             raise UserError(
                 f"{source}: {attribute.full_name} is no part of BERT as "
@@ -231,15 +229,6 @@ def _without_optimizers(graph: TrackableObjectGraph) -> List[int]:
     return sorted(found)
 
 
-def _google_name(name: str) -> Optional[str]:
-    """Google's name of a variable; None of what has no part in BERT."""
-    for pattern, replacement in NAMES:
-        match = pattern.search(name)
-        if match:
-            return match.expand(replacement)
-    return None
-
-
 def _without_heads(name: str, shape: Shape) -> Shape:
     """The shape of Google's variable: [D, N, H] is [D, D] there."""
     if "/attention/" not in name or "LayerNorm" in name:
@@ -260,8 +249,7 @@ def _children(graph) -> Dict[str, Any]:
 def open_module(path: str) -> Pretrained:
     """Opens a module by its `saved_model.pb`.
 
-    Raises:
-        UserError: it is missing, damaged, or holds no BERT.
+    Raises UserError if it is missing, damaged, or holds no BERT.
     """
     content = files.read_bytes(path, "the module")
     try:

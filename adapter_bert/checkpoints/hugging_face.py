@@ -1,4 +1,4 @@
-"""Safetensors files, under Hugging Face's names or Google's."""
+"""Safetensors files, under Hugging Face's names."""
 
 import contextlib
 import os
@@ -192,19 +192,13 @@ def _which(path: str) -> Tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def open_safetensors(path: str, translate: bool) -> Weights:
-    """Opens a safetensors file.
+def open_safetensors(path: str) -> Weights:
+    """Opens a safetensors file, whose names are Hugging Face's.
 
     A file that stays open keeps all that was read in memory, and opening it
     reads the whole header. So the file is opened anew after some megabytes.
-
-    Args:
-        path: of the file.
-        translate: whether its names are Hugging Face's, else Google's.
-
-    Raises:
-        UserError: the file is missing, damaged, of another kind, no plain
-            one, or not on a local disk.
+    Raises UserError if the file is missing, damaged, of another kind, no plain
+    one, or not on a local disk.
     """
     if "://" in path:
         raise UserError(
@@ -225,7 +219,7 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         ) from error
     sources: Dict[str, Tuple[str, bool]] = {}
     for name in names:
-        target, transposed = google_name(name) if translate else (name, False)
+        target, transposed = google_name(name)
         if target:
             sources[target] = (name, transposed)
     # Several threads may read.
@@ -246,7 +240,7 @@ def open_safetensors(path: str, translate: bool) -> Weights:
                         "program again"
                     )
                 value = file.get_tensor(source)
-                if translate and value.dtype.kind in "biu":
+                if value.dtype.kind in "biu":
                     raise TypeError("whole numbers, as of a quantized model")
                 value = as_floats(value)
                 left -= value.nbytes
@@ -269,4 +263,4 @@ def open_safetensors(path: str, translate: bool) -> Weights:
         for name, (source, transposed) in sources.items()
     }
     # Hugging Face's `gelu` is the error function.
-    return Weights(path, shapes, read, "gelu_erf" if translate else "gelu")
+    return Weights(path, shapes, read, "gelu_erf")

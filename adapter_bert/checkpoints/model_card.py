@@ -4,12 +4,12 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from adapter_bert.checkpoints.foreign_base import Exported
-from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.from_description import (
     CLASSIFICATION,
     QUESTIONS,
     REGRESSION,
 )
+from adapter_bert.tasks.glue import GLUE
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
@@ -66,15 +66,11 @@ def make_card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """The text of a card.
+    """The text of a card for `adapterhub` or `peft`.
 
-    Args:
-        program: `adapterhub` or `peft`.
-        exported: the adapter.
-        folder: name of the adapter's folder, for the code.
-        description: `adapter_config.json`.
-        scores: of the run's evaluation, by metric.
-        data: SHA-256 of the data, by split.
+    `folder` is the adapter's name in the code, `description` its
+    `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
+    SHA-256 of the data by split.
     """
     head = _head(program, exported, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
@@ -97,7 +93,7 @@ def make_card(
 
 # {exported.name}
 
-An adapter for the task `{task}` upon a frozen BERT, in the format of \
+An adapter for the task `{task}` on a frozen BERT, in the format of \
 `{"adapters" if program == "adapterhub" else "peft"}`.
 
 ## Use
@@ -119,7 +115,7 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[exported.head.kind]
-    data_set = "glue" if task in TASKS else None
+    data_set = "glue" if task in [known.name for known in GLUE] else None
     if task == "squad":
         data_set = "squad"
     metrics = {

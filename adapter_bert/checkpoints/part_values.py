@@ -52,14 +52,8 @@ def as_part(
 ) -> Weights:
     """An adapter's weights by the names that they have in a composition.
 
-    Args:
-        name: of the part.
-        artifact: the adapter, read with its base.
-        base: the pretrained model.
-        own: shapes of BERT's own variables by name.
-
-    Returns:
-        The adapter's variables; changes of BERT's own variables, float32.
+    The adapter was read with its base. BERT's own variables, whose shapes are
+    `own`, become their changes, float32.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
 
@@ -121,14 +115,9 @@ def complete(
 ) -> Artifact:
     """An adapter with the parts that it names but does not hold.
 
-    Args:
-        artifact: the adapter.
-        libraries: folders in which adapters are looked for by SHA-256.
-        base: the pretrained model.
-        own: shapes of BERT's own variables by name.
-
-    Raises:
-        UserError: a part is nowhere, is damaged, or is replaced meanwhile.
+    `libraries` are folders in which adapters are looked for by SHA-256; `own`
+    has the shapes of BERT's own variables. Raises UserError if a part is
+    nowhere, is damaged, or is replaced meanwhile.
     """
     needed = lacking(artifact.config)
     if not needed:
@@ -159,10 +148,8 @@ def complete(
 def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
     """Reads the parts that an adapter does not hold.
 
-    Parts are looked for in `libraries`, and around the adapter.
-
-    Raises:
-        UserError: one is nowhere, or is damaged.
+    Parts are looked for in `libraries`, and around the adapter. Raises
+    UserError if one is nowhere, or is damaged.
     """
     libraries = [*libraries, *places(folder)]
     needed = lacking(adapter_artifact.read_config(folder))
@@ -202,15 +189,11 @@ def check_same(folder: str, expected: str, found: Optional[str]) -> None:
 def by_hash(
     libraries: Iterable[str], without: str = ""
 ) -> Dict[str, Tuple[str, str]]:
-    """Places of adapters by their SHA-256.
+    """Places of the adapters in `libraries`, by their SHA-256.
 
-    Args:
-        libraries: folders of adapters, or of their runs.
-        without: folder of an adapter that is passed over.
-
-    Returns:
-        The folder of the adapter, and ""; or the folder of one that carries it
-        as a part, and the part's name.
+    A place is the adapter's folder, and ""; or the folder of an adapter that
+    carries it as a part, and the part's name. The folder `without` is passed
+    over.
     """
     found: Dict[str, Tuple[str, str]] = {}
     for library in libraries:

@@ -12,7 +12,6 @@ from typing import (
     Any,
     Dict,
     Iterable,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -30,13 +29,15 @@ from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import foreign_fields
 from adapter_bert.checkpoints.foreign_base import (
     QUESTIONS,
+    Adapter,
     Exported,
     Head,
     Tensors,
     as_lora_number,
-    check_layer,
+    check_depth,
     check_number,
     make_head,
+    module_of,
     unit_scales,
 )
 from adapter_bert.errors import UserError, first_line
@@ -73,7 +74,12 @@ HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
 # Initializations that leave BERT's matrices as they are; from others, as
 # `pissa`, peft takes what the update began with.
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
-# In front of a module's name, in the names of its tensors.
+# Variable -> tensor, in a module whose name is behind `ROOT`.
+TENSORS = {
+    "lora_a": "lora_A.weight",
+    "lora_b": "lora_B.weight",
+    "ia3_scale": "ia3_l",
+}
 ROOT = "base_model.model."
 # What peft takes for BERT where `target_modules` is null.
 TARGETS_OF_BERT = {
@@ -102,19 +108,12 @@ class Factors(NamedTuple):
 def to_method(
     found: Mapping[Tuple[int, str], Factors], config: BertConfig, source: str
 ) -> Tuple[Lora, Dict[str, np.ndarray]]:
-    """The method and the variables of some updates.
+    """The method and the variables of updates by layer and name of `TARGETS`.
 
     Updates of several ranks or scales, or of some layers only, are made equal:
-    zeros are added, which change nothing, and the scale goes into B.
-
-    Args:
-        found: updates by layer and name of `adapter_bert.methods.lora.TARGETS`.
-        config: of the BERT.
-        source: the file, for messages.
-
-    Raises:
-        UserError: there is no update, or one is of no rank or of a matrix of
-            another shape.
+    zeros are added, which change nothing, and the scale goes into B. Raises
+    UserError if there is no update, or one is of no rank or of a matrix of
+    another shape.
     """
     if not found:
         raise UserError(f"{source} holds no update of any matrix")
@@ -157,21 +156,12 @@ def to_method(
     return Lora(rank=rank, alpha=alpha, targets=",".join(targets)), values
 
 
-class _Adapter(NamedTuple):
-    """An adapter's description at a path, its tensors, and its BERT."""
-
-    described: Dict[str, Any]
-    tensors: Tensors
-    config: BertConfig
-    path: str
-
-
-def _check_saved(adapter: _Adapter) -> None:
+def _check_saved(adapter: Adapter) -> None:
     """Refuses `modules_to_save` that name modules of BERT without tensors."""
-    described, tensors, config, path = adapter
+    described, tensors, config, path, _ = adapter
     modules = set()
     for variable in list_variables(config):
-        parts = variable.replace("/layer_", "/layer/").split("/")
+        parts = module_of(variable).split(".")
         modules.update(itertools.accumulate(parts, "{}.{}".format))
     for name in described.get("modules_to_save") or ():
         for module in modules:
@@ -330,7 +320,7 @@ def _by_pattern(
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
-    """Reads an adapter of `save_pretrained`, as `exchange` wants it."""
+    """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
     readers = {
@@ -361,19 +351,20 @@ def read(
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: m[1] or m[2] or "", name)
     )
-    adapter = _Adapter(described, tensors, config, path)
+    check_depth(tensors.names, config, path)
+    adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, labels)
     method, values = reader(adapter)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
 
 
-def _places(adapter: _Adapter, part: str) -> List[Tuple[int, str, str]]:
+def _places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
     Raises UserError if the description names other modules.
     """
-    described, tensors, config, path = adapter
+    described, tensors, config, path, _ = adapter
     held = [
         name.removeprefix(ROOT).removesuffix(f".{part}")
         for name in tensors.names
@@ -382,8 +373,6 @@ def _places(adapter: _Adapter, part: str) -> List[Tuple[int, str, str]]:
     pattern = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.(.*)")
     matches = filter(None, map(pattern.fullmatch, held))
     places = [(int(m[1]), m[2], m[0]) for m in matches]
-    for layer, _, _ in places:
-        check_layer(layer, config, path)
     root = "" if any(m.startswith("encoder.") for m in held) else "bert."
     # All matrices of BERT, in the order of its layers.
     known = [
@@ -398,8 +387,8 @@ def _places(adapter: _Adapter, part: str) -> List[Tuple[int, str, str]]:
     for module in known:
         if module in wanted and module not in held:
             raise UserError(
-                f"{path}: target_modules names {module}, of which "
-                f"{WEIGHTS_FILE} holds nothing"
+                f"{path}: target_modules names {module}, but "
+                f"{WEIGHTS_FILE} holds nothing for it"
             )
     for module in held:
         if module not in wanted:
@@ -412,9 +401,9 @@ def _places(adapter: _Adapter, part: str) -> List[Tuple[int, str, str]]:
     return places
 
 
-def _read_lora(adapter: _Adapter):
+def _read_lora(adapter: Adapter):
     """Updates by layer and matrix."""
-    described, tensors, config, path = adapter
+    described, tensors, config, path, _ = adapter
     begun = described.get("init_lora_weights")
     if begun not in BEGINNINGS:
         raise UserError(
@@ -451,11 +440,9 @@ def _read_lora(adapter: _Adapter):
     return to_method(found, config, path)
 
 
-def _read_ia3(adapter: _Adapter):
+def _read_ia3(adapter: Adapter):
     """Scales of keys, of values and of the last matrix's inputs."""
-    described, tensors, config, path = adapter
-    shapes = dict.fromkeys(KEY_VALUE, (config.hidden_size, 1))
-    shapes[OUTPUT] = (1, config.intermediate_size)
+    described, tensors, config, path, _ = adapter
     values = unit_scales(config)
     places = _places(adapter, "ia3_l")
     inputs = described.get("feedforward_modules")
@@ -467,14 +454,16 @@ def _read_ia3(adapter: _Adapter):
     )
     for layer, place, module in places:
         name = place.replace(".", "/")
-        if name not in shapes:
+        variable = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
+        if variable not in values:
             raise UserError(
                 f"{path}: (IA)^3 scales {place} too, which this project's does "
                 "not; peft's default does for BERT, since 'output.dense' is "
                 "also in attention.output.dense; expected target_modules="
                 r"'.*(key|value|layer\.\d+\.output\.dense)'"
             )
-        scale = tensors.take(f"{ROOT}{module}.ia3_l", *shapes[name])
+        shape = _scale_shape(name, values[variable].size)
+        scale = tensors.take(f"{ROOT}{module}.ia3_l", *shape)
         if (module in inputs) != (name == OUTPUT):
             raise UserError(
                 f"{path}: feedforward_modules says that the "
@@ -482,14 +471,13 @@ def _read_ia3(adapter: _Adapter):
                 f"are scaled, but {WEIGHTS_FILE} has {list(scale.shape)}; the "
                 "description contradicts the tensors"
             )
-        key = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
-        values[key] = scale.ravel()
+        values[variable] = scale.ravel()
     return Ia3(), values
 
 
-def _read_head(adapter: _Adapter, labels: Tuple[str, ...]) -> Head:
-    """The head, which peft trains beside the adapter."""
-    described, tensors, config, path = adapter
+def _read_head(adapter: Adapter, labels: Tuple[str, ...]) -> Head:
+    """The head, which peft trains next to the adapter."""
+    described, tensors, config, path, _ = adapter
     kind = described.get("task_type")
     if kind not in HEADS:
         raise UserError(
@@ -509,15 +497,28 @@ def _read_head(adapter: _Adapter, labels: Tuple[str, ...]) -> Head:
 
 
 def write(exported: Exported) -> Dict[str, Any]:
-    """The contents of an adapter's files, as `exchange` wants them."""
-    if isinstance(exported.method, Lora):
-        config, tensors = _write_lora(exported.method, exported)
-    elif isinstance(exported.method, Ia3):
-        config, tensors = _write_ia3(exported)
+    """The contents of an adapter's files, as `foreign_adapters` wants them."""
+    method = exported.method
+    if isinstance(method, Lora):
+        names = [TARGETS[target] for target in method.targets.split(",")]
+        config = {
+            "peft_type": "LORA",
+            "r": method.rank,
+            "lora_alpha": as_lora_number(method.alpha),
+            "lora_dropout": method.dropout,
+            "bias": "none",
+            "target_modules": _modules(names),
+        }
+    elif isinstance(method, Ia3):
+        config = {
+            "peft_type": "IA3",
+            "target_modules": _modules((*KEY_VALUE, OUTPUT)),
+            "feedforward_modules": _modules([OUTPUT]),
+        }
     else:
         raise UserError(
-            f"{exported.source}: {exported.method.name} is not written for "
-            "peft; expected lora or ia3"
+            f"{exported.source}: {method.name} is not written for peft; "
+            "expected lora or ia3"
         )
     head = exported.head
     questions = head.kind == QUESTIONS
@@ -528,7 +529,13 @@ def write(exported: Exported) -> Dict[str, Any]:
         )
     kind = QUESTION_ANSWERS if questions else SEQUENCES
     name = f"{ROOT}{HEADS[kind]}"
-    tensors[f"{name}.weight"], tensors[f"{name}.bias"] = head.layers[0]
+    tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
+    for variable in method.variables(exported.config):
+        scope, _, part = variable.rpartition("/")
+        value = exported.read(variable).T
+        if part == "ia3_scale":
+            value = value.reshape(_scale_shape(scope, value.size))
+        tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
     common = {
         "base_model_name_or_path": exported.base_name,
         "task_type": kind,
@@ -539,48 +546,9 @@ def write(exported: Exported) -> Dict[str, Any]:
     return {WEIGHTS_FILE: tensors, CONFIG_FILE: {**common, **config}}
 
 
-def _written(
-    exported: Exported, names: Sequence[str]
-) -> Iterator[Tuple[str, str, str]]:
-    """(name within the layer, scope, module) of each matrix of each layer."""
-    for layer in range(exported.config.num_hidden_layers):
-        for name in names:
-            module = f"{ROOT}bert.encoder.layer.{layer}." + name.replace(
-                "/", "."
-            )
-            yield name, f"bert/encoder/layer_{layer}/{name}", module
-
-
-def _write_lora(method: Lora, exported: Exported):
-    names = [TARGETS[target] for target in method.targets.split(",")]
-    tensors = {}
-    for _, scope, module in _written(exported, names):
-        for part in "AB":
-            value = exported.read(f"{scope}/lora_{part.lower()}")
-            tensors[f"{module}.lora_{part}.weight"] = value.T
-    config = {
-        "peft_type": "LORA",
-        "r": method.rank,
-        "lora_alpha": as_lora_number(method.alpha),
-        "lora_dropout": method.dropout,
-        "bias": "none",
-        "target_modules": _modules(names),
-    }
-    return config, tensors
-
-
-def _write_ia3(exported: Exported):
-    names, tensors = (*KEY_VALUE, OUTPUT), {}
-    for name, scope, module in _written(exported, names):
-        shape = (1, -1) if name == OUTPUT else (-1, 1)
-        scale = exported.read(f"{scope}/ia3_scale")
-        tensors[f"{module}.ia3_l"] = scale.reshape(shape)
-    config = {
-        "peft_type": "IA3",
-        "target_modules": _modules(names),
-        "feedforward_modules": _modules([OUTPUT]),
-    }
-    return config, tensors
+def _scale_shape(scope: str, size: int) -> Tuple[int, int]:
+    """The shape of (IA)^3's scale of a module's outputs, or of its inputs."""
+    return (size, 1) if scope.endswith(KEY_VALUE) else (1, size)
 
 
 def _modules(scopes: Sequence[str]) -> Any:

@@ -7,7 +7,7 @@ A model in the caches of TF-Hub's and Kaggle's libraries is found without them.
 Else the libraries fetch the model, where they are installed.
 
 An archive (Google's `.zip`, Kaggle's and TF-Hub's `.tar.gz`) is unpacked once,
-beside it or into the folder that the environment variable `ADAPTER_BERT_CACHE`
+next to it or into the folder that the environment variable `ADAPTER_BERT_CACHE`
 names. A digest of the archive in the new folder's name tells archives of one
 name apart.
 """
@@ -94,11 +94,9 @@ def unpack(path: str) -> str:
     """The folder of an archive's files, unpacked the first time.
 
     It is the inner folder if that holds all files. The archive may be `gs://`.
-
-    Raises:
-        UserError: the archive is damaged, is replaced meanwhile, has files that
-            would lie elsewhere or are too large, or the place for the files
-            cannot be written.
+    Raises UserError if the archive is damaged, is replaced meanwhile, has files
+    that would lie elsewhere or are too large, or the place for the files cannot
+    be written.
     """
     beside = "" if "://" in path else os.path.dirname(files.absolute(path))
     cache = os.environ.get(CACHE) or beside
@@ -218,7 +216,7 @@ def _zip(file: IO[bytes]) -> Members:
 
 
 class _Limited:
-    """A file of which only `left` bytes can be read."""
+    """A file whose first `left` bytes alone can be read."""
 
     def __init__(self, file: IO[bytes], left: int):
         self._file, self.left = file, left
@@ -229,7 +227,7 @@ class _Limited:
         self.left -= len(content)
         if self.left < 0:
             raise tarfile.TarError(
-                f"it has more than {MAX_HEADERS} bytes beside its files"
+                f"it has more than {MAX_HEADERS} bytes besides its files"
             )
         return content
 
@@ -284,11 +282,9 @@ def _safe(name: str, path: str) -> str:
 def resolve(path: str) -> str:
     """The local folder that a handle names; any other path as it is.
 
-    A path of a file or a checkpoint that is there is no handle.
-
-    Raises:
-        UserError: the model is in no cache and cannot be fetched, or the
-            address is none of TF-Hub's or Kaggle's.
+    A path of a file or a checkpoint that is there is no handle. Raises
+    UserError if the model is in no cache and cannot be fetched, or the address
+    is none of TF-Hub's or Kaggle's.
     """
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):

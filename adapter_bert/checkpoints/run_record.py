@@ -7,7 +7,6 @@ this machine, which a run needs to go on.
 import contextlib
 import json
 import os
-import pathlib
 import platform
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
@@ -32,10 +31,7 @@ DESCRIPTION = {
     "base": dict,
     "base.fingerprint": str,
     "base.name?": str,
-    # In older runs, as `data_dir`.
-    "base.path?": str,
     "data_name?": str,
-    "data_dir?": str,
     "task": dict,
     "task.name": str,
     "task.held_out?": dict,
@@ -59,13 +55,6 @@ PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
 IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
-# What older runs did, whose `run.json` lacks these keys. A missing setting of a
-# training was off.
-LATER: Dict[str, Any] = {
-    "parts": {},
-    "bert_config.layer_norm_eps": 1e-12,
-    "bert_config.first_position": 0,
-}
 
 
 def versions() -> Dict[str, str]:
@@ -80,10 +69,8 @@ def versions() -> Dict[str, str]:
 def read_description(path: str, what: str) -> Dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
-    A key that is null is left out.
-
-    Raises:
-        UserError: the file cannot be read, or is not as `DESCRIPTION` says.
+    A key that is null is left out. Raises UserError if the file cannot be read,
+    or is not as `DESCRIPTION` says.
     """
     found = files.read_object(path, what, DESCRIPTION)
     return {key: value for key, value in found.items() if value is not None}
@@ -92,8 +79,7 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
 def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
     """`run.json` of the run that a folder holds, or None.
 
-    Raises:
-        UserError: it is damaged.
+    Raises UserError if it is damaged.
     """
     path = os.path.join(output_dir, RUN_FILE)
     if not output_dir or not files.exists(path):
@@ -104,12 +90,10 @@ def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """What a description supplies without flags, for the log.
+    """What a training's description supplies without flags, for the log.
 
-    Args:
-        description: of a training.
-        length: longest input of this run, in tokens.
-        is_adapter: whether an adapter, which supplies its length too.
+    `length` is the longest input of this run in tokens, which an adapter
+    supplies too.
     """
     task, settings = description["task"], description.get("task_settings", {})
     found = [f"task {task['name']}"]
@@ -146,8 +130,7 @@ def _shown(names: Sequence[str]) -> str:
 def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
     """The config of a description that was read from `path`.
 
-    Raises:
-        UserError: it has other keys.
+    Raises UserError if it has other keys.
     """
     try:
         return BertConfig(**description["bert_config"])
@@ -174,22 +157,16 @@ def write(
 def place_of_base(run_dir: str) -> str:
     """The path of a run's pretrained model.
 
-    Raises:
-        UserError: the run's folder does not name the path.
+    Raises UserError if the run's folder does not name the path.
     """
-    run = read_description(
-        os.path.join(run_dir, RUN_FILE), "the run's description"
-    )
-    path = os.path.join(run_dir, PLACES_FILE)
-    # Older runs wrote the path into their description.
-    place = run["base"].get("path")
-    if files.exists(path):
-        place = _read_places(run_dir).get("base")
+    place = _read_places(run_dir).get("base")
     if not place:
+        run_file = os.path.join(run_dir, RUN_FILE)
+        run = read_description(run_file, "the run's description")
         raise UserError(
-            f"{path} does not say where the BERT lies that {run_dir} was "
-            f"trained upon (its folder was called {run['base'].get('name')}); "
-            "pass that as --init_checkpoint"
+            f"{os.path.join(run_dir, PLACES_FILE)} does not say where the BERT "
+            f"lies that {run_dir} was trained on (its folder was called "
+            f"{run['base'].get('name')}); pass that as --init_checkpoint"
         )
     return place
 
@@ -209,31 +186,20 @@ def _read_places(run_dir: str) -> Dict[str, Any]:
 
 def data_name(description: Dict[str, Any]) -> str:
     """The name of the folder of a run's data."""
-    # Older runs wrote the whole path.
-    path = description.get("data_dir") or ""
-    return description.get("data_name") or pathlib.PurePath(path).name
+    return description.get("data_name") or ""
 
 
 def check(
     output_dir: str,
     record: Dict[str, Any],
-    base: Base,
     do_train: bool,
     partial: bool = False,
 ) -> None:
-    """Refuses a folder that holds another run.
+    """Refuses a folder that holds another run than `record`.
 
-    Args:
-        output_dir: the folder; may be empty.
-        record: of the new run.
-        base: the BERT of the new run.
-        do_train: whether the new run trains.
-        partial: whether the record lacks keys that the data will add; these are
-            not compared.
-
-    Raises:
-        UserError: the folder holds another run; the message names the
-            differences.
+    A `partial` record lacks keys that the data will add; these are not
+    compared. Raises UserError if the folder holds another run; the message
+    names the differences.
     """
     old = read_run(output_dir)
     if old is None:
@@ -250,7 +216,7 @@ def check(
         for name, before, now in _compare(
             key, old.get(key), record.get(key), partial
         )
-        if not _may_differ(name, before, now, base)
+        if not _may_differ(name, before, now)
     ]
     if differences:
         raise UserError(
@@ -270,17 +236,14 @@ def check(
         )
 
 
-def _may_differ(name: str, before: Any, now: Any, base: Base) -> bool:
+def _may_differ(name: str, before: Any, now: Any) -> bool:
     """Whether two values that differ are of one run."""
-    if before is None and name in LATER:
-        return now == LATER[name]
+    # A missing setting was off.
     if before is None and name.startswith("training."):
         return not now
     # The same weights may lie in another folder.
-    if name in ("base.path", "base.name"):
+    if name == "base.name":
         return True
-    if name == "base.fingerprint":
-        return (before, now) == (base.without_pooler, base.fingerprint)
     if name == "bert_config.hidden_act":
         return same_activation(before, now)
     # A run with a dev or test file of its own holds nothing out.

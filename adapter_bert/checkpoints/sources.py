@@ -67,20 +67,12 @@ FOREIGN = (
 def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
-    Args:
-        path: a TensorFlow checkpoint's prefix (Google's of either
-            TensorFlow, adapter-bert's or a training checkpoint of this
-            project), a `.safetensors` file, a module of TF-Hub or Kaggle, a
-            folder with one of these, an archive of such a folder, or a
-            module's handle.
-
-    Returns:
-        The model; for a training checkpoint the BERT under it, with `trained`
-        and `run`.
-
-    Raises:
-        UserError: nothing of the kind is there, or it is damaged, or the base
-            of a training checkpoint is.
+    These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
+    adapter-bert's or a training checkpoint of this project), a `.safetensors`
+    file, a module of TF-Hub or Kaggle, a folder with one of these, an archive
+    of such a folder, or a module's handle. Of a training checkpoint the model
+    is the BERT under it, with `trained` and `run`. Raises UserError if nothing
+    of the kind is there, or it or a training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -91,20 +83,20 @@ def open_init_checkpoint(path: str) -> Pretrained:
     run = run_record.read_description(run_file, "the run's description")
     advice = (
         "to use what was trained elsewhere, pass "
-        f"{os.path.join(folder, 'adapter')} as --adapter beside it"
+        f"{os.path.join(folder, 'adapter')} as --adapter next to it"
     )
     try:
         base_path = run_record.place_of_base(folder)
     except UserError as error:
         raise UserError(f"{error}; {advice}") from error
     if files.absolute(base_path) == files.absolute(model.path):
-        # The run has written its files beside its BERT.
+        # The run has written its files next to its BERT.
         return model
     try:
         base = open_pretrained(base_path)
     except UserError as error:
         raise UserError(
-            f"{model.path} was trained upon {base_path}, which cannot be "
+            f"{model.path} was trained on {base_path}, which cannot be "
             f"opened: {error}; if it lies elsewhere now, pass that as "
             f"--init_checkpoint; {advice}"
         ) from error
@@ -162,8 +154,7 @@ def _find_model(folder: str) -> str:
 def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without the base of a training.
 
-    Raises:
-        UserError: nothing of the kind is there, or it is damaged.
+    Raises UserError if nothing of the kind is there, or it is damaged.
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
@@ -172,14 +163,8 @@ def open_pretrained(path: str) -> Pretrained:
         path = published_models.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
-    while True:
-        found = _find_model(path)
-        try:
-            return _open_file(found)
-        except UserError:
-            # A training that goes on there may have deleted a checkpoint.
-            if _find_model(path) == found:
-                raise
+    # A training that goes on there may delete a checkpoint.
+    return files.read_beside_writer(lambda: _find_model(path), _open_file)
 
 
 def _open_file(path: str) -> Pretrained:
@@ -217,7 +202,7 @@ def _open_file(path: str) -> Pretrained:
 
 def _open_hugging_face(path: str, folder: str) -> Pretrained:
     """Opens a safetensors file with its config and its tokenizer's."""
-    weights = open_safetensors(path, translate=True)
+    weights = open_safetensors(path)
     found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
         place, described = os.path.join(folder, name), {}
@@ -262,18 +247,11 @@ def _head(config: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
-    """Reads the BERT config that is named, or the model's own.
+    """Reads the BERT config at a path, or the model's own or near it.
 
-    Its `gelu` is the error function if the weights are Hugging Face's.
-
-    Args:
-        opened: the model, or None if there is none.
-        path: of the config; "" for what the model's own files say, or the
-            config beside the model.
-
-    Raises:
-        UserError: there is no config, it cannot be read, or it has another
-            number of heads than the model's own files say.
+    Its `gelu` is the error function if the weights are Hugging Face's. Raises
+    UserError if there is no config, it cannot be read, or it has another number
+    of heads than the model's own files say.
     """
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
@@ -300,21 +278,13 @@ def read_tokenizer(
     path: str = "",
     do_lower_case: Optional[bool] = None,
 ) -> TextTokenizer:
-    """Reads the vocabulary that is named, or the model's own.
+    """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
     A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
-
-    Args:
-        opened: the model.
-        config: of the model.
-        path: of the vocabulary; "" for the model's own, or the file beside it.
-        do_lower_case: whether to lower-case texts; None for what the model's
-            own files say, or to do so unless the vocabulary has words with
-            capital letters.
-
-    Raises:
-        UserError: it cannot be read, or does not fit the model or the letters'
-            case.
+    None for `do_lower_case` stands for what the model's own files say, or to
+    lower-case unless the vocabulary has words with capital letters. Raises
+    UserError if the vocabulary cannot be read, or does not fit the model or the
+    letters' case.
     """
     if config.is_roberta:
         return _read_subwords(opened, config, path, do_lower_case)
@@ -400,26 +370,26 @@ def _some_added(tokenizer: TextTokenizer) -> str:
 
 
 def check_length(
-    length: int, least: int, config: BertConfig, tokenizer: TextTokenizer
+    length: int,
+    least: int,
+    config: BertConfig,
+    tokenizer: TextTokenizer,
+    setting: str = "--max_seq_length",
 ) -> None:
-    """Checks `--max_seq_length` against a model and a task.
+    """Checks the value of a setting, an input's length in tokens.
 
     The task needs `least` tokens with a BERT's tokenizer; others may put more
-    between two texts.
-
-    Raises:
-        UserError: the length is too large or too small.
+    between two texts. Raises UserError if the length is too large or too small.
     """
     if length > config.max_tokens:
         raise UserError(
-            f"--max_seq_length is {length}, but the model has only "
+            f"{setting} is {length}, but the model has only "
             f"{config.max_tokens} positions"
         )
     least += tokenizer.between_count - 1
     if length < least:
         raise UserError(
-            f"--max_seq_length is {length}, but the task needs room for "
-            f"{least} tokens"
+            f"{setting} is {length}, but the task needs room for {least} tokens"
         )
 
 
@@ -432,15 +402,13 @@ def check_same_model(
 ) -> None:
     """Compares a model with the one on which something was trained.
 
-    The description is `run.json` or `adapter_config.json` at `source`.
-
-    Raises:
-        UserError: they differ; the message says in what.
+    The description is `run.json` or `adapter_config.json` at `source`. Raises
+    UserError if they differ; the message says in what.
     """
     expected = description["base"]["fingerprint"]
-    if not base.is_known_as(expected):
+    if base.fingerprint != expected:
         raise UserError(
-            f"{source} was trained upon another BERT (fingerprint "
+            f"{source} was trained on another BERT (fingerprint "
             f"{expected[:12]}) than {base.path} (fingerprint "
             f"{base.fingerprint[:12]})"
         )
@@ -473,11 +441,11 @@ def check_same_model(
 
 
 def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
-    """The path of the first of `names` that lies beside a checkpoint."""
+    """The path of the first of `names` that lies next to a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)
         if files.exists(path):
             return path
     raise UserError(
-        f"no {' or '.join(names)} lies beside {opened.path}; pass {flag}"
+        f"no {' or '.join(names)} lies next to {opened.path}; pass {flag}"
     )

@@ -8,7 +8,7 @@ read.
 import functools
 import os
 import re
-from typing import Dict, List, Mapping, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,9 @@ STATE_FILE = "checkpoint"
 # As many as TensorFlow's own savers keep.
 KEPT_CHECKPOINTS = 5
 
-CHECKPOINT_FILE = re.compile(r"model\.ckpt-(\d{1,18})\.(index|data-\d+-of-\d+)")
+# Before a checkpoint's step.
+NAME = "model.ckpt"
+CHECKPOINT_FILE = r"{}-(\d{{1,18}})\.(?:index|data-\d+-of-\d+)"
 # Within one line, so that no text takes quadratic time.
 NAMED = re.compile(
     r'^[ \t]*(?:all_)?model_checkpoint_paths?: "(.*)"[ \t\r]*$', re.M
@@ -35,8 +37,7 @@ def check_training_checkpoint(
 ) -> None:
     """Compares a training checkpoint with the shapes of trained variables.
 
-    Raises:
-        UserError: it is of another model.
+    Raises UserError if it is of another model.
     """
     weights = open_tensorflow(path)
     check_shape(weights, "global_step", ())
@@ -48,9 +49,8 @@ def check_training_checkpoint(
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
     """Writes a TensorFlow checkpoint, synced and whole or not at all.
 
-    Raises:
-        UserError: it cannot be written, or the folder that this process holds
-            is gone.
+    Raises UserError if it cannot be written, or the folder that this process
+    holds is gone.
     """
     folder_lock.check(prefix)
     part = f"{prefix}_temp/part"
@@ -83,22 +83,20 @@ def save_training(
     save_tensors(prefix, values)
     with files.writing(f"the checkpoint {prefix}"):
         # Only checkpoints that are listed as whole are ever deleted.
-        before = {s for s in _named_steps(output_dir) or () if s < step}
-        steps = [*sorted(before), step]
-        _write_state_file(output_dir, steps[-KEPT_CHECKPOINTS:])
+        _, named = _read_list(output_dir)
+        steps = [*sorted(s for s in named or () if s < step), step]
+        _write_list(output_dir, steps[-KEPT_CHECKPOINTS:])
         forgotten = steps[:-KEPT_CHECKPOINTS]
-        for name in tf.io.gfile.listdir(output_dir):
-            match = CHECKPOINT_FILE.fullmatch(name)
-            if match and int(match.group(1)) in forgotten:
+        for name, of_step in checkpoint_files(output_dir, NAME):
+            if of_step in forgotten:
                 tf.io.gfile.remove(os.path.join(output_dir, name))
 
 
 def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
     """The newest whole training checkpoint and its step, or (None, 0).
 
-    Raises:
-        UserError: no checkpoint is whole of those that there were, or the held
-            folder is gone; so no training begins anew by mistake.
+    Raises UserError if no checkpoint is whole of those that there were, or the
+    held folder is gone; so no training begins anew by mistake.
     """
     path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
@@ -107,10 +105,8 @@ def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
 def recover(output_dir: str) -> None:
     """Warns of lost checkpoints, and corrects `checkpoint`.
 
-    TPUEstimator goes on from the checkpoint that this file names.
-
-    Raises:
-        UserError: as `latest_step`, or the file cannot be written.
+    TPUEstimator goes on from the checkpoint that this file names. Raises
+    UserError as `latest_step`, or if the file cannot be written.
     """
     path, lost = _read_state(output_dir)
     for text in lost:
@@ -124,15 +120,15 @@ def recover(output_dir: str) -> None:
         logging.warning("%s is taken, the newest whole one", path)
     # TensorFlow reads no file that is damaged anywhere, and follows absolute
     # paths in it to other folders.
-    named = sorted(_named_steps(output_dir) or ())
-    is_named = named[-1:] == [newest]
-    if not is_named or _state_text(output_dir) != _listed(named):
+    text, steps = _read_list(output_dir)
+    named = sorted(steps or ())
+    if named[-1:] != [newest] or text != _listed(named):
         whole = [
             step
             for step in sorted(_steps_with_files(output_dir))
             if step <= newest and not _damage(output_dir, step)
         ]
-        _write_state_file(output_dir, whole[-KEPT_CHECKPOINTS:])
+        _write_list(output_dir, whole[-KEPT_CHECKPOINTS:])
 
 
 def holds_checkpoints(output_dir: str) -> bool:
@@ -148,11 +144,8 @@ def bytes_per_value(
 ) -> int:
     """Bytes that the checkpoints of a training need for each trained value.
 
-    Args:
-        output_dir: folder of the checkpoints.
-        steps: that are left.
-        every_steps: distance of checkpoints, in steps.
-        scored: steps that are scored, and saved before.
+    `steps` are left, checkpoints are `every_steps` apart, and `scored` steps
+    are scored, and saved before.
     """
     if not steps:
         return 0
@@ -171,7 +164,7 @@ def step_of(path: str) -> int:
 
 
 def _prefix(output_dir: str, step: int) -> str:
-    return os.path.join(output_dir, f"model.ckpt-{step}")
+    return os.path.join(output_dir, f"{NAME}-{step}")
 
 
 def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
@@ -181,7 +174,7 @@ def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
         The path of the checkpoint, or None; messages about what is missing.
     """
     folder_lock.check(output_dir)
-    named = _named_steps(output_dir)
+    _, named = _read_list(output_dir)
     found = _steps_with_files(output_dir)
     # Looked up first: another process may be writing the first checkpoint.
     has_index = any(
@@ -216,29 +209,22 @@ def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
     return None, lost
 
 
-def _state_text(output_dir: str) -> Optional[str]:
-    """The content of `checkpoint`, or None."""
+def _read_list(output_dir: str) -> Tuple[Optional[str], Optional[List[int]]]:
+    """The text of `checkpoint` and its steps, the newest first; else None."""
     path = os.path.join(output_dir, STATE_FILE)
     if not files.exists(path):
-        return None
+        return None, None
     content = files.read_bytes(path, "the list of checkpoints")
-    return content.decode("utf-8", "replace")
-
-
-def _named_steps(output_dir: str) -> Optional[List[int]]:
-    """The steps in `checkpoint`, the newest first, or None."""
-    text = _state_text(output_dir)
-    if text is None:
-        return None
+    text = content.decode("utf-8", "replace")
     names = map(os.path.basename, NAMED.findall(text))
-    return [
+    return text, [
         step_of(name)
         for name in dict.fromkeys(names)
-        if name == f"model.ckpt-{step_of(name)}"
+        if name == f"{NAME}-{step_of(name)}"
     ]
 
 
-def _write_state_file(output_dir: str, steps: List[int]) -> None:
+def _write_list(output_dir: str, steps: List[int]) -> None:
     files.write_text(os.path.join(output_dir, STATE_FILE), _listed(steps))
 
 
@@ -252,12 +238,18 @@ def _listed(steps: List[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def checkpoint_files(output_dir: str, name: str) -> Iterator[Tuple[str, int]]:
+    """Yields sorted names of files of `<name>-<step>`, and the steps."""
+    pattern = re.compile(CHECKPOINT_FILE.format(re.escape(name)))
+    if files.is_folder(output_dir):
+        for match in map(pattern.fullmatch, sorted(files.listed(output_dir))):
+            if match:
+                yield match[0], int(match[1])
+
+
 def _steps_with_files(output_dir: str) -> Set[int]:
     """Steps with any file, whole or not."""
-    if not files.is_folder(output_dir):
-        return set()
-    matches = map(CHECKPOINT_FILE.fullmatch, files.listed(output_dir))
-    return {int(match.group(1)) for match in matches if match}
+    return {step for _, step in checkpoint_files(output_dir, NAME)}
 
 
 def _damage(output_dir: str, step: int) -> Optional[str]:

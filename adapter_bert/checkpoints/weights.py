@@ -55,14 +55,14 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A pretrained BERT, and what its own files say beside its weights.
+    """A pretrained BERT, and what its own files say next to its weights.
 
     Attributes:
         path: as given, with a folder resolved to the file or prefix in it.
         folder: where the vocabulary and the config lie by default.
         weights: of the BERT.
-        config: its sizes, or None if a file beside it has them.
-        vocab_file: path of its vocabulary; "" for the file beside it.
+        config: its sizes, or None if a file next to it has them.
+        vocab_file: path of its vocabulary; "" for the file next to it.
         do_lower_case: whether texts are lower-cased; None if no file says.
         num_attention_heads: as its weights' shapes tell, or None.
         labels: of its head's outputs, in order; none if no file says.
@@ -91,13 +91,10 @@ class Base:
     Attributes:
         path: of its weights on this machine.
         fingerprint: SHA-256 of its variables, equal in every file format.
-        without_pooler: SHA-256 without the pooler, which older runs of
-            question answering have recorded.
     """
 
     path: str
     fingerprint: str
-    without_pooler: str
 
     def describe(self) -> Dict[str, str]:
         """The identity on any machine, with the folder's name for people."""
@@ -106,34 +103,21 @@ class Base:
             name = os.path.basename(folder)
         return {"name": name, "fingerprint": self.fingerprint}
 
-    def is_known_as(self, fingerprint: str) -> bool:
-        """Whether a fingerprint of an adapter or run is of this BERT."""
-        return fingerprint in (self.fingerprint, self.without_pooler)
-
 
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
     """Reads a whole BERT, whose pooler may be missing, for its fingerprint.
 
-    `variables` are BERT's own, as of `encoder.list_variables`.
-
-    Raises:
-        UserError: a variable is missing, of another shape, or unreadable.
+    `variables` are BERT's own, as of `encoder.list_variables`. Raises
+    UserError if a variable is missing, of another shape, or unreadable.
     """
     digest = hashlib.sha256()
-
-    def add(names: Iterable[str]) -> str:
-        for name in sorted(names):
+    has_pooler = any(name.startswith(POOLER) for name in weights.shapes)
+    for name in sorted(variables):
+        if has_pooler or not name.startswith(POOLER):
             check_shape(weights, name, variables[name])
             digest.update(name.encode() + b"\0")
             digest.update(np.ascontiguousarray(weights.read(name)).data)
-        return digest.hexdigest()
-
-    # The pooler's names come last in order.
-    pooler = {name for name in variables if name.startswith(POOLER)}
-    without_pooler = add(set(variables) - pooler)
-    has_pooler = any(name in weights.shapes for name in pooler)
-    whole = add(pooler) if has_pooler else without_pooler
-    return Base(files.absolute(weights.source), whole, without_pooler)
+    return Base(files.absolute(weights.source), digest.hexdigest())
 
 
 def check_shape(weights: Weights, name: str, shape: Shape) -> None:
@@ -165,15 +149,9 @@ def with_labels(
 ) -> Weights:
     """A base whose head's outputs are in the order of a task's labels.
 
-    Args:
-        weights: the base.
-        named: labels of its head's outputs in order; none if unknown.
-        labels: of the task; none if unknown.
-
-    Returns:
-        The base without its head if the labels are others, by more than the
-        case of letters; as it is if one side is unknown or has only the
-        numbers from 0.
+    The base is without its head if the labels that its head has (`named`) are
+    others, by more than the case of letters; as it is if one side is unknown or
+    has only the numbers from 0.
     """
     if not named or not labels:
         return weights
@@ -223,22 +201,18 @@ def choose_initial_values(
 ) -> InitialValues:
     """Chooses the source of every variable's first value.
 
+    Returns functions that make the float32 arrays, by name. Raises UserError if
+    a variable is missing or of another shape.
+
     Args:
         variables: of the model.
         base: the pretrained model; may hold adapters and a head as well.
         trained: an adapter artifact or a training checkpoint with all trained
             variables, or None.
         seed: of fresh adapters and heads.
-        fresh_head: whether a fresh head replaces a head of the base that has
-            another shape.
-        parts: of trained adapters in a composition; variables that are not
-            here must be in `trained`.
-
-    Returns:
-        Name -> function that makes the float32 array.
-
-    Raises:
-        UserError: a variable is missing or of another shape.
+        fresh_head: whether a fresh head replaces the base's of another shape.
+        parts: of trained adapters in a composition; else they must be in
+            `trained`.
     """
 
     def choose(p: Parameter) -> Callable[[], np.ndarray]:
@@ -276,12 +250,10 @@ def choose_initial_values(
 def start_fingerprint(
     variables: Iterable[Parameter], base: Weights, trained: Optional[Weights]
 ) -> Optional[str]:
-    """SHA-256 of what a training starts from beside BERT, or None.
+    """SHA-256 of what a training starts from besides BERT, or None.
 
-    Reads each of them, so that damage is found before training.
-
-    Raises:
-        UserError: a tensor cannot be read.
+    Reads each of them, so that damage is found before training. Raises
+    UserError if a tensor cannot be read.
     """
     digest, found = hashlib.sha256(), False
     for p in variables:

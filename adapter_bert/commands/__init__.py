@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import sys
-from typing import Dict
+from typing import Any, Dict
 
 from adapter_bert import command_line
 
@@ -13,6 +13,7 @@ PROGRAMS: Dict[str, str] = {
     "run_squad": "Train and evaluate question answering.",
     "run_tagger": "Train and evaluate tagging.",
     "run_mlm": "Train and evaluate masked language modelling.",
+    "extract_features": "Write BERT's hidden states of texts.",
     "predict": "Answer texts with one or many adapters.",
     "library": "Manage a folder of adapters; import and export them.",
     "export": "Write a SavedModel that takes text.",
@@ -72,18 +73,18 @@ def main() -> None:
     run(name)
 
 
-def run(name: str) -> None:
+def run(name: str, **given: Any) -> None:
     """Runs a subcommand, whose arguments are in `sys.argv`.
 
-    A subcommand is a module's `main`. If the module has `SETTINGS`, dataclasses
-    that declare flags, the flags are parsed first.
+    A subcommand is a module's `main`, which takes `given`. If the module has
+    `SETTINGS`, dataclasses that declare flags, the flags are parsed first.
 
     Raises:
         SystemExit: as of `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
     if not hasattr(module, "SETTINGS"):
-        command_line.run(module.main)
+        command_line.run(lambda: module.main(**given))
         return
     from absl import app
 
@@ -93,7 +94,7 @@ def run(name: str) -> None:
     app.define_help_flags()
     command_line.run(
         lambda: app.run(
-            lambda _: module.main(),
+            lambda _: module.main(**given),
             flags_parser=lambda given: flags.parse_or_help(module, given),
         )
     )

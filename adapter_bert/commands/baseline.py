@@ -133,7 +133,7 @@ def fit(
 def fit_classes(
     inputs: Inputs, labels: np.ndarray, count: int, strength: float
 ) -> Callable[[Inputs], np.ndarray]:
-    """Fits logistic regression over classes, of which some may lack rows.
+    """Fits logistic regression over classes; some may lack rows.
 
     Returns:
         A function from inputs to log probabilities, float64 [rows, count].

@@ -111,8 +111,8 @@ def check_input(pattern: str, has_tasks: bool) -> None:
         compression = bulk_rows.compression(path)
         if compression in bulk_rows.UNCHECKED:
             raise UserError(
-                f"--input {path} ends with {compression}, of which it would "
-                "not be seen if it were cut short; compress it as one of "
+                f"--input {path} ends with {compression}, and such a file that "
+                "is cut short cannot be told; compress it as one of "
                 f"{', '.join(bulk_rows.COMPRESSED)}"
             )
         if compression and not size:

@@ -1,195 +1,141 @@
-"""Writes a BERT in another form, bit for bit the same.
+r"""Writes a BERT, a trained adapter or a training in another form.
 
     .venv/bin/adapter-bert convert --init_checkpoint=MODULE \
         --to=google --output_dir=BERT
 
-The program reads all that --init_checkpoint takes, except training checkpoints
-and models with adapters. Google's form is `bert_model.ckpt`, `bert_config.json`
-and `vocab.txt`. Hugging Face's form is `model.safetensors`, `config.json`,
-`vocab.txt` and `tokenizer_config.json`, which says whether text is lower-cased.
-Heads are written too, with what the config says of them: labels and kind.
+A BERT alone stays bit for bit the same. Google's form is `bert_model.ckpt`,
+`bert_config.json` and `vocab.txt`. Hugging Face's form is `model.safetensors`,
+`config.json`, `vocab.txt` and `tokenizer_config.json`, which says whether text
+is lower-cased. Heads are written too, with what the config says of them: labels
+and kind. --adapter, or a training as --init_checkpoint, is merged into its
+BERT.
+
+The form `adapter_bert` is Google's with the adapters of
+google-research/adapter-bert under that program's names.
 
 Tokens that were added to a vocabulary stand in a `tokenizer_config.json` in
-either form. Google's own program reads none.
+every form. Google's own programs read none.
 
-The `gelu` of a BERT from Hugging Face is called `gelu_erf` in Google's form.
-Google's own program does not know this name.
+The `gelu` of a BERT from Hugging Face uses the error function, which
+Google's programs do not know. --activation=gelu writes theirs instead.
 """
 
-import dataclasses
-import os
-from typing import Any, Dict, Mapping
+from typing import Any, Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-import numpy as np
-import safetensors.numpy
-
 from adapter_bert import command_line, files
-from adapter_bert.bert import encoder, functional
+from adapter_bert.bert import encoder
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.bert.encoder import Shape
 from adapter_bert.checkpoints import (
+    adapter_artifact,
     google,
-    hugging_face,
+    run_record,
     sources,
-    training_state,
 )
-from adapter_bert.checkpoints.weights import Weights, identify
-from adapter_bert.data.added_tokens import as_decoder
-from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
+from adapter_bert.checkpoints.upstream_form import (
+    ROWS,
+    largest_difference,
+    own_values,
+)
+from adapter_bert.checkpoints.weights import Pretrained, Weights, identify
+from adapter_bert.checkpoints.written_form import (
+    GOOGLE,
+    HUGGING_FACE,
+    OF_TRAINING,
+    check_form,
+    check_free,
+    google_activation,
+    read_values,
+    write_model,
+    write_vocabulary,
+)
+from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
 
-GOOGLE, HUGGING_FACE = "google", "hugging_face"
-# Variables of a training that are left out.
-OF_TRAINING = ("adam_m", "adam_v", "global_step")
-
-
-def check_free(folder: str) -> None:
-    """Raises UserError if a folder has a file of a BERT in either form."""
-    for name in (
-        *sources.CONFIG_FILES,
-        sources.VOCABULARY_FILE,
-        sources.SAFETENSORS_FILE,
-        sources.TOKENIZER_CONFIG_FILE,
-        f"{sources.GOOGLE_CHECKPOINT}.index",
-    ):
-        if files.exists(os.path.join(folder, name)):
-            raise UserError(
-                f"{folder} holds a BERT's {name}; choose another folder"
-            )
+ADAPTER_BERT = "adapter_bert"
+ADAPTER_BIAS = "bert/encoder/layer_0/output/adapters/biases1"
 
 
-def read_values(
-    weights: Weights, variables: Mapping[str, Shape]
-) -> Dict[str, np.ndarray]:
-    """Every variable of a BERT and its heads, by Google's name.
+def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
+    """What a training's checkpoint holds, as its adapter would hold it.
 
     Raises:
-        UserError: one cannot be read, or is no part of a plain BERT.
+        UserError: the training is of several tasks, or a variable cannot be
+            read.
     """
+    run, weights = opened.run, opened.trained
+    if "tasks" in run["task"]:
+        raise UserError(
+            f"{opened.path} is a training of several tasks; pass one task's "
+            "folder adapter/ as --adapter, and the BERT as --init_checkpoint"
+        )
+    method = registry.parse(run["method"])
     names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
-    for name in names:
-        is_known = hugging_face.hugging_face_name(name) is not None
-        if not is_known or name.startswith("bert/") and name not in variables:
-            raise UserError(
-                f"{weights.source} holds {name}, which is no part of a plain "
-                "BERT of its config; adapter-bert merge merges adapters"
-            )
-    return {name: weights.read(name) for name in names}
+    method, values = method.finish(
+        run_record.bert_config(run, opened.path),
+        {name: weights.read(name) for name in names},
+    )
+    shapes = {name: value.shape for name, value in values.items()}
+    return adapter_artifact.Artifact(
+        {**run, "method": str(method)},
+        Weights(opened.path, shapes, values.__getitem__),
+    )
 
 
-def check_form(config: BertConfig, form: str) -> None:
-    """Raises UserError if a form cannot describe a model."""
-    if config.is_roberta:
-        raise UserError(
-            f"the model is a RoBERTa, which cannot be written in {form}'s form "
-            "of a BERT"
-        )
-    epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
-    if form == GOOGLE and epsilon != fixed:
-        raise UserError(
-            f"the model has the layer_norm_eps {epsilon}, but Google's form "
-            f"means {fixed}"
-        )
+def convert_plain(opened: Pretrained, config: BertConfig) -> Dict[str, Any]:
+    """Arguments of `write_model` for a BERT without adapters."""
+    values = read_values(opened.weights, encoder.list_variables(config))
+    return {"config": config, "values": values, "head": opened.head}
 
 
-def _config(
-    config: BertConfig, form: str, head: Mapping[str, Any]
+def convert_trained(
+    base: Weights, artifact: adapter_artifact.Artifact, form: str
 ) -> Dict[str, Any]:
-    """The content of a form's config, with the fields of a head."""
-    values = dataclasses.asdict(config)
-    del values["first_position"]
-    gelu = same_activation(config.hidden_act, "gelu")
-    if form == GOOGLE:
-        del values["layer_norm_eps"]
-        values["hidden_act"] = "gelu" if gelu else config.hidden_act
-        return {**values, **head}
-    # Here `gelu` is the error function.
-    if gelu:
-        values["hidden_act"] = "gelu_new"
-    elif same_activation(config.hidden_act, "gelu_erf"):
-        values["hidden_act"] = "gelu"
-    return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        **values,
-        "pad_token_id": 0,
-        **head,
-    }
-
-
-def write_vocabulary(
-    folder: str, path: str, tokenizer: TextTokenizer, **said: Any
-) -> None:
-    """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
-
-    Args:
-        folder: for the files.
-        path: of the vocabulary.
-        tokenizer: of that vocabulary; its added tokens are written, too.
-        **said: other fields of `tokenizer_config.json`.
+    """Arguments of `write_model` for a BERT with an adapter and its head.
 
     Raises:
-        UserError: a file cannot be written.
+        UserError: the form cannot hold the method or the head.
     """
-    place = os.path.join(folder, sources.VOCABULARY_FILE)
-    files.write_bytes(place, vocabulary_bytes(path))
-    said.update(as_decoder(tokenizer.added))
-    if said:
-        place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
-        files.write_json(place, said)
-
-
-def write_model(
-    folder: str,
-    form: str,
-    config: BertConfig,
-    values: Mapping[str, np.ndarray],
-    head: Mapping[str, Any],
-) -> str:
-    """Writes weights and config; returns the path of the weights.
-
-    Args:
-        folder: for the files.
-        form: `GOOGLE` or `HUGGING_FACE`.
-        config: of the model.
-        values: variables by Google's names.
-        head: fields of the config about the head.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
-    if form == GOOGLE:
-        path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
-        training_state.save_tensors(path, values)
-        name = sources.BERT_CONFIG_FILE
-    else:
-        tensors = {}
-        for ours, value in values.items():
-            theirs, transposed = hugging_face.hugging_face_name(ours)
-            value = value.T if transposed else value
-            tensors[theirs] = np.ascontiguousarray(value)
-        path = os.path.join(folder, sources.SAFETENSORS_FILE)
-        content = safetensors.numpy.save(tensors, {"format": "pt"})
-        files.write_bytes(path, content)
-        name = sources.CONFIG_FILE
-    content = _config(config, form, head)
-    files.write_json(os.path.join(folder, name), content)
-    return path
+    if form != ADAPTER_BERT:
+        return add(base, [artifact], [1.0])
+    config = run_record.bert_config(artifact.config, artifact.weights.source)
+    weights = artifact.weights
+    trained = {name: weights.read(name) for name in weights.shapes}
+    method = registry.parse(artifact.config["method"])
+    values = own_values(config, method, base, trained)
+    own, head = head_of(artifact, config)
+    # The adapters are among the values.
+    own = {n: x for n, x in own.items() if not n.startswith("bert/")}
+    return {"config": config, "values": {**values, **own}, "head": head}
 
 
 def main() -> None:
     """Converts the BERT that the arguments name."""
     parser = command_line.Parser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "--init_checkpoint", required=True, help="the BERT to convert"
+        "--init_checkpoint",
+        required=True,
+        help="the BERT or the training to convert",
     )
     parser.add_argument(
         "--to",
         required=True,
-        choices=(GOOGLE, HUGGING_FACE),
+        choices=(GOOGLE, HUGGING_FACE, ADAPTER_BERT),
         help="form to write",
+    )
+    parser.add_argument(
+        "--adapter",
+        default="",
+        help="folder of a trained adapter of that BERT; default: the one in a "
+        "training's checkpoint, or none",
+    )
+    parser.add_argument(
+        "--activation",
+        default="",
+        choices=("gelu",),
+        help="gelu: write the gelu of the error function as Google's, of tanh",
     )
     parser.add_argument(
         "--output_dir", required=True, help="folder for the result"
@@ -213,28 +159,69 @@ def main() -> None:
     folder = arguments.output_dir
     google.check_name(folder, "--output_dir")
     check_free(folder)
-    opened = sources.open_init_checkpoint(arguments.init_checkpoint)
-    if opened.trained is not None:
+    form = arguments.to
+    if arguments.activation and form == HUGGING_FACE:
         raise UserError(
-            f"{opened.path} is a training's checkpoint, no plain BERT; "
-            "adapter-bert merge merges its adapter into its BERT"
+            "--activation is of Google's programs, but --to=hugging_face holds "
+            "any gelu; leave one of the two out"
         )
-    config = sources.read_config(opened, arguments.bert_config_file)
-    check_form(config, arguments.to)
+    opened = sources.open_init_checkpoint(arguments.init_checkpoint)
+    artifact = None
+    if arguments.adapter:
+        if opened.trained is not None:
+            raise UserError(
+                f"{opened.path} is a training's checkpoint; pass the BERT as "
+                "--init_checkpoint next to --adapter, or no --adapter"
+            )
+        artifact = read_adapter(opened.weights, arguments.adapter)
+    elif opened.trained is not None:
+        artifact = read_training(opened)
+    elif form == ADAPTER_BERT:
+        raise UserError(
+            f"{opened.path} has no adapter to write for adapter-bert; pass "
+            "--adapter, or a training as --init_checkpoint"
+        )
+    if artifact is None:
+        config = sources.read_config(opened, arguments.bert_config_file)
+    else:
+        config = run_record.bert_config(
+            artifact.config, artifact.weights.source
+        )
+    check_form(config, form)
+    written = config
+    if form != HUGGING_FACE:
+        written = google_activation(config, arguments.activation)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
     lower = {"true": True, "false": False, None: None}[arguments.do_lower_case]
+    if lower is None and artifact is not None:
+        lower = artifact.config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     lower = tokenizer.do_lower_case
-    variables = encoder.list_variables(config)
-    base = identify(opened.weights, variables)
-    values = read_values(opened.weights, variables)
+    base = identify(opened.weights, encoder.list_variables(config))
+    if artifact is None:
+        found = convert_plain(opened, config)
+    else:
+        found = convert_trained(opened.weights, artifact, form)
+    values = found["values"]
     files.prepare_folder(folder)
     said = {}
-    if arguments.to == HUGGING_FACE:
+    if form == HUGGING_FACE:
         said = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
     write_vocabulary(folder, vocabulary, tokenizer, **said)
-    path = write_model(folder, arguments.to, config, values, opened.head)
+    as_written = GOOGLE if form == ADAPTER_BERT else form
+    path = write_model(folder, as_written, **{**found, "config": written})
     print(
         f"wrote {path}: {len(values)} variables, fingerprint "
         f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"
     )
+    size = 0
+    if form == ADAPTER_BERT:
+        size = values[ADAPTER_BIAS].shape[-1]
+        print(f"adapters of size {size}, hidden_size of feedforward_adapter")
+    if not same_activation(config.hidden_act, written.hidden_act):
+        worst = largest_difference(config, written, values, size)
+        print(
+            f"hidden_act is {written.hidden_act}, not {config.hidden_act}: "
+            f"the last layer's outputs for {ROWS} rows of random tokens differ "
+            f"by at most {worst:.1e}"
+        )

@@ -8,7 +8,7 @@ it without this project. docs/export.md tells more.
 """
 
 import dataclasses
-from typing import Dict
+from typing import Dict, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -36,15 +36,22 @@ class Exported:
     )
 
 
-SETTINGS = (Exported, adapter_flags.Answering)
+SETTINGS = (Exported, adapter_flags.Answering, adapter_flags.Embedding)
 
 
-def main() -> None:
-    """Exports what the flags name."""
-    logging.set_verbosity(logging.INFO)
+def run(bert: Optional[FrozenBert] = None) -> str:
+    """Exports what the flags name, with a BERT that may be open already.
+
+    Returns:
+        The folder of the model's version.
+
+    Raises:
+        UserError: something is missing, damaged, or cannot be exported.
+    """
     asked, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
     if not output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
+    form = adapter_flags.read_form()
     saved_model.next_version(output_dir)
     tasks = asked.task
     if asked.library and not tasks:
@@ -60,12 +67,7 @@ def main() -> None:
     exchanged = exchanged_in(
         folders, composition_parts.exchanged(asked.exchange_part)
     )
-    bert = FrozenBert.open(
-        asked.init_checkpoint,
-        asked.bert_config_file,
-        asked.vocab_file,
-        asked.compute_dtype,
-    )
+    bert = bert or adapter_flags.open_bert(asked)
     loaded: Dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
     for name, folder in folders.items():
@@ -80,8 +82,15 @@ def main() -> None:
     progress.close()
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
-        bert, loaded, asked.predict_batch_size, asked.adapter_dtype
+        bert, loaded, asked.predict_batch_size, asked.adapter_dtype, form
     )
     logging.info("writing it, %.0f MB", model.size / 1e6)
     version = saved_model.export(model, bert, loaded, output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
+    return version
+
+
+def main() -> None:
+    """Exports what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    run()

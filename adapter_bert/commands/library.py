@@ -252,7 +252,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
             ("--bert_config_file", "BERT's sizes"),
             ("--vocab_file", "the vocabulary"),
         ):
-            flag(name, default="", help=f"{what}; default: beside the BERT")
+            flag(name, default="", help=f"{what}; default: next to the BERT")
 
     name = ("name", "name of the adapter")
     folder = ("folder", "folder of an adapter, or of the run that trained it")

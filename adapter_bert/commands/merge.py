@@ -22,7 +22,7 @@ al. 2023). All methods can be averaged.
 
 import math
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -43,7 +43,7 @@ from adapter_bert.checkpoints.weights import (
     identify,
     with_labels,
 )
-from adapter_bert.commands.convert import (
+from adapter_bert.checkpoints.written_form import (
     GOOGLE,
     check_form,
     check_free,
@@ -82,13 +82,33 @@ def merge(
         UserError: an adapter cannot be read or merged, or is of another BERT;
             or the result cannot be written in Google's form.
     """
+
+    def read(folder: str) -> adapter_artifact.Artifact:
+        artifact = read_adapter(base, folder)
+        check_form(run_record.bert_config(artifact.config, folder), GOOGLE)
+        return artifact
+
+    return add(base, map(read, folders), weights)
+
+
+def add(
+    base: Weights,
+    artifacts: Iterable[adapter_artifact.Artifact],
+    weights: List[float],
+) -> Dict[str, Any]:
+    """Adds adapters to their base, as `merge` does.
+
+    Raises:
+        UserError: an adapter cannot be merged, or its head has no place in a
+            plain BERT.
+    """
     sums: Dict[str, np.ndarray] = {}
     values: Dict[str, np.ndarray] = {}
     config, head = None, {}
-    for folder, weight in zip(folders, weights):
-        artifact = read_adapter(base, folder)
-        config = run_record.bert_config(artifact.config, folder)
-        check_form(config, GOOGLE)
+    for artifact, weight in zip(artifacts, weights):
+        config = run_record.bert_config(
+            artifact.config, artifact.weights.source
+        )
         method = registry.parse(artifact.config["method"])
         trained = {
             name: artifact.weights.read(name)
@@ -101,7 +121,7 @@ def merge(
         if weights == [1.0]:
             # Without the rounding of a sum of differences.
             values.update(merged)
-            own, head = _head(artifact, config)
+            own, head = head_of(artifact, config)
             values.update(own)
     for name in encoder.list_variables(config):
         if name in base.shapes and name not in values:
@@ -111,7 +131,7 @@ def merge(
     return {"config": config, "values": values, "head": head}
 
 
-def _head(
+def head_of(
     artifact: adapter_artifact.Artifact, config: encoder.BertConfig
 ) -> Tuple[Dict[str, np.ndarray], Dict[str, Any]]:
     """Values of an adapter's head for a plain BERT, and fields of its config.
@@ -216,9 +236,9 @@ def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
     artifact = adapter_artifact.read(folder, base)
     config = run_record.bert_config(artifact.config, folder)
     known = identify(base, encoder.list_variables(config))
-    if not known.is_known_as(artifact.config["base"]["fingerprint"]):
+    if known.fingerprint != artifact.config["base"]["fingerprint"]:
         raise UserError(
-            f"{folder} was trained upon another BERT than {base.source}"
+            f"{folder} was trained on another BERT than {base.source}"
         )
     return artifact
 
@@ -263,7 +283,7 @@ def main() -> None:
     parser.add_argument(
         "--vocab_file",
         default="",
-        help="vocabulary of the merged BERT, if none lies beside the BERT",
+        help="vocabulary of the merged BERT, if none lies next to the BERT",
     )
     parser.add_argument(
         "--output_dir", required=True, help="folder for the result"

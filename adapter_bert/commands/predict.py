@@ -5,13 +5,18 @@ r"""Predicts with one trained adapter, or with many on one BERT.
 
 The output has a line of JSON for each row and task, in the order of the rows.
 Without `--input` rows come from stdin, and each is answered at once.
+
+    .venv/bin/adapter-bert predict --init_checkpoint=$BERT --embeddings=mean \
+        --input=rows.tsv --output=vectors.npy
+
+writes vectors of the texts instead, with or without `--adapter`.
 """
 
 import dataclasses
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -22,11 +27,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import row_stream
+from adapter_bert.serving import row_stream, vector_files
+from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import composition_parts
 
@@ -50,7 +56,7 @@ class Rows:
     )
 
 
-SETTINGS = (Rows, adapter_flags.Answering)
+SETTINGS = (Rows, adapter_flags.Answering, adapter_flags.Embedding)
 
 
 def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
@@ -99,8 +105,8 @@ def answer_lines(
         )
 
 
-def open_predictor() -> Predictor:
-    """Loads what the flags name.
+def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
+    """Loads the adapters that the flags name, and unless it is open the BERT.
 
     Raises:
         UserError: something is missing, damaged, or does not fit.
@@ -111,12 +117,7 @@ def open_predictor() -> Predictor:
         folders, composition_parts.exchanged(asked.exchange_part)
     )
     predictor = Predictor(
-        FrozenBert.open(
-            asked.init_checkpoint,
-            asked.bert_config_file,
-            asked.vocab_file,
-            asked.compute_dtype,
-        ),
+        bert or adapter_flags.open_bert(asked),
         asked.predict_batch_size,
         asked.max_seq_length,
         asked.adapter_dtype,
@@ -125,6 +126,50 @@ def open_predictor() -> Predictor:
     for name, folder in folders.items():
         predictor.add(folder, name, exchanged[name])
     return predictor
+
+
+def open_embedder(
+    form: VectorForm,
+) -> Tuple[Embedder, row_stream.Alternatives]:
+    """Loads what the flags name, at most one adapter.
+
+    Returns:
+        What makes vectors, and possible names of a row's texts.
+
+    Raises:
+        UserError: something is missing, damaged, or does not fit.
+    """
+    asked = adapter_flags.read_flags()
+    task: Optional[LoadedTask] = None
+    folders: Dict[str, str] = {}
+    if asked.adapter or asked.library or asked.task:
+        folders = named_folders(asked.adapter, asked.library, asked.task)
+    if len(folders) > 1:
+        raise UserError(
+            "--embeddings takes one adapter, found "
+            f"{', '.join(folders)[:200]}; ask them one after the other"
+        )
+    bert = adapter_flags.open_bert(asked)
+    form.check(bert.config)
+    columns = TEXT_COLUMNS[:1]
+    exchanged = exchanged_in(
+        folders, composition_parts.exchanged(asked.exchange_part)
+    )
+    for name, folder in folders.items():
+        length = asked.max_seq_length
+        task = load_task(bert, folder, length, asked.library, exchanged[name])
+        columns = task.task.columns
+    columns = FLAGS.columns or columns
+    if len(columns) > len(TEXT_COLUMNS):
+        raise UserError(
+            f"a vector is of one text or of a pair, but the columns are "
+            f"{json_lines.list_keys(columns)}; name one or two by --columns"
+        )
+    embedder = Embedder(
+        bert, task, form, asked.predict_batch_size, asked.max_seq_length
+    )
+    usual = [] if FLAGS.columns else [TEXT_COLUMNS[: len(columns)]]
+    return embedder, [columns, *usual]
 
 
 def main() -> None:
@@ -145,10 +190,17 @@ def main() -> None:
         folder = os.path.dirname(files.absolute(FLAGS.output))
         if not files.is_folder(folder):
             raise UserError(f"the folder {folder} of --output does not exist")
-    predictor = open_predictor()
-    tasks = {name: predictor.task(name) for name in predictor.names}
-    columns = columns_of(tasks)
-    takes_tokens = any(t.task.takes_tokens for t in tasks.values())
+    form = adapter_flags.read_form()
+    takes_tokens = False
+    if form:
+        vector_files.check_path(FLAGS.output, form)
+        answering, columns = open_embedder(form)
+        count = count_rows(columns)
+    else:
+        answering = open_predictor()
+        tasks = {name: answering.task(name) for name in answering.names}
+        columns = columns_of(tasks)
+        takes_tokens = any(t.task.takes_tokens for t in tasks.values())
     progress = None
     grouped: Callable = row_stream.chunks
     if FLAGS.input:
@@ -163,15 +215,40 @@ def main() -> None:
         rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
         if row_stream.is_piped():
             grouped = row_stream.chunks_at_once
-    write(answer_lines(predictor, tasks, grouped(rows)))
+    chunks = grouped(rows)
+    if form:
+        vectors = (answering(*zip(*chunk)) for chunk in chunks)
+        if FLAGS.output:
+            vector_files.write(FLAGS.output, vectors, answering.width, count)
+        else:
+            write(map(vector_files.lines, vectors))
+    else:
+        write(answer_lines(answering, tasks, chunks))
     if progress:
         progress.close()
-    if predictor.cut_rows:
+    if answering.cut_rows:
         logging.warning(
             "%d rows are cut, longer than --max_seq_length (or a question than "
             "its adapter's max_query_length)",
-            predictor.cut_rows,
+            answering.cut_rows,
         )
+
+
+def count_rows(columns: row_stream.Alternatives) -> Optional[int]:
+    """The number of rows, if the output's beginning must tell the number.
+
+    Raises:
+        UserError: the rows come from stdin, or one is malformed.
+    """
+    if not vector_files.needs_count(FLAGS.output):
+        return None
+    if not FLAGS.input:
+        raise UserError(
+            f"--output {FLAGS.output} begins with the number of rows, which "
+            "stdin does not tell; pass --input, or write .jsonl or .tsv"
+        )
+    rows = row_stream.file_rows(FLAGS.input, columns, lambda _: None)
+    return sum(1 for _ in rows)
 
 
 def write(texts: Iterator[str]) -> None:

@@ -9,19 +9,19 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS, SEPARATOR
+from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks import TASKS, get_task
-from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.custom import Table, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.multi_label import THRESHOLD
+from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -38,67 +38,6 @@ LABEL_FLAGS = (
     "label_threshold",
     "label_columns",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Columns of the user's own tables: arguments of `custom_task`."""
-
-    text_a_column: str = Topic.TABLES.setting(
-        "text", "custom: column of the text."
-    )
-    text_b_column: Optional[str] = Topic.TABLES.setting(
-        None, "custom: column of the second text, for pairs."
-    )
-    label_column: str = Topic.TABLES.setting(
-        "label", "custom: column of the label."
-    )
-    id_column: Optional[str] = Topic.TABLES.setting(
-        None,
-        "custom: column that names a row in the predictions; default: the "
-        "row's number from 0.",
-    )
-    header: bool = Topic.TABLES.setting(
-        True,
-        "custom: .tsv and .csv files begin with the names of the columns. "
-        "Columns are numbers from 0 otherwise.",
-    )
-    dev_share: float = Topic.TABLES.setting(
-        0.0,
-        "custom: share of the training file, 0 to 1, that is held out as dev "
-        "set, of each label alike; 0 if there is a dev file.",
-    )
-    split_seed: int = Topic.TABLES.setting(
-        1, "custom: seed that chooses the rows of --dev_share."
-    )
-    regression: bool = Topic.TABLES.setting(
-        False, "custom: labels are numbers."
-    )
-    multi_label: bool = Topic.TABLES.setting(
-        False,
-        "custom: rows have any number of labels, with --label_separator "
-        "between them in a cell (.tsv, .csv), or as a list (.jsonl).",
-    )
-    label_separator: Optional[str] = Topic.TABLES.setting(
-        None,
-        "custom, --multi_label: one character that separates labels; "
-        f"default: {SEPARATOR}.",
-    )
-    label_threshold: Optional[float] = Topic.TABLES.setting(
-        None,
-        "custom, --multi_label: least probability of the labels that a row "
-        f"is given; default: {THRESHOLD}.",
-    )
-    label_columns: List[str] = Topic.TABLES.setting(
-        [],
-        "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
-        "--label_column; rows have any number of labels.",
-    )
-    choice_columns: List[str] = Topic.TABLES.setting(
-        [],
-        "custom: columns of the choices, as a,b,c. The label is the right "
-        "choice's number from 0, or its column.",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +91,16 @@ class Classification:
 SETTINGS = (Source, Classification, *run_flags.SETTINGS)
 
 
-def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
+def task_from_flags(
+    trained: Optional[Mapping[str, Any]] = None,
+    processors: Mapping[str, Callable[[], Any]] = {},
+) -> Task:
     """The task, or the joined tasks, of `--task_name`.
 
     Args:
         trained: description of `--adapter`, or None; its task and columns are
             the defaults of flags that are not given.
+        processors: a program's own tasks, as of `main`.
 
     Raises:
         UserError: the name is missing or unknown, or a flag does not fit.
@@ -187,6 +130,8 @@ def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
+    if names[0].lower() in processors:
+        return _task_of(processors[names[0].lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
@@ -200,6 +145,13 @@ def task_from_flags(trained: Optional[Mapping[str, Any]] = None) -> Task:
             **_custom_arguments(trained), split_files=split_files
         )
     return get_task(names[0])
+
+
+def _task_of(processor: Any) -> Task:
+    """A task of the splits that are to be used."""
+    uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
+    splits = [split for split, flag in uses.items() if FLAGS[flag].value]
+    return processor_task(processor, FLAGS.data_dir, splits)
 
 
 def _is_custom(name: str) -> bool:
@@ -240,11 +192,22 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
     return task.name, task
 
 
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
-    task = task_from_flags(run_flags.adapter_description())
+def run(
+    processors: Mapping[str, Callable[[], Any]] = {},
+) -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`.
+
+    `processors` makes a `DataProcessor`, by the name that `--task_name` takes
+    in lower case.
+    """
+    task = task_from_flags(run_flags.adapter_description(), processors)
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
-    run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_flags.run_or_describe(task, own.eval_batch_size)
+
+
+def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
+    """Runs what the flags describe; `processors` as of `run`."""
+    logging.set_verbosity(logging.INFO)
+    run(processors)

@@ -6,16 +6,16 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
 """
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
-from adapter_bert.tasks.from_description import tagging_columns
+from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import NAME, tagging_task
-from adapter_bert.tasks.tagging_files import FORMATS
+from adapter_bert.tasks.tagging_files import FORMATS, Columns
 from adapter_bert.training import flags as run_flags
 
 OWN_FILE = "A .conll or .jsonl file"
@@ -39,14 +39,6 @@ class Sentences:
     max_seq_length: int = Topic.DATA.setting(
         128, "Longest window in tokens. --adapter supplies its own default."
     )
-    token_column: Optional[str] = Topic.DATA.setting(
-        None,
-        "The words' column in .conll files, a number from 0, or from -1 at "
-        "the end; their key in .jsonl files. Default: 0, or tokens.",
-    )
-    tag_column: Optional[str] = Topic.DATA.setting(
-        None, "The tags' column or key. Default: -1, or tags."
-    )
     map_tags: str = Topic.DATA.setting(
         "",
         "File that renames entity types: each line holds an old type, a tab, "
@@ -57,32 +49,35 @@ class Sentences:
     )
 
 
-SETTINGS = (Sentences, *run_flags.SETTINGS)
+SETTINGS = (Sentences, Columns, *run_flags.SETTINGS)
 
 
-def _columns(
-    own: Sentences, trained: Optional[Mapping[str, Any]]
-) -> Tuple[Optional[str], Optional[str]]:
+def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
     """Columns of words and tags: of the flags, else of an adapter."""
     known: Dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
-        known = tagging_columns(
-            trained.get("task_settings", {}), f"the adapter {FLAGS.adapter}"
+        known = recorded_in(
+            Columns,
+            trained.get("task_settings", {}),
+            f"the adapter {FLAGS.adapter}",
         )
-    return (
-        own.token_column or known.get("token_column"),
-        own.tag_column or known.get("tag_column"),
+    given = {k: value for k, value in vars(read(Columns)).items() if value}
+    return Columns(**{**known, **given})
+
+
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
+    own = read(Sentences)
+    task = tagging_task(
+        _columns(run_flags.adapter_description()),
+        own.map_tags,
+        own.eval_split,
+        run_flags.named_files(FORMATS),
     )
+    return run_flags.run_or_describe(task, own.eval_batch_size)
 
 
 def main() -> None:
     """Runs what the flags describe."""
     logging.set_verbosity(logging.INFO)
-    own = read(Sentences)
-    task = tagging_task(
-        *_columns(own, run_flags.adapter_description()),
-        own.map_tags,
-        own.eval_split,
-        run_flags.named_files(FORMATS),
-    )
-    run_flags.run_or_describe(task, own.eval_batch_size)
+    run()

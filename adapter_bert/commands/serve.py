@@ -145,7 +145,7 @@ def main() -> None:
         raise UserError("--model is missing: the folder of an exported model")
     limits = limits_from_flags()
     listening = listen()
-    # A connection is a file, of which few are allowed by default.
+    # A connection is a file, and few files are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:

@@ -41,7 +41,7 @@ def show_answers(squad_file, predictions_file, count):
 
 
 def show_table(model_file, *run_folders):
-    """Prints one row for each run, the full model's size beside."""
+    """Prints one row for each run, the full model's size next to it."""
     model_size = os.path.getsize(model_file)
     print(
         f"\n{'task':<18}{'dev score':>16}{'trained parameters':>28}"

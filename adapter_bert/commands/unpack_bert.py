@@ -5,7 +5,7 @@
 SHA256 is of the weights' file, or `-` if it is not known. FOLDER appears when
 all files are written. An archive that is damaged or no BERT is deleted, so that
 it is fetched again; it stays if there is no room. The caller holds a lock of
-FOLDER. So the hidden folder beside it, which a killed process may have left, is
+FOLDER. So a hidden folder that a killed process may have left next to it is
 deleted first.
 """
 

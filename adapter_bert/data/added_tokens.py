@@ -1,6 +1,6 @@
 """Tokens that were added to the vocabulary of a Hugging Face model.
 
-Up to four files beside a vocabulary name such tokens. `tokenization.py` and
+Up to four files next to a vocabulary name such tokens. `tokenization.py` and
 `huggingface_tokenizer.py` tokenize the text between them.
 """
 
@@ -39,13 +39,7 @@ LONGEST_PIECE = 1000
 
 
 class Added(NamedTuple):
-    """An added token.
-
-    Attributes:
-        id: vocabulary index.
-        token: its content, and the rules by which it is found in a text.
-        is_found: whether it is looked for.
-    """
+    """An added token: index, content with rules, whether it is looked for."""
 
     id: int
     token: AddedToken
@@ -82,8 +76,8 @@ def read_added(
     typed one is plain text.
 
     Args:
-        path: of the vocabulary, beside which the files lie.
-        vocabulary: the id of each entry of the tokenizer's model.
+        path: of the vocabulary, next to which the files lie.
+        vocabulary: ids of the entries of the tokenizer's model.
         roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
 
@@ -102,8 +96,7 @@ def read_added(
         return files.read_json(place, "a description of tokens")
 
     described = beside(TOKENIZER_FILE) if described is None else described
-    said = beside(TOKENIZER_CONFIG_FILE)
-    legacy: Dict[str, Any] = {}
+    said, legacy = beside(TOKENIZER_CONFIG_FILE), {}
     try:
         if said.get(DECODER) is None:
             legacy, special = beside(LEGACY_FILE), beside(SPECIAL_FILE)
@@ -115,14 +108,14 @@ def read_added(
             # The padding token has no influence.
             if role != "pad_token" and token and _content(token) != expected:
                 raise UserError(
-                    f"the files beside {path} say {role} {_content(token)!r}; "
+                    f"the files next to {path} say {role} {_content(token)!r}; "
                     f"expected {expected!r}, as in other models of its kind"
                 )
         is_split = said.get("split_special_tokens") is True
         return _place(tokens, ids, vocabulary, roles, is_split, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"{path}, or a file beside it, is no description of a tokenizer: "
+            f"{path}, or a file next to it, is no description of a tokenizer: "
             f"its added tokens are odd: {error!r}"
         ) from error
 
@@ -132,9 +125,8 @@ def _merge(
 ) -> Tuple[Dict[str, AddedToken], Dict[str, int]]:
     """The tokens that any file names, and their ids where a file has one.
 
-    Of two descriptions of a token, transformers takes the one that it reads
-    last. Arguments are contents of `tokenizer.json`, `tokenizer_config.json`
-    with all roles, and `added_tokens.json`.
+    Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
+    roles, and `added_tokens.json`. As in transformers, the last one counts.
     """
     extra = said.get("extra_special_tokens") or {}
     extra = extra.values() if isinstance(extra, dict) else extra
@@ -215,10 +207,10 @@ def register(
     change: Callable[[str], str] = str,
     **same: bool,
 ) -> None:
-    """Has the library look for added tokens in texts.
+    """Has the library look for a vocabulary's added tokens in texts.
 
     `change` is applied to texts before the library gets them; `same` are values
-    of `RULES` for all tokens. `path` is that of the vocabulary.
+    of `RULES` for all tokens.
 
     Raises:
         UserError: the library finds one with another id, or everywhere.

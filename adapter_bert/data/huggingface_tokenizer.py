@@ -12,11 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from tokenizers import Tokenizer
 
 from adapter_bert import files
-from adapter_bert.data.added_tokens import (
-    LONGEST_PIECE,
-    read_added,
-    register,
-)
+from adapter_bert.data.added_tokens import LONGEST_PIECE, read_added, register
 from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
 from adapter_bert.errors import UserError
 
@@ -56,7 +52,7 @@ class SubwordTokenizer(TextTokenizer):
     do_lower_case = False
 
     def __init__(self, path: str):
-        """Reads a `tokenizer.json`, and the tokens that files beside it add.
+        """Reads a `tokenizer.json`, and the tokens that files next to it add.
 
         Raises:
             UserError: it is missing or damaged, is of another kind, or lacks a
@@ -119,7 +115,6 @@ class SubwordTokenizer(TextTokenizer):
         return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
     def is_text(self, piece: str) -> bool:
-        """As `TextTokenizer.is_text`."""
         return piece not in self._special and not MADE_UP.fullmatch(piece)
 
     def continues(self, piece: str) -> bool:
@@ -181,14 +176,24 @@ def _make(described: Dict[str, Any], path: str) -> Tokenizer:
                 f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
                 "RoBERTa's tokenizer has none"
             )
-    _check_unknown(model, path)
+    token, number = model.get("unk_token"), model.get("unk_id")
+    entries = model["vocab"]
+    # At the first use of another unknown token the library would fail.
+    is_known = token is None or isinstance(token, str) and token in entries
+    if isinstance(entries, list):
+        is_known = type(number) is int and 0 <= number < len(entries)
+    if not is_known:
+        raise UserError(
+            f"{path}: the model's unknown token is {token!r}, {number!r}; "
+            "expected one of its vocabulary"
+        )
     _check_patterns(described, path)
-    if isinstance(model["vocab"], list):
+    if isinstance(entries, list):
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
         entries = [
             [f" {piece} " if piece in SPECIAL.values() else piece, score]
-            for piece, score in model["vocab"]
+            for piece, score in entries
         ]
         model = {**model, "vocab": entries}
     plain = {
@@ -209,20 +214,6 @@ def _make(described: Dict[str, Any], path: str) -> Tokenizer:
         raise UserError(
             f"{path} is no tokenizer that can be read here: {error}"
         ) from error
-
-
-def _check_unknown(model: Dict[str, Any], path: str) -> None:
-    """Refuses an unknown token at whose first use the library would fail."""
-    token, number = model.get("unk_token"), model.get("unk_id")
-    vocabulary = model["vocab"]
-    is_known = token is None or isinstance(token, str) and token in vocabulary
-    if isinstance(vocabulary, list):
-        is_known = type(number) is int and 0 <= number < len(vocabulary)
-    if not is_known:
-        raise UserError(
-            f"{path}: the model's unknown token is {token!r}, {number!r}; "
-            "expected one of its vocabulary"
-        )
 
 
 def _check_patterns(described: Dict[str, Any], path: str) -> None:

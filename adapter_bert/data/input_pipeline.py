@@ -11,6 +11,7 @@ import fractions
 import functools
 import hashlib
 from typing import (
+    Any,
     Dict,
     Iterable,
     Iterator,
@@ -46,8 +47,7 @@ class Features:
         segments: uint8 [sum of lengths], 0 or 1.
         starts: int64 [rows + 1], where each row begins.
         labels: arrays [rows, ...] by feature name; empty for a test set.
-        token_labels: int32 [sum of lengths], a label of each token, or
-            `NO_LABEL`; None where tokens have no labels.
+        token_labels: int32 [sum of lengths], labels or `NO_LABEL`; or None.
         cut_rows: how many examples are not read whole.
     """
 
@@ -62,20 +62,27 @@ class Features:
     @classmethod
     def from_rows(
         cls,
-        rows: Iterable[Tuple[Sequence[int], Sequence[int]]],
+        rows: Iterable[Sequence[Any]],
         labels: Mapping[str, np.ndarray],
+        **more: Any,
     ) -> "Features":
-        """Packs (tokens, segments) pairs, without keeping them."""
+        """Packs rows, without keeping them.
+
+        A row is (tokens, segments), of a class with `cut_rows` also whether it
+        was cut. `more` are fields of the class.
+        """
         tokens, segments = array.array("i"), array.array("B")
-        starts = array.array("q", [0])
-        for row_tokens, row_segments in rows:
+        starts, cut_rows = array.array("q", [0]), 0
+        for row_tokens, row_segments, *is_cut in rows:
             tokens.extend(row_tokens)
             segments.extend(row_segments)
             starts.append(len(tokens))
+            cut_rows += sum(is_cut)
+        if cut_rows:
+            more["cut_rows"] = cut_rows
         # Nothing is copied.
-        return cls(
-            np.asarray(tokens), np.asarray(segments), np.asarray(starts), labels
-        )
+        packed = map(np.asarray, (tokens, segments, starts))
+        return cls(*packed, labels, **more)
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -115,16 +122,13 @@ class Features:
     ) -> None:
         """Changes a whole batch of `make_batch`; here nothing.
 
-        Changes to a row follow from the row and the step alone, whatever the
-        row is padded to. Other arguments are those of `make_batch`.
+        A row's changes follow from the row and the step, not from its padding.
         """
 
     def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
-        """The arrays that `finish` adds to batches padded to `length`.
+        """(Shape of a row, type) of the arrays that `finish` adds, by name.
 
-        Returns:
-            Name -> (shape of a row, type); None in a shape for sizes that
-            differ from batch to batch.
+        Sizes that differ from batch to batch are None.
         """
         return {}
 
@@ -149,36 +153,14 @@ class Texts(Features):
 
     cut_rows: int = 0
 
-    @classmethod
-    def from_texts(
-        cls,
-        rows: Iterable[Tuple[Sequence[int], Sequence[int], bool]],
-        labels: Mapping[str, np.ndarray],
-        **more: int,
-    ) -> "Texts":
-        """Packs (tokens, segments, whether a row was cut)."""
-        cut = array.array("B")
-
-        def pack() -> Iterator[Tuple[Sequence[int], Sequence[int]]]:
-            for tokens, segments, is_cut in rows:
-                cut.append(is_cut)
-                yield tokens, segments
-
-        packed = Features.from_rows(pack(), labels)
-        return cls(**vars(packed), cut_rows=sum(cut), **more)
-
 
 @dataclasses.dataclass(frozen=True)
 class Choices(Texts):
-    """Rows of several sequences, of which one is to be chosen.
+    """Rows of several sequences, one after the other; one is right.
 
     In batches of training they stay together. `unlabelled` gives the sequences
-    as rows of their own, since predictions compare nothing.
-
-    Attributes:
-        tokens, segments: of all sequences, a row's one after the other.
-        starts: int64 [rows * choices + 1], where each sequence begins.
-        choices: sequences of a row.
+    as rows of their own, since predictions compare nothing. `starts` are int64
+    [rows * choices + 1].
     """
 
     choices: int = 2
@@ -220,10 +202,7 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
 
 
 class Plan(Protocol):
-    """The rows of every training batch.
-
-    Its `repr` and the rows' lengths decide them.
-    """
+    """The rows of every training batch, by its `repr` and rows' lengths."""
 
     def rows(self, step: int) -> np.ndarray:
         """int64 [batch size], the rows of the batch of `step` (from 0)."""
@@ -336,7 +315,7 @@ def token_weights(is_labelled: np.ndarray) -> np.ndarray:
     """Weights of labelled tokens in their row's loss, in each row alike.
 
     A weight is rows of the batch / its labelled tokens. So the mean over the
-    rows, of which engines make the gradient, is the mean over labelled tokens.
+    rows, which engines differentiate, is the mean over labelled tokens.
 
     bool [B, T], whether tokens are labelled -> float32 [B].
     """
@@ -353,15 +332,10 @@ def train_batches(
     shards: int = 1,
     own: Optional[range] = None,
 ) -> Iterator[Batch]:
-    """Batches of the given steps, each in equal parts, in order.
+    """Batches of the given steps, from 0, each in equal parts, in order.
 
-    Args:
-        features: of the training split.
-        plan: says which rows a batch has.
-        steps: from 0.
-        length: as in `make_batch`, of the whole batch.
-        shards: parts of a batch; divides the batch size.
-        own: the parts to make, or None for all.
+    `shards`, the number of parts, divides the batch size; `own` are the parts
+    to make, or None for all. A whole batch has one `length`; see `make_batch`.
     """
     for step in steps:
         batch = make_batch(features, plan.rows(step), length, step)
@@ -463,8 +437,7 @@ def to_dataset(
 ) -> tf.data.Dataset:
     """A `tf.data.Dataset` of the `Batch`es that `make_batches()` yields.
 
-    Nothing is prefetched: TensorFlow's deterministic mode would switch that
-    off. Other arguments are those of `batch_signature`.
+    Nothing is prefetched: TensorFlow's deterministic mode would not allow it.
     """
     signature = batch_signature(features, length, batch_size)
     dataset = tf.data.Dataset.from_generator(

@@ -133,8 +133,8 @@ class SplitFiles:
         """Checks the files that were named, without reading them.
 
         Raises:
-            UserError: a file is missing, is a folder or has none of the
-                endings, or the training file is also the dev file.
+            UserError: a file is missing, a folder, or has another ending, or
+                the training file is also the dev file.
         """
         for split, path in self.named.items():
             flag, _ = FLAGS_OF_SPLITS[split]
@@ -160,19 +160,16 @@ class SplitFiles:
     def found(
         self, folder: str, split: str, endings: Collection[str]
     ) -> List[str]:
-        """The files of a split that are there; one, if all is well.
-
-        Args:
-            folder: of splits, if no file was named.
-            split: `train`, or a dev or test split.
-            endings: of files, lower-case, as `.csv`.
-        """
+        """The files of a split that are there; see `find`."""
         if self.named:
             return [path for name, path in self.named.items() if name == split]
-        return list(filter(files.exists, _paths(folder, split, endings)))
+        paths = (os.path.join(folder, split + ending) for ending in endings)
+        return list(filter(files.exists, paths))
 
     def find(self, folder: str, split: str, endings: Collection[str]) -> str:
-        """The file of a split; arguments are those of `found`.
+        """The file of a split that was named, or in `folder` has its name.
+
+        `endings` are lower-case, as `.csv`.
 
         Raises:
             UserError: there is none, or more than one.
@@ -185,16 +182,11 @@ class SplitFiles:
         if self.named:
             flag, what = FLAGS_OF_SPLITS[split]
             raise UserError(f"{flag} is missing: {what}")
-        paths = _paths(folder, split, endings)
+        paths = (os.path.join(folder, split + ending) for ending in endings)
         raise UserError(f"there is no {' and no '.join(paths)}")
 
 
 NONE_NAMED = SplitFiles()
-
-
-def _paths(folder: str, split: str, endings: Collection[str]) -> List[str]:
-    """The paths that a split may have in a folder."""
-    return [os.path.join(folder, split + ending) for ending in endings]
 
 
 # Between labels: seldom within one, unlike a comma.
@@ -218,10 +210,9 @@ def appearance(label: str) -> Any:
     a character make no difference.
     """
     text = "".join(
-        character
-        for character in _composed(label).casefold()
-        if character.isspace()
-        or unicodedata.category(character) not in ("Cc", "Cf")
+        c
+        for c in _composed(label).casefold()
+        if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf")
     )
     text = " ".join(text.split())
     return decimal.Decimal(text) if NUMBER.fullmatch(text) else text
@@ -229,18 +220,15 @@ def appearance(label: str) -> Any:
 
 def _composed(text: str) -> str:
     """A text in NFKC, without variation selectors."""
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFKC", text)
-        if ord(character) not in VARIATIONS
-    )
+    composed = unicodedata.normalize("NFKC", text)
+    return "".join(c for c in composed if ord(c) not in VARIATIONS)
 
 
 def shown(labels: Iterable[str]) -> Dict[str, str]:
     """The printed form of each label, in their order.
 
-    They are quoted, with escapes, if two look the same, or if one has blanks or
-    something that cannot be seen at an end.
+    Quoted, with escapes, if two look the same, or one has blanks or something
+    that cannot be seen at an end.
     """
     labels = list(dict.fromkeys(labels))
     quote: Any = str
@@ -298,36 +286,8 @@ def is_one_cell(label: str) -> bool:
     return "\t" not in label and label.splitlines() == [label]
 
 
-def check_threshold(threshold: Any, name: str) -> None:
-    """Checks the least probability of a label that a row is given.
-
-    Raises:
-        UserError: it is none; the message opens with `name`.
-    """
-    if not isinstance(threshold, float) or not 0 < threshold < 1:
-        raise UserError(
-            f"{name} is {threshold!r}, expected a probability above 0 and "
-            "below 1"
-        )
-
-
-def check_separator(separator: str) -> None:
-    """Checks the character between labels.
-
-    Raises:
-        UserError: it is not a single character that can be within a cell.
-    """
-    if len(separator) != 1 or not is_one_cell(separator):
-        raise UserError(
-            f"--label_separator is {separator!r}, expected a single character, "
-            "neither a tab nor a line break"
-        )
-
-
 def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
-    """The labels of a cell, in its order, without white space around them.
-
-    `where` is the cell's place, for messages.
+    """The labels of the cell at `where`, without white space around them.
 
     Raises:
         UserError: a label is none, or is there twice.
@@ -402,12 +362,11 @@ class Layout:
         header: whether the first line holds the columns' names.
         row_id: the name of a row, or None.
         skips_broken_rows: whether rows with fewer or more columns than the
-            header are passed over, as QQP's published files need it.
-        takes_tokens: whether a JSON object may hold a list of words for a
-            text, which becomes a tuple.
+            header are left out, as QQP's published files need.
+        takes_tokens: whether a text may be a list of words in JSON.
         choices: further texts, as the choices of a question.
-        label_separator: between the labels of a cell, for which a JSON object
-            must hold a list; None where a row has one label.
+        label_separator: between the labels of a cell; JSON holds a
+            list; None where a row has one label.
         label_columns: in place of `label`, a column of 0 and 1 for each label;
             rows are read as if a cell held the labels that have a 1.
     """
@@ -425,11 +384,7 @@ class Layout:
 
     @property
     def columns(self) -> Dict[str, Column]:
-        """All columns by the name of their field in `Rows`.
-
-        `choices` have numbers, as `choice_0`, and so have `label_columns` at
-        the end, as `label_0`.
-        """
+        """All columns by their field in `Rows`, `choice_0` and `label_0`."""
         columns = {
             "text_a": self.text_a,
             "text_b": self.text_b,
@@ -455,16 +410,13 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows of a table, by columns: an object for each row would take more.
+    """Rows of a table, by the columns of `Layout`, as far as they are needed.
+
+    Objects for rows would take more memory.
 
     Attributes:
         path: of the file.
         lines: int64 [rows], the line of each row, from 0.
-        text_a: the texts, or None where they were not wanted or are dropped.
-        text_b: the second texts, or None.
-        label: the labels, as the file has them, or None.
-        row_id: the names of the rows, or None.
-        choices: the texts of each column of `Layout.choices`; may be dropped.
     """
 
     path: str
@@ -499,11 +451,7 @@ class Rows:
 
 
 def read_rows(path: str, layout: Layout) -> Rows:
-    """Reads the layout's columns.
-
-    Args:
-        path: with one of the endings of `READERS`, in any case of letters.
-        layout: of the table.
+    """Reads the layout's columns, as `READERS` reads the path's ending.
 
     Raises:
         UserError: the file is missing, not UTF-8 or empty, is no table of its
@@ -562,8 +510,7 @@ def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
 def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """Quotation marks are ordinary characters, as in the GLUE files.
 
-    Empty lines at the end are passed over, except in a file of one column,
-    where they are empty texts.
+    Empty lines at the end are left out; in a file of one column they are texts.
     """
 
     def split() -> Lines:
@@ -705,22 +652,15 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: str,
-    text: Iterable[str],
-    read: Callable[[Dict[str, Any], str], Found],
+    path: str, text: Iterable[str], read: Callable[[Dict[str, Any], str], Found]
 ) -> Iterator[Tuple[int, Found]]:
-    """Reads the JSON objects of lines; empty lines are passed over.
-
-    Args:
-        path: of the file, for messages.
-        text: its lines.
-        read: (object, place) -> any; its ValueErrors get the place.
+    """Reads the JSON objects of a file's lines; empty lines are left out.
 
     Yields:
-        The line's number from 0, and what `read` returned.
+        The line's number from 0, and what `read` made of (object, place).
 
     Raises:
-        UserError: a line holds something else.
+        UserError: a line holds something else, or `read` raised a ValueError.
     """
     for number, line in enumerate(text):
         if not line.strip():

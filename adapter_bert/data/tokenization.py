@@ -1,11 +1,8 @@
-"""The interface of tokenizers; BERT's own, on the `tokenizers` library.
-
-Not in here: special tokens of a task's inputs and cutting to a length
-(`tasks/`).
-"""
+"""Tokenizers: the interface, rows of texts and pairs, BERT's own tokenizer."""
 
 import abc
 import hashlib
+import itertools
 import json
 import re
 import unicodedata
@@ -59,11 +56,10 @@ Encoded = TypeVar("Encoded")
 
 
 class _Replacements(dict):
-    """For `str.translate`: characters that the library would drop.
+    """For `str.translate`: characters that the library drops and BERT does not.
 
-    BERT drops control and format characters only. The library drops private
-    ones too, and cannot take lone surrogates. A letter that no vocabulary entry
-    has stands in for each, so that offsets stay true.
+    A letter that no vocabulary entry has stands in for private characters and
+    lone surrogates, so that offsets stay true.
     """
 
     def __init__(self, stand_in: str):
@@ -123,12 +119,10 @@ class TextTokenizer(abc.ABC):
     def _set_ids(
         self, pieces: Mapping[str, int], model: Any, told: Container[str] = ()
     ) -> None:
-        """Sets what follows from the model's pieces and from `added`.
+        """Sets what follows from the ids of the model's pieces and `added`.
 
-        Args:
-            pieces: the ids of the model's own tokens.
-            model: JSON values that decide how texts are tokenized.
-            told: contents of added tokens that `model` has.
+        `model` are JSON values that decide how texts are tokenized, `told` the
+        contents of added tokens in them.
         """
         self._by_content = {a.token.content: a for a in self.added}
         ids = {content: a.id for content, a in self._by_content.items()}
@@ -171,13 +165,12 @@ class TextTokenizer(abc.ABC):
     def _encode(
         self, texts: Sequence[str], tokenizer: Tokenizer
     ) -> List[Encoding]:
-        return tokenizer.encode_batch(
-            [self.clean(text) for text in texts], add_special_tokens=False
-        )
+        cleaned = list(map(self.clean, texts))
+        return tokenizer.encode_batch(cleaned, add_special_tokens=False)
 
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:
-        """The ids of words each of which has a space before it in a text."""
+        """The ids of words that follow a space in a text."""
 
     @abc.abstractmethod
     def is_text(self, piece: str) -> bool:
@@ -209,6 +202,60 @@ def in_chunks(
             chunk, size = [], 0
     if chunk:
         yield from encode(chunk)
+
+
+def join_texts(
+    texts_a: Iterable[str],
+    texts_b: Optional[Iterable[str]],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+) -> Iterator[Tuple[List[int], List[int], bool]]:
+    """Tokens and segments of each text or pair, and whether it was cut."""
+    ids_a = in_chunks(tokenizer.encode_ids, texts_a)
+    ids_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
+    if texts_b is not None:
+        ids_b = in_chunks(tokenizer.encode_ids, texts_b)
+    for a, b in zip(ids_a, ids_b):
+        added = 2 if b is None else 2 + len(tokenizer.between)
+        is_cut = len(a) + len(b or ()) + added > max_seq_length
+        yield *make_row(a, b, tokenizer, max_seq_length), is_cut
+
+
+def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
+    """Tokens of a pair's texts that are read, the longer text cut first.
+
+    While both exceed half of the room they are cut in turn, b first.
+    """
+    if len_a + len_b > room:
+        len_a = min(len_a, max(room - len_b, room - room // 2))
+        len_b = room - len_a
+    return len_a, len_b
+
+
+def make_row(
+    a: List[int],
+    b: Optional[List[int]],
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+) -> Tuple[List[int], List[int]]:
+    """Adds special tokens, cutting the longer text of a pair first.
+
+    Returns:
+        (tokens, segments) of at most `max_seq_length` entries.
+
+    Source: google-research/bert, `run_classifier.py`,
+    `convert_single_example` and `_truncate_seq_pair`.
+    """
+    start, end = [tokenizer.classify_id], [tokenizer.separate_id]
+    if b is None:
+        tokens = start + a[: max_seq_length - 2] + end
+        return tokens, [0] * len(tokens)
+    between = tokenizer.between
+    len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
+    tokens = start + a[:len_a] + between + b[:len_b] + end
+    return tokens, [0] * (len_a + 1 + len(between)) + [
+        tokenizer.second_segment
+    ] * (len_b + 1)
 
 
 def read_vocabulary(path: str) -> Dict[str, int]:
@@ -268,11 +315,10 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
 def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
     """Refuses rules for texts that differ from those of Google's BERT.
 
-    Each rule is None where the file `path` says nothing: whether texts are in
-    lower case, without accents, and each Chinese character is a word.
+    A rule, on case, accents or Chinese, is None where the file is silent.
 
     Raises:
-        UserError: one differs.
+        UserError: a rule differs.
     """
     differs = None not in (lower, accents) and accents != lower
     if differs or chinese is False:
@@ -360,13 +406,10 @@ def is_space_or_control(letter: str) -> bool:
 class FullTokenizer(TextTokenizer):
     """Text to WordPiece tokens, as google-research/bert's `FullTokenizer`.
 
-    Differs from it in characters that Unicode tables of different ages class
-    differently: some hundred rare punctuation and combining marks, and the
-    Chinese characters from U+2B820 to U+2B91F, which the library does not set
-    apart. Added tokens are found in a text, as transformers does.
-
-    Attributes:
-        pieces: the vocabulary without tokens that were added behind it.
+    Differs from it in some hundred rare punctuation and combining marks, which
+    newer Unicode tables class differently, and in the Chinese characters from
+    U+2B820 to U+2B91F, which the library does not set apart. Added tokens are
+    found in a text, as transformers does. `pieces` is without added tokens.
     """
 
     special = SPECIAL
@@ -374,12 +417,9 @@ class FullTokenizer(TextTokenizer):
     second_segment = 1
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
-        """Reads the vocabulary, and the tokens that files beside it add.
+        """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 
-        Args:
-            vocab_file: path of `vocab.txt` or `tokenizer.json`.
-            do_lower_case: whether to lower-case and strip accents; must be
-                what the model was pretrained with.
+        `do_lower_case`, which strips accents too, is as in the pretraining.
 
         Raises:
             UserError: as `read_vocabulary` and `read_added`.
@@ -419,7 +459,6 @@ class FullTokenizer(TextTokenizer):
         register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
-        """As `TextTokenizer.encode`."""
         return [
             Tokens(e.ids, with_marks(text, e.offsets))
             for text, e in zip(texts, self._encode(texts, self._tokenizer))
@@ -430,17 +469,14 @@ class FullTokenizer(TextTokenizer):
         return self.encode_ids(words)
 
     def is_text(self, piece: str) -> bool:
-        """As `TextTokenizer.is_text`."""
         if piece in self._by_content:
             return not self._by_content[piece].token.special
         return piece not in SPECIAL.values() and not UNUSED.fullmatch(piece)
 
     def continues(self, piece: str) -> bool:
-        """As `TextTokenizer.continues`: `##s` does."""
         return piece.startswith("##")
 
     def letters(self, piece: str) -> str:
-        """As `TextTokenizer.letters`."""
         return piece.removeprefix("##")
 
     def tokenize(self, text: str) -> List[str]:

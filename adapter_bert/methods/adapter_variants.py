@@ -5,7 +5,7 @@
 """
 
 import dataclasses
-from typing import Callable, ClassVar, Tuple
+from typing import Callable, ClassVar, Collection, Mapping, Tuple, Type
 
 import tensorflow as tf
 
@@ -40,9 +40,7 @@ class BapnaHooks(PlacedHooks):
 
 
 class ParallelHooks(AdapterHooks):
-    """Adapters beside a sublayer: they read its inputs."""
-
-    scale = 1.0
+    """Adapters next to a sublayer: they read its inputs."""
 
     def reads(self, inputs, outputs, layer_norm):
         return inputs
@@ -50,7 +48,7 @@ class ParallelHooks(AdapterHooks):
     def before_norm(self, *arguments):
         """The output of the adapter, scaled; as in `Hooks`."""
         added = super().before_norm(*arguments)
-        return None if added is None else self.scale * added
+        return None if added is None else self.method.scale * added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Pfeiffer(BottleneckMethod):
     """
 
     name: ClassVar[str] = "pfeiffer"
-    hooks_class: ClassVar[type] = PfeifferHooks
+    hooks_class: ClassVar[Type[Hooks]] = PfeifferHooks
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
     learning_rate: ClassVar[float] = 3e-4
     size: int = 64
@@ -104,7 +102,7 @@ class Bapna(BottleneckMethod):
     name: ClassVar[str] = "bapna"
     # As of houlsby; the paper tunes no BERT.
     learning_rate: ClassVar[float] = 3e-4
-    hooks_class: ClassVar[type] = BapnaHooks
+    hooks_class: ClassVar[Type[Hooks]] = BapnaHooks
     layer_norm = True
     size: int = 64
     init_scale: float = 1e-2
@@ -112,7 +110,7 @@ class Bapna(BottleneckMethod):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(BottleneckMethod):
-    """An adapter beside each feed-forward sublayer; BERT is frozen.
+    """An adapter next to each feed-forward sublayer; BERT is frozen.
 
     BERT-base: 12 (2 M 768 + 768 + M), 304,320 at M = 16. The output at the
     start is plain BERT's, since the second matrix is zero.
@@ -133,7 +131,7 @@ class Parallel(BottleneckMethod):
     name: ClassVar[str] = "parallel"
     # He et al. 2022, the published script for GLUE.
     learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[type] = ParallelHooks
+    hooks_class: ClassVar[Type[Hooks]] = ParallelHooks
     positive: ClassVar[Tuple[str, ...]] = ("size", "scale")
     size: int = 64
     scale: float = 4.0
@@ -143,11 +141,6 @@ class Parallel(BottleneckMethod):
     def initializers(self):
         """As of He et al."""
         return base.uniform_by_inputs, encoder.zeros
-
-    def hooks(self, config, values):
-        hooks = super().hooks(config, values)
-        hooks.scale = self.scale
-        return hooks
 
 
 # The methods whose adapters may be left out.
@@ -196,12 +189,8 @@ def drop_at_random(
 ) -> tf.Tensor:
     """What is added to `outputs`, or zeros if this batch goes without.
 
-    Args:
-        layer: where it is added.
-        layers: L; without is a number of the lowest from 0 to L - 1.
-        added: makes what is added, float32 [B, T, D].
-        outputs: float32 [B, T, D].
-        context: of a training's forward pass.
+    A batch goes without in a number of the lowest `layers` from 0 to L - 1.
+    Both tensors are float32 [B, T, D].
     """
     dropped = tf.random.stateless_uniform(
         [], context.step_seed, 0, layers, tf.int32, alg="philox"
@@ -243,14 +232,15 @@ class AdapterDrop(TuningMethod):
     # That of the adapters that are left.
     learning_rate: ClassVar[float] = 3e-4
     width: ClassVar[str] = "size"
+    positive: ClassVar[Tuple[str, ...]] = ("size",)
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": KINDS}
     first: int = 5
     over: str = "houlsby"
     size: int = 64
     robust: bool = False
 
     def __post_init__(self):
-        base.check_positive(self, "size")
-        base.check_choice(self, "over", tuple(KINDS))
+        super().__post_init__()
         if self.first < 0:
             raise UserError(
                 f"adapterdrop: first is {self.first}, the lowest layer that "

@@ -7,20 +7,23 @@ from typing import (
     Any,
     Callable,
     ClassVar,
+    Collection,
     Dict,
+    FrozenSet,
     List,
     Mapping,
     Optional,
     Sequence,
     Tuple,
+    Type,
 )
 
 import numpy as np
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import Declared
 from adapter_bert.bert.hooks import Hooks, NoHooks
 from adapter_bert.errors import UserError
-from adapter_bert.optimization import Recipe
 
 # Name of a variable -> its values.
 Values = Dict[str, np.ndarray]
@@ -57,21 +60,6 @@ def added_later(default: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Added:
-    """Declares a variable that a method adds to BERT.
-
-    Attributes:
-        shape: its shape.
-        initializer: makes its fresh values.
-        trained: whether training changes it; masks and parts stay.
-    """
-
-    shape: encoder.Shape
-    initializer: encoder.Initializer
-    trained: bool = True
-
-
-@dataclasses.dataclass(frozen=True)
 class Part:
     """One of the methods in a composition.
 
@@ -97,22 +85,48 @@ class TuningMethod:
     Attributes:
         name: what users call it.
         learning_rate: default peak of a training.
-        recipe: how its variables are updated.
+        undecayed: the groups, "bert" and "head", whose variables do not decay.
         changes_few: whether training changes few entries of BERT's own
             variables, so that the artifact holds those alone.
         width: the argument that may grow while zeros at the ends of all values
             change no output; "" for none.
         parts: the methods in a composition.
+        hooks_class: how it acts on BERT.
         observes: the names of the values that `Hooks.observe` gives.
+        positive: arguments that are sizes from 1 on, or positive numbers.
+        choices: arguments that are words, and their choices.
+
+    Raises:
+        UserError: an argument is out of its range.
     """
 
     name: ClassVar[str] = ""
     learning_rate: ClassVar[float]
-    recipe: ClassVar[Recipe] = Recipe()
+    undecayed: ClassVar[FrozenSet[str]] = frozenset()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     parts: ClassVar[Tuple[Part, ...]] = ()
+    hooks_class: ClassVar[Type[Hooks]] = NoHooks
     observes: ClassVar[Tuple[str, ...]] = ()
+    positive: ClassVar[Tuple[str, ...]] = ()
+    choices: ClassVar[Mapping[str, Collection[str]]] = {}
+
+    def __post_init__(self):
+        for argument in self.positive:
+            value = getattr(self, argument)
+            is_size = type(value) is int
+            if not 0 < value < math.inf:
+                expected = "at least 1" if is_size else "a positive number"
+                raise UserError(
+                    f"{self.name}: {argument} is {value}, expected {expected}"
+                )
+        for argument, known in self.choices.items():
+            value = getattr(self, argument)
+            if value not in known:
+                raise UserError(
+                    f"{self.name}: {argument} is {value!r}, expected one of "
+                    f"{', '.join(known)}"
+                )
 
     def check(self, config: encoder.BertConfig) -> None:
         """Compares the arguments with the model.
@@ -120,10 +134,6 @@ class TuningMethod:
         Raises:
             UserError: an argument that this BERT cannot take.
         """
-
-    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        """How its variables are updated in this BERT; by default `recipe`."""
-        return self.recipe
 
     def trains(self, config: encoder.BertConfig) -> str:
         """A regular expression of BERT's own variables that are trained.
@@ -134,24 +144,16 @@ class TuningMethod:
 
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True
-    ) -> Dict[str, Added]:
-        """Declares by name what the method adds; by default nothing.
+    ) -> Dict[str, Declared]:
+        """Declares by name what the method adds, also if BERT has no pooler.
 
-        Args:
-            config: of the BERT.
-            pooler: whether this BERT has one.
+        By default nothing.
         """
         return {}
 
     def hooks(self, config: encoder.BertConfig, values: Tensors) -> Hooks:
-        """How the method acts on BERT.
-
-        Args:
-            config: of the BERT.
-            values: of the declared variables, by name. For a layer alone
-                those of other layers are missing.
-        """
-        return NoHooks()
+        """How the method acts on BERT, by the values of declared variables."""
+        return self.hooks_class(self, config, values)
 
     def changed_count(self, count: int) -> Optional[int]:
         """How many of BERT's `count` parameters change, if not the trained."""
@@ -169,7 +171,7 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
-        """First values of this method, after its first phase.
+        """First values that follow from the first phase, by name.
 
         Args:
             names: of BERT's own variables.
@@ -177,9 +179,6 @@ class TuningMethod:
                 and those of other parts of a composition.
             read: gives one of BERT's as it was pretrained.
             first: gives a variable as the first phase has trained it.
-
-        Returns:
-            The first values of every variable that does not start as usual.
         """
         raise TypeError(f"{type(self).__name__} has no first phase")
 
@@ -188,12 +187,8 @@ class TuningMethod:
     ) -> Tuple["TuningMethod", Values]:
         """The method and values that an adapter keeps of a training.
 
-        Args:
-            config: of the BERT.
-            values: every trained variable.
-
-        Returns:
-            A method that computes the same, and all that it trains.
+        Takes every trained variable. Gives a method that computes the same,
+        and all that it trains.
         """
         return self, values
 
@@ -203,15 +198,9 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         values: Values,
     ) -> Values:
-        """Variables with which BERT alone computes the same.
+        """The changed variables with which BERT alone computes the same.
 
-        Args:
-            config: of the BERT.
-            read: gives one of its variables as it was pretrained.
-            values: every variable that the method has trained.
-
-        Returns:
-            The variables that differ from the pretrained ones.
+        `read` gives one as it was pretrained; `values` are all trained ones.
 
         Raises:
             UserError: BERT alone cannot compute what the method does.
@@ -235,13 +224,8 @@ class TuningMethod:
     ) -> Tuple["TuningMethod", Values]:
         """The method and values of one task, of a training of several.
 
-        Args:
-            config: of the BERT.
-            task: name of the task.
-            values: every trained variable.
-
-        Returns:
-            A method that computes that task alone, and all that it trains.
+        Takes the task's name and every trained variable, gives a method that
+        computes that task alone, and all that it trains.
         """
         return self, values
 
@@ -276,7 +260,7 @@ def uniform_by_inputs(
 ) -> np.ndarray:
     """An initializer: uniform within 1 / sqrt(inputs) of 0, [inputs, outputs].
 
-    PyTorch's for dense layers, and that of its LoRA and parallel adapters
+    PyTorch's for dense layers, and for its LoRA and parallel adapters
     (He et al. 2015 with a = sqrt(5)).
     """
     limit = 1.0 / math.sqrt(shape[0])
@@ -300,49 +284,8 @@ def normal(stddev: float) -> encoder.Initializer:
     return initialize
 
 
-def check_positive(method: TuningMethod, *arguments: str) -> None:
-    """Checks that sizes are at least 1 and other numbers positive.
-
-    Raises:
-        UserError: one is not.
-    """
-    for argument in arguments:
-        value = getattr(method, argument)
-        if type(value) is int and value < 1:
-            raise UserError(
-                f"{method.name}: {argument} is {value}, expected at least 1"
-            )
-        if not 0 < value < float("inf"):
-            raise UserError(
-                f"{method.name}: {argument} is {value}, expected a positive "
-                "number"
-            )
-
-
-def check_choice(
-    method: TuningMethod, argument: str, choices: Sequence[str]
-) -> None:
-    """Checks that an argument is one of some words.
-
-    Raises:
-        UserError: it is not; the message names them.
-    """
-    value = getattr(method, argument)
-    if value not in choices:
-        raise UserError(
-            f"{method.name}: {argument} is {value!r}, expected one of "
-            f"{', '.join(choices)}"
-        )
-
-
 def layer_numbers(text: str) -> List[int]:
-    """Reads numbers and inclusive ranges of layers, as `0,2,6-11`.
-
-    Args:
-        text: numbers and ranges, in any order, with commas between them.
-
-    Returns:
-        The layers, counted from 0, in rising order.
+    """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`.
 
     Raises:
         UserError: a part is neither, or a layer is named twice.

@@ -1,66 +1,20 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar, Dict
+from typing import ClassVar, Collection, Mapping, Tuple, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import LAYER_NORMS, Added, Tensors
+from adapter_bert.methods.base import LAYER_NORMS, Declared, Tensors
 from adapter_bert.methods.houlsby import SITES, AdapterHooks, PlacedMethod
 
 # A, and the deviation of its initial values, as in the published code.
 SHARED = "compacter/shared"
 SHARED_SCALE = 1e-4
-
-
-@dataclasses.dataclass(frozen=True)
-class KroneckerAdapter:
-    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`, without the sum.
-
-    Each matrix has inputs + 2 outputs numbers. s and t start as Glorot and
-    Bengio's values of matrices [inputs / n, 1] and [1, outputs / n].
-
-    Attributes:
-        hidden: D, a multiple of n.
-        size: M, a multiple of n.
-        n: number of products; all matrices share A, float32 [n, n, n].
-
-    Source: Karimi Mahabadi et al. 2021, section 3.2.
-    """
-
-    hidden: int
-    size: int
-    n: int
-
-    def variables(self, scope: str) -> Dict[str, Added]:
-        """Declares `<scope>/{down,up}/{left,right,bias}`."""
-        found = {}
-        for name, inputs, outputs in (
-            ("down", self.hidden, self.size),
-            ("up", self.size, self.hidden),
-        ):
-            left, right = (
-                (self.n, inputs // self.n, 1),
-                (self.n, 1, outputs // self.n),
-            )
-            found[f"{scope}/{name}/left"] = Added(left, base.glorot_uniform)
-            found[f"{scope}/{name}/right"] = Added(right, base.glorot_uniform)
-            found[f"{scope}/{name}/bias"] = Added((outputs,), encoder.zeros)
-        return found
-
-    def __call__(
-        self, values: Tensors, scope: str, hidden: tf.Tensor
-    ) -> tf.Tensor:
-        """float32 [B, T, D] -> float32 [B, T, D], by the values of a scope."""
-        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
-        inner = functional.gelu(project(values, f"{scope}/down", flat))
-        outputs = project(values, f"{scope}/up", inner)
-        outputs = tf.reshape(outputs, tf.shape(hidden))
-        outputs.set_shape(hidden.shape)
-        return outputs
 
 
 def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
@@ -78,9 +32,22 @@ def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
 
 
 class KroneckerHooks(AdapterHooks):
-    """Their matrices are made of factors, which are one task's."""
+    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`.
 
+    Source: Karimi Mahabadi et al. 2021, section 3.2.
+    """
+
+    # Matrices are made of factors, which are one task's.
     takes_rows = False
+
+    def adapt(self, place, hidden):
+        scope = self.scopes[place]
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
+        inner = functional.gelu(project(self.values, f"{scope}/down", flat))
+        outputs = project(self.values, f"{scope}/up", inner)
+        outputs = tf.reshape(outputs, tf.shape(hidden))
+        outputs.set_shape(hidden.shape)
+        return outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +74,16 @@ class Compacter(PlacedMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-3
-    hooks_class: ClassVar[type] = KroneckerHooks
+    hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks
     scope = "compacter"
+    positive: ClassVar[Tuple[str, ...]] = ("size", "n")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}
     size: int = 24
     n: int = 4
     sites: str = "both"
 
     def __post_init__(self):
-        base.check_positive(self, "size", "n")
-        base.check_choice(self, "sites", tuple(SITES))
+        super().__post_init__()
         if self.size % self.n:
             raise UserError(
                 f"compacter: size is {self.size}, expected a multiple of n, "
@@ -132,11 +100,27 @@ class Compacter(PlacedMethod):
     def trains(self, config):
         return LAYER_NORMS
 
-    def adapter(self, config):
-        """A `KroneckerAdapter`."""
-        return KroneckerAdapter(config.hidden_size, self.size, self.n)
+    def declare(self, config, scope):
+        """`<scope>/{down,up}/{left,right,bias}`.
+
+        s and t start as Glorot and Bengio's values of matrices [inputs / n, 1]
+        and [1, outputs / n].
+        """
+        found, hidden = {}, config.hidden_size
+        for name, inputs, outputs in (
+            ("down", hidden, self.size),
+            ("up", self.size, hidden),
+        ):
+            left = self.n, inputs // self.n, 1
+            right = self.n, 1, outputs // self.n
+            found[f"{scope}/{name}/left"] = Declared(left, base.glorot_uniform)
+            found[f"{scope}/{name}/right"] = Declared(
+                right, base.glorot_uniform
+            )
+            found[f"{scope}/{name}/bias"] = Declared((outputs,), encoder.zeros)
+        return found
 
     def variables(self, config, pooler=True):
         """`compacter/shared` and the adapters."""
-        shared = Added((self.n,) * 3, base.normal(SHARED_SCALE))
+        shared = Declared((self.n,) * 3, base.normal(SHARED_SCALE))
         return {SHARED: shared, **super().variables(config, pooler)}

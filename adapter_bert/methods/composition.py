@@ -17,33 +17,43 @@ from typing import (
     Callable,
     ClassVar,
     Dict,
+    FrozenSet,
     List,
     Mapping,
     Optional,
     Sequence,
     Tuple,
+    Type,
 )
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks, Kernel
+from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
-    Added,
+    Declared,
     Part,
     Tensors,
     TuningMethod,
     added_later,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
-from adapter_bert.optimization import Recipe
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
-HANDED_ON = ("embeddings", "parameter", "key_value", "vocabulary")
+HANDED_ON = (
+    "embeddings",
+    "parameter",
+    "key_value",
+    "vocabulary",
+    "begin",
+    "prepare",
+)
+# What hooks promise; a composition promises what all its parts do.
+TRAITS = ("takes_rows", "by_token", "by_values")
 
 
 def _as_the_part(place: str) -> Callable:
@@ -66,19 +76,15 @@ class PartHooks(Hooks):
         changes: Mapping[str, Any],
         is_trained: bool,
     ):
-        """Takes the part.
+        """Takes the hooks of the part's method.
 
-        Args:
-            mark: tells it from the others.
-            hooks: of its method.
-            changes: added to BERT's own variables, by their names.
-            is_trained: whether it is trained here; trained adapters stay.
+        `mark` tells it from the other parts. `changes` are added to BERT's own
+        variables, by their names. Parts that are not trained drop nothing.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
-        self.takes_rows = hooks.takes_rows
-        self.by_token = hooks.by_token
-        self.by_values = hooks.by_values
+        for trait in TRAITS:
+            setattr(self, trait, getattr(hooks, trait))
         self.places = hooks.places | ({"parameter"} if changes else set())
 
     def change_of(
@@ -100,7 +106,6 @@ class PartHooks(Hooks):
             seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
         return dataclasses.replace(
             context,
-            # A trained adapter drops nothing.
             training=context.training and self.is_trained,
             handed_on=below(self.mark, context.handed_on),
             seed=seed,
@@ -115,6 +120,8 @@ class PartHooks(Hooks):
     before_norm = _as_the_part("before_norm")
     after_norm = _as_the_part("after_norm")
     vocabulary = _as_the_part("vocabulary")
+    begin = _as_the_part("begin")
+    prepare = _as_the_part("prepare")
 
     def parameter(self, name, variable, context):
         value = self.hooks.parameter(name, variable, self.own(context))
@@ -126,27 +133,23 @@ class PartHooks(Hooks):
             return None
         return self.hooks.penalty(self.own(context))
 
-    def prepare(self, context):
-        return self._marked(self.hooks.prepare(self.own(context)))
-
-    def begin(self, context):
-        return self._marked(self.hooks.begin(self.own(context)))
-
-    def _marked(self, made: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
-        return {f"{self.mark}{name}": value for name, value in made.items()}
-
 
 class ComposedHooks(Hooks):
     """The hooks of several parts."""
 
-    def __init__(self, parts: Sequence[PartHooks]):
+    def __init__(
+        self,
+        parts: Sequence[PartHooks],
+        method: "Composition",
+        config: encoder.BertConfig,
+        values: Tensors,
+    ):
         """Takes the hooks of the parts, in order."""
+        super().__init__(method, config, values)
         self.parts = parts
-        self.takes_rows = all(part.takes_rows for part in parts)
-        self.by_token = all(part.by_token for part in parts)
-        self.by_values = all(part.by_values for part in parts)
-        made = (*HANDED_ON, "begin", "prepare")
-        self.places -= {p for p in made if not self.acting_at(p)}
+        for trait in TRAITS:
+            setattr(self, trait, all(getattr(part, trait) for part in parts))
+        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> List[PartHooks]:
         """The parts that act at one of the hooks' places."""
@@ -167,12 +170,18 @@ class ComposedHooks(Hooks):
         return tf.add_n(found) if found else None
 
     def prepare(self, context):
-        made = (part.prepare(context) for part in self.parts)
-        return {name: x for one in made for name, x in one.items()}
+        return self._made("prepare", context)
 
     def begin(self, context):
-        made = (part.begin(context) for part in self.parts)
-        return {name: x for one in made for name, x in one.items()}
+        return self._made("begin", context)
+
+    def _made(self, place: str, context: Context) -> Dict[str, tf.Tensor]:
+        """What the parts hand on, each under its mark."""
+        return {
+            f"{part.mark}{name}": value
+            for part in self.parts
+            for name, value in getattr(part, place)(context).items()
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,22 +269,13 @@ class Composition(TuningMethod):
         rates = [method.learning_rate for method in self.trained]
         return rates[0] if rates else HeadOnly.learning_rate
 
-    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        """That of the part that is trained; of several, each for its own."""
-        if len(self.trained) == 1:
-            return self.trained[0].recipe_of(config)
-        undecayed: List[str] = []
-        scales: Dict[str, float] = {}
-        for method in self.trained:
-            recipe = method.recipe_of(config)
-            added = method.variables(config)
-            trained = [name for name in added if added[name].trained]
-            for name in trained + list(trained_of_bert(method, config)):
-                if recipe.decay_of(name) == 0.0:
-                    undecayed.append(re.escape(name))
-                if recipe.rate_scale_of(name) != 1.0:
-                    scales[f"^{re.escape(name)}$"] = recipe.rate_scale_of(name)
-        return Recipe(f"^({'|'.join(undecayed)})$", tuple(scales.items()))
+    @property
+    def undecayed(self) -> FrozenSet[str]:
+        """Those of the part that is trained; several parts share the head."""
+        found = [method.undecayed for method in self.trained]
+        if len(found) == 1:
+            return found[0]
+        return frozenset().union(*found) - {"head"}
 
     @property
     def changes_few(self) -> bool:
@@ -292,13 +292,13 @@ class Composition(TuningMethod):
 
     def variables(self, config, pooler=True):
         """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
-        found: Dict[str, Added] = {}
+        found: Dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
             if part.name:
                 changed = trained_of_bert(part.method, config, pooler)
                 for name, shape in changed.items():
-                    added[CHANGES + name] = Added(shape, encoder.zeros)
+                    added[CHANGES + name] = Declared(shape, encoder.zeros)
                 added = {
                     part.scope + name: dataclasses.replace(one, trained=False)
                     for name, one in added.items()
@@ -319,19 +319,7 @@ class Composition(TuningMethod):
                 mark, changes = f"part_{number}/", {}
             hooks = part.method.hooks(config, own)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
-        return self.compose(config, values, parts)
-
-    def compose(
-        self,
-        config: encoder.BertConfig,
-        values: Tensors,
-        parts: Sequence[PartHooks],
-    ) -> Hooks:
-        """The hooks, made of those of the parts in their order.
-
-        `config` and `values` are as of `TuningMethod.hooks`.
-        """
-        raise TypeError(f"{type(self).__name__} does not say what it computes")
+        return self.hooks_class(parts, self, config, values)
 
     @property
     def as_part(self):
@@ -343,7 +331,7 @@ class Composition(TuningMethod):
 
     @property
     def first_phase(self):
-        """That of the part that has one, beside the others."""
+        """That of the part that has one, next to the others."""
         if not any(method.first_phase for method in self.trained):
             return None
         return dataclasses.replace(
@@ -370,11 +358,7 @@ class Composition(TuningMethod):
         return dataclasses.replace(self, parts=tuple(parts)), values
 
     def merge(self, config, read, values):
-        """Not possible: parts may add computation.
-
-        Raises:
-            UserError: always.
-        """
+        """Refused: parts may add computation."""
         raise UserError(
             f"{self.name} cannot be merged into BERT's weights; merge its "
             "parts, which adapter-bert merge adds up"
@@ -418,7 +402,7 @@ class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
 
     def embeddings(self, hidden, context):
-        """One after the other; shapes as in `Hooks`, as of all that follow."""
+        """One after the other; shapes as in `Hooks`."""
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
@@ -427,7 +411,10 @@ class StackHooks(ComposedHooks):
         """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
             dense = dataclasses.replace(
-                dense, apply=_bind(part, name, dense, context)
+                dense,
+                apply=lambda x, part=part, dense=dense: part.project(
+                    name, x, dense, context
+                ),
             )
         return dense(inputs)
 
@@ -470,11 +457,6 @@ class StackHooks(ComposedHooks):
         return hidden
 
 
-def _bind(part: PartHooks, name: str, dense: Kernel, context: Context) -> Any:
-    """A kernel with the changes of a part, as a function of inputs."""
-    return lambda x: part.project(name, x, dense, context)
-
-
 @dataclasses.dataclass(frozen=True)
 class Stack(Composition):
     """Adapters in a row: each acts on the outputs of those before it.
@@ -495,22 +477,15 @@ class Stack(Composition):
     """
 
     name: ClassVar[str] = "stack"
-
-    def compose(self, config, values, parts):
-        return StackHooks(parts)
+    hooks_class: ClassVar[Type[Hooks]] = StackHooks
 
 
 class AverageHooks(ComposedHooks):
     """The weighted mean of the parts' outputs for the same inputs."""
 
-    def __init__(self, parts: Sequence[PartHooks], weights: Sequence[float]):
-        """Takes the parts, and the weight of each."""
-        super().__init__(parts)
-        self.weights = weights
-
     def parameter(self, name, variable, context):
         value = tf.convert_to_tensor(variable)
-        for part, weight in zip(self.parts, self.weights):
+        for part, weight in zip(self.parts, self.method.shares()):
             change = part.change_of(name, variable, context)
             if change is not None:
                 value += weight * change
@@ -542,7 +517,8 @@ class AverageHooks(ComposedHooks):
 
     def _mean(self, tensors):
         """The weighted mean of tensors, where None is zero; None for none."""
-        found = [w * x for x, w in zip(tensors, self.weights) if x is not None]
+        weighted = zip(tensors, self.method.shares())
+        found = [w * x for x, w in weighted if x is not None]
         return tf.add_n(found) if found else None
 
 
@@ -568,6 +544,7 @@ class Average(Composition):
     """
 
     name: ClassVar[str] = "average"
+    hooks_class: ClassVar[Type[Hooks]] = AverageHooks
     weights: str = added_later("")
 
     def __post_init__(self):
@@ -604,7 +581,7 @@ class Average(Composition):
 
         Raises:
             UserError: as of `Composition`; or a part that adds keys, or acts
-                on embeddings, of which there is no mean.
+                on embeddings, which have no mean.
         """
         super().check(config)
         for part in self.parts:
@@ -615,6 +592,3 @@ class Average(Composition):
                     f"{part.method.name}, which acts on what has no mean; "
                     "expected adapters that act on a layer's outputs"
                 )
-
-    def compose(self, config, values, parts):
-        return AverageHooks(parts, self.shares())

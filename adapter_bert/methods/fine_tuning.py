@@ -1,10 +1,9 @@
 """Methods that add nothing and train some of BERT's own variables."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Tuple
 
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
 from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
 
 
@@ -46,10 +45,8 @@ class TopLayers(FineTuning):
     name: ClassVar[str] = "top_layers"
     # Better than full's on most tasks of docs/reproduction.md.
     learning_rate: ClassVar[float] = 1e-4
+    positive: ClassVar[Tuple[str, ...]] = ("k",)
     k: int = 1
-
-    def __post_init__(self):
-        base.check_positive(self, "k")
 
     def check(self, config):
         """Compares `k` with the number of layers."""

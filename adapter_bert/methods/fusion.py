@@ -1,21 +1,31 @@
 """AdapterFusion: each token attends to the outputs of trained adapters."""
 
 import dataclasses
-from typing import ClassVar, Dict, Iterable, List, Sequence, Tuple
+import itertools
+from typing import (
+    Callable,
+    ClassVar,
+    Dict,
+    Iterable,
+    List,
+    Sequence,
+    Tuple,
+    Type,
+)
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Context, dropout
+from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
-from adapter_bert.methods.base import Added, Tensors, added_later
+from adapter_bert.methods.base import Declared, Tensors, added_later
 from adapter_bert.methods.composition import (
     ComposedHooks,
     Composition,
-    PartHooks,
+    below,
 )
 from adapter_bert.methods.houlsby import SCOPES, AdapterHooks, Place
 
@@ -24,136 +34,69 @@ ATTENTION = "fusion_attention"
 
 
 def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
-    """An initializer: ones in the diagonal, 1e-6 beside it (section 4.1)."""
+    """An initializer: ones in the diagonal, 1e-6 next to it (section 4.1)."""
     return np.where(np.eye(*shape) == 1.0, 1.0, 1e-6).astype(np.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class Attention:
-    """One query for each token, a key and a value for each adapter.
+def mix(
+    own: Tensors,
+    query: tf.Tensor,
+    values: Sequence[tf.Tensor],
+    drop: Callable[[tf.Tensor], tf.Tensor],
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Each token's attention to the outputs of adapters.
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
     `v_n = V u_n` (Pfeiffer et al. 2021, section 3.2; not divided by the root
-    of D). Parameters: 3 D^2 + 2 D, or 2 D^2 + 2 D without V. A single adapter
-    needs no choice, and has V alone.
+    of D). A single adapter needs no choice, and has V alone.
 
-    Attributes:
-        scope: of the variables `<scope>/{query,key,value}/...`.
-        rate: dropout of the scores.
-        values: of the variables.
+    Args:
+        own: the variables `{query,key,value}/...` of a place.
+        query: h, float32 [B, T, D].
+        values: u, of each adapter float32 [B, T, D].
+        drop: dropout of the scores.
+
+    Returns:
+        float32 [B, T, D], and how much of each adapter is in it, float32
+        [B, T, N].
     """
-
-    scope: str
-    rate: float
-    values: Tensors
-
-    @staticmethod
-    def variables(
-        scope: str, size: int, value: bool, count: int
-    ) -> Dict[str, Added]:
-        """Declares the variables, V if `value`, of `count` adapters."""
-        found = {}
-        # The deviation of AdapterHub's.
-        normal = base.normal(0.02)
-        for name in ("query", "key") if count > 1 else ():
-            found[f"{scope}/{name}/kernel"] = Added((size, size), normal)
-            found[f"{scope}/{name}/bias"] = Added((size,), encoder.zeros)
-        if value:
-            kernel = Added((size, size), near_identity)
-            found[f"{scope}/value/kernel"] = kernel
-        return found
-
-    def _read(self, name: str, dtype: tf.DType) -> tf.Tensor:
-        return tf.cast(self.values[f"{self.scope}/{name}"], dtype)
-
-    def __call__(
-        self, query: tf.Tensor, values: Sequence[tf.Tensor], context: Context
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Mixes the outputs of adapters.
-
-        Args:
-            query: float32 [B, T, D].
-            values: of each adapter float32 [B, T, D].
-            context: of this forward pass.
-
-        Returns:
-            float32 [B, T, D], and how much of each adapter is in it,
-            float32 [B, T, N].
-        """
-        shape, size = tf.shape(query), query.shape[-1]
-        flat = [tf.reshape(x, [-1, size]) for x in values]
-        weights = tf.ones_like(flat[0][:, :1], tf.float32)
-        mixed = flat[0]
-        if f"{self.scope}/query/kernel" in self.values:
-            weights = self._weights(query, flat, context)
-            shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
-            mixed = tf.add_n(
-                [w[:, tf.newaxis] * x for w, x in zip(shares, flat)]
-            )
-        if f"{self.scope}/value/kernel" in self.values:
-            mixed = tf.matmul(mixed, self._read("value/kernel", query.dtype))
-        mixed = tf.reshape(mixed, shape)
-        mixed.set_shape(query.shape)
-        shape = tf.concat([shape[:2], [len(values)]], axis=0)
-        return mixed, tf.reshape(weights, shape)
-
-    def _weights(self, query, values, context: Context) -> tf.Tensor:
-        """The softmax over adapters, float32 [B T, N].
-
-        Args:
-            query: float32 [B, T, D].
-            values: of each adapter float32 [B T, D].
-            context: of this forward pass.
-        """
-        kernel, bias = (
-            self._read(f"query/{name}", query.dtype)
-            for name in ("kernel", "bias")
-        )
-        flat = tf.reshape(query, [-1, kernel.shape[0]])
-        flat = functional.add_bias(tf.matmul(flat, kernel), bias)
+    shape, size = tf.shape(query), query.shape[-1]
+    own = {name: tf.cast(value, query.dtype) for name, value in own.items()}
+    outputs = [tf.reshape(x, [-1, size]) for x in values]
+    weights = tf.ones_like(outputs[0][:, :1], tf.float32)
+    mixed = outputs[0]
+    if "query/kernel" in own:
+        flat = tf.matmul(tf.reshape(query, [-1, size]), own["query/kernel"])
+        flat = functional.add_bias(flat, own["query/bias"])
         # q (u K + b) = (q K') u + q b: one product for all adapters' keys, as
         # for all their values.
-        kernel, bias = (
-            self._read(f"key/{name}", query.dtype)
-            for name in ("kernel", "bias")
-        )
-        to_key = tf.matmul(flat, kernel, transpose_b=True)
-        offset = tf.linalg.matvec(flat, bias)
+        to_key = tf.matmul(flat, own["key/kernel"], transpose_b=True)
+        offset = tf.linalg.matvec(flat, own["key/bias"])
         scores = tf.stack(
-            [tf.reduce_sum(to_key * x, axis=-1) + offset for x in values],
+            [tf.reduce_sum(to_key * x, axis=-1) + offset for x in outputs],
             axis=-1,
         )
-        scores = dropout(
-            tf.cast(scores, tf.float32), self.rate, self.scope, context
+        weights = tf.nn.softmax(drop(tf.cast(scores, tf.float32)))
+        shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
+        mixed = tf.add_n(
+            [w[:, tf.newaxis] * x for w, x in zip(shares, outputs)]
         )
-        return tf.nn.softmax(scores)
+    if "value/kernel" in own:
+        mixed = tf.matmul(mixed, own["value/kernel"])
+    mixed = tf.reshape(mixed, shape)
+    mixed.set_shape(query.shape)
+    shape = tf.concat([shape[:2], [len(values)]], axis=0)
+    return mixed, tf.reshape(weights, shape)
 
 
 class FusionHooks(ComposedHooks):
     """Where parts have adapters, tokens attend to all of them."""
 
-    def __init__(
-        self,
-        parts: Sequence[PartHooks],
-        present: Dict[Place, List[int]],
-        method: "Fusion",
-        config: encoder.BertConfig,
-        values: Tensors,
-    ):
-        """Takes the parts and the trained values.
-
-        Args:
-            parts: hooks of adapters, none with changes of BERT's own.
-            present: the numbers of the parts with an adapter, by place.
-            method: the arguments.
-            config: of the BERT.
-            values: of the attentions' variables.
-        """
-        super().__init__(parts)
+    def __init__(self, parts, method: "Fusion", config, values):
+        """Asks by place for the numbers of the parts that have an adapter."""
+        super().__init__(parts, method, config, values)
         self.takes_rows = False
-        self.present, self.method, self.values = present, method, values
-        self.layers = config.num_hidden_layers
-        self.rate = config.attention_probs_dropout_prob
+        self.present = method.present(config)
 
     def layer_kind(self, layer, training):
         kind = super().layer_kind(layer, training)
@@ -165,11 +108,10 @@ class FusionHooks(ComposedHooks):
         is_kept = training or layer >= self.method.first
         return None if kind is None else (kind, sites, is_kept)
 
-    def _attention(self, place: Place) -> Attention:
-        return Attention(_scope(place), self.rate, self.values)
-
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """A mix of all adapters' outputs; shapes as in `Hooks`."""
+
+        scope = _scope((layer, site))
 
         def attend():
             parts = [self.parts[n] for n in self.present[layer, site]]
@@ -180,19 +122,26 @@ class FusionHooks(ComposedHooks):
                 for part in parts
             ]
             query = parts[0].hooks.reads(inputs, outputs, layer_norm)
-            return self._attention((layer, site))(query, values, context)
+            rate = self.config.attention_probs_dropout_prob
+            return mix(
+                below(f"{scope}/", self.values),
+                query,
+                values,
+                lambda scores: dropout(scores, rate, scope, context),
+            )
 
         if (layer, site) not in self.present:
             return None
         if context.training and self.method.robust:
+            layers = self.config.num_hidden_layers
             return drop_at_random(
-                layer, self.layers, lambda: attend()[0], outputs, context
+                layer, layers, lambda: attend()[0], outputs, context
             )
         if layer < self.method.first:
             return None
         mixed, weights = attend()
         if context.show:
-            context.show(_scope((layer, site)), weights)
+            context.show(scope, weights)
         return mixed
 
     def observe(self, shown, context):
@@ -202,15 +151,12 @@ class FusionHooks(ComposedHooks):
         rows = []
         for place in self.method.kept(self.present):
             mean = tf.einsum("bt,btn->bn", share, shown[_scope(place)])
-            columns = tf.unstack(mean, axis=1)
-            none = tf.zeros_like(columns[0])
-            of_part = dict(zip(self.present[place], columns))
-            rows.append(
-                tf.stack(
-                    [of_part.get(n, none) for n in range(len(self.parts))],
-                    axis=1,
-                )
-            )
+            columns = [tf.zeros_like(mean[:, 0])] * len(self.parts)
+            for number, column in zip(
+                self.present[place], tf.unstack(mean, axis=1)
+            ):
+                columns[number] = column
+            rows.append(tf.stack(columns, axis=1))
         return {ATTENTION: tf.stack(rows, axis=1)}
 
     def penalty(self, context):
@@ -225,7 +171,7 @@ class FusionHooks(ComposedHooks):
 
 
 def _scope(place: Place) -> str:
-    """Of an `Attention`."""
+    """Before the names of a place's variables."""
     layer, site = place
     return f"bert/encoder/layer_{layer}/{SCOPES[site]}/fusion"
 
@@ -261,6 +207,7 @@ class Fusion(Composition):
     # Pfeiffer et al. 2021, section 4.1.
     learning_rate: ClassVar[float] = 5e-5
     observes: ClassVar[Tuple[str, ...]] = (ATTENTION,)
+    hooks_class: ClassVar[Type[Hooks]] = FusionHooks
     value: bool = added_later(True)
     penalty: float = added_later(0.01)
     first: int = added_later(0)
@@ -288,7 +235,7 @@ class Fusion(Composition):
                 no two adapters anywhere; no such layer.
         """
         super().check(config)
-        self._present(config)
+        self.present(config)
         if self.first >= config.num_hidden_layers:
             raise UserError(
                 f"fusion: first is {self.first}, but the model has only the "
@@ -301,7 +248,7 @@ class Fusion(Composition):
                     "which changes BERT itself too; expected adapters of "
                     "pfeiffer, or of houlsby(layer_norms=false)"
                 )
-        present = self._present(config)
+        present = self.present(config)
         if not any(len(present[place]) > 1 for place in self.kept(present)):
             raise UserError(
                 f"fusion: from layer {self.first} on no two parts have an "
@@ -319,13 +266,8 @@ class Fusion(Composition):
         """As of trained adapters; nothing is dropped at random."""
         return dataclasses.replace(super().as_part, robust=False)
 
-    def _present(self, config: encoder.BertConfig) -> Dict[Place, List[int]]:
-        """The numbers of the parts with an adapter, by place.
-
-        Raises:
-            UserError: a part is no bottleneck adapter, or another one than
-                the first.
-        """
+    def present(self, config: encoder.BertConfig) -> Dict[Place, List[int]]:
+        """The numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
         for part, own in zip(self.parts, hooks):
@@ -339,30 +281,30 @@ class Fusion(Composition):
                 )
         lowest = 0 if self.robust else self.first
         present: Dict[Place, List[int]] = {}
-        for layer in range(lowest, config.num_hidden_layers):
-            for site in SCOPES:
-                found = [
-                    number
-                    for number, own in enumerate(hooks)
-                    if (layer, site) in own.scopes
-                ]
-                if found:
-                    present[layer, site] = found
+        for place in itertools.product(
+            range(lowest, config.num_hidden_layers), SCOPES
+        ):
+            found = [n for n, own in enumerate(hooks) if place in own.scopes]
+            if found:
+                present[place] = found
         return present
 
     def variables(self, config, pooler=True):
         """The parts', and `<place>/fusion/{query,key,value}/...`."""
         found = super().variables(config, pooler)
-        for place, numbers in self._present(config).items():
-            found.update(
-                Attention.variables(
-                    _scope(place), config.hidden_size, self.value, len(numbers)
-                )
-            )
+        size = config.hidden_size
+        # The deviation of AdapterHub's.
+        kernel = Declared((size, size), base.normal(0.02))
+        bias = Declared((size,), encoder.zeros)
+        for place, numbers in self.present(config).items():
+            scope = _scope(place)
+            for name in ("query", "key") if len(numbers) > 1 else ():
+                found[f"{scope}/{name}/kernel"] = kernel
+                found[f"{scope}/{name}/bias"] = bias
+            if self.value:
+                value = Declared((size, size), near_identity)
+                found[f"{scope}/value/kernel"] = value
         return found
-
-    def compose(self, config, values, parts):
-        return FusionHooks(parts, self._present(config), self, config, values)
 
     def kept(self, places: Iterable[Place]) -> List[Place]:
         """The places where tokens attend in prediction."""
@@ -370,4 +312,4 @@ class Fusion(Composition):
 
     def places(self, config: encoder.BertConfig) -> List[Place]:
         """Where tokens attend in prediction, in the order of `observe`."""
-        return self.kept(self._present(config))
+        return self.kept(self.present(config))

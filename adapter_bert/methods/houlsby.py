@@ -6,7 +6,7 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import Any, ClassVar, Dict, List, Mapping, Tuple
+from typing import ClassVar, Collection, Dict, List, Mapping, Tuple, Type
 
 import tensorflow as tf
 
@@ -15,7 +15,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods import base
 from adapter_bert.methods.base import (
     ALL_LAYERS,
-    Added,
+    Declared,
     Tensors,
     TuningMethod,
     added_later,
@@ -61,20 +61,22 @@ class Bottleneck:
         """Of the matrices, as their names have them."""
         return ["1", *(f"1_{i}" for i in range(1, self.depth)), "2"]
 
-    def variables(self, scope: str) -> Dict[str, Added]:
+    def variables(self, scope: str) -> Dict[str, Declared]:
         """Declares `<scope>/weights1`, ..."""
         found = {}
         if self.layer_norm:
             norm = f"{scope}/LayerNorm"
-            found[f"{norm}/gamma"] = Added((self.hidden,), encoder.ones)
-            found[f"{norm}/beta"] = Added((self.hidden,), encoder.zeros)
+            found[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
+            found[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
         sizes = [self.hidden] + [self.size] * self.depth + [self.hidden]
         initializers = [self.down] * self.depth + [self.up]
         for number, *shape, initializer in zip(
             self.numbers, sizes, sizes[1:], initializers
         ):
-            found[f"{scope}/weights{number}"] = Added(tuple(shape), initializer)
-            bias = Added((1, shape[1]), encoder.zeros)
+            found[f"{scope}/weights{number}"] = Declared(
+                tuple(shape), initializer
+            )
+            bias = Declared((1, shape[1]), encoder.zeros)
             found[f"{scope}/biases{number}"] = bias
         return found
 
@@ -115,15 +117,15 @@ class PlacedHooks(Hooks):
     by_token = True
     by_values = True
 
-    def __init__(
-        self, adapter: Any, scopes: Mapping[Place, str], values: Tensors
-    ):
-        """Takes an adapter as `Bottleneck`, and the scope of each place."""
-        self.adapter, self.scopes, self.values = adapter, scopes, values
+    def __init__(self, method: "PlacedMethod", config, values):
+        """Asks the method for the scope of each place."""
+        super().__init__(method, config, values)
+        self.scopes = method.scopes(config)
 
     def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
-        return self.adapter(self.values, self.scopes[place], hidden)
+        adapter = self.method.adapter(self.config)
+        return adapter(self.values, self.scopes[place], hidden)
 
 
 class AdapterHooks(PlacedHooks):
@@ -148,14 +150,16 @@ class AdapterHooks(PlacedHooks):
 class PlacedMethod(TuningMethod):
     """A method of adapters at some of the sublayers."""
 
-    hooks_class: ClassVar[type] = AdapterHooks
+    hooks_class: ClassVar[Type[Hooks]] = AdapterHooks
     # Of methods without such arguments. Fields would come before all others.
     layers = ALL_LAYERS
     sites = "ffn"
     scope = "adapters"
 
-    def adapter(self, config: encoder.BertConfig) -> Any:
-        """The adapter of all places: a `Bottleneck`, or alike."""
+    def declare(
+        self, config: encoder.BertConfig, scope: str
+    ) -> Dict[str, Declared]:
+        """Declares the adapter of a scope."""
         raise NotImplementedError
 
     def scopes(self, config: encoder.BertConfig) -> Dict[Place, str]:
@@ -168,15 +172,10 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        adapter, found = self.adapter(config), {}
+        found: Dict[str, Declared] = {}
         for scope in self.scopes(config).values():
-            found.update(adapter.variables(scope))
+            found.update(self.declare(config, scope))
         return found
-
-    def hooks(self, config, values):
-        return self.hooks_class(
-            self.adapter(config), self.scopes(config), values
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,13 +189,15 @@ class BottleneckMethod(PlacedMethod):
 
     width: ClassVar[str] = "size"
     positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {
+        "nonlinearity": functional.ACTIVATIONS
+    }
     nonlinearity = "relu"
     depth = 1
     layer_norm = False
 
     def __post_init__(self):
-        base.check_positive(self, *self.positive)
-        base.check_choice(self, "nonlinearity", tuple(functional.ACTIVATIONS))
+        super().__post_init__()
         if self.layers != ALL_LAYERS:
             base.layer_numbers(self.layers)
 
@@ -208,7 +209,10 @@ class BottleneckMethod(PlacedMethod):
         """Of the matrices but the last, and of the last."""
         return (encoder.truncated_normal(self.init_scale),) * 2
 
-    def adapter(self, config):
+    def declare(self, config, scope):
+        return self.adapter(config).variables(scope)
+
+    def adapter(self, config: encoder.BertConfig) -> Bottleneck:
         """A `Bottleneck` with the method's arguments."""
         return Bottleneck(
             config.hidden_size,
@@ -262,6 +266,10 @@ class Houlsby(BottleneckMethod):
     # google-research/adapter-bert, README; one of the paper's three.
     learning_rate: ClassVar[float] = 3e-4
     positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale", "depth")
+    choices: ClassVar[Mapping[str, Collection[str]]] = {
+        **BottleneckMethod.choices,
+        "sites": SITES,
+    }
     size: int = 64
     init_scale: float = 1e-2
     layers: str = added_later(ALL_LAYERS)
@@ -270,10 +278,6 @@ class Houlsby(BottleneckMethod):
     layer_norm: bool = added_later(False)
     sites: str = added_later("both")
     layer_norms: bool = added_later(True)
-
-    def __post_init__(self):
-        super().__post_init__()
-        base.check_choice(self, "sites", tuple(SITES))
 
     def trains(self, config):
         if not self.layer_norms:

@@ -1,30 +1,28 @@
 """(IA)^3: learned rescaling of keys, values and inner activations."""
 
 import dataclasses
-from typing import ClassVar, List
+from typing import ClassVar, List, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
-from adapter_bert.optimization import Recipe
+from adapter_bert.methods.base import Declared, TuningMethod
 
 OUTPUT = "output/dense"
 KEY_VALUE = ("attention/self/key", "attention/self/value")
 
 
 class Ia3Hooks(Hooks):
-    """Multiplies keys, values and the inputs of the last kernel."""
+    """Multiplies keys, values and the inputs of the last kernel.
+
+    Reads the scales `<kernel's scope>/ia3_scale`.
+    """
 
     alike = True
     takes_rows = True
     by_token = True
     by_values = True
-
-    def __init__(self, values: Tensors):
-        """Takes the scales `<kernel's scope>/ia3_scale`."""
-        self.values = values
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
@@ -52,7 +50,7 @@ class Ia3(TuningMethod):
     name: ClassVar[str] = "ia3"
     # Liu et al. 2022, the recipe T-Few.
     learning_rate: ClassVar[float] = 3e-3
-    recipe: ClassVar[Recipe] = Recipe(undecayed="ia3_scale")
+    hooks_class: ClassVar[Type[Hooks]] = Ia3Hooks
 
     def variables(self, config, pooler=True):
         """`<scope>/ia3_scale` for three kernels of every layer."""
@@ -60,11 +58,10 @@ class Ia3(TuningMethod):
         for scope in _scopes(config):
             is_output = scope.endswith(OUTPUT)
             size = config.intermediate_size if is_output else config.hidden_size
-            found[f"{scope}/ia3_scale"] = Added((size,), encoder.ones)
+            found[f"{scope}/ia3_scale"] = Declared(
+                (size,), encoder.ones, decays=False
+            )
         return found
-
-    def hooks(self, config, values):
-        return Ia3Hooks(values)
 
     def merge(self, config, read, values):
         """Scales columns of keys and values, rows of the last kernel."""

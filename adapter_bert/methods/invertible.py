@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Tuple
+from typing import ClassVar, Tuple, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.adapter_variants import PfeifferHooks
 from adapter_bert.methods.base import ALL_LAYERS, Tensors
@@ -51,7 +52,11 @@ class InvertibleAdapter:
 class MadXHooks(PfeifferHooks):
     """Adapters in the layers, and an invertible one around all of them."""
 
-    invertible: InvertibleAdapter
+    @property
+    def invertible(self) -> InvertibleAdapter:
+        """The one around all layers."""
+        bottleneck = self.method.invertible(self.config)
+        return InvertibleAdapter(bottleneck, self.values)
 
     def embeddings(self, hidden, context):
         """Through the invertible adapter; shapes as in `Hooks`."""
@@ -93,7 +98,7 @@ class MadX(BottleneckMethod):
     name: ClassVar[str] = "mad_x"
     # Pfeiffer et al. 2020, for language adapters.
     learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[type] = MadXHooks
+    hooks_class: ClassVar[Type[Hooks]] = MadXHooks
     positive: ClassVar[Tuple[str, ...]] = ("size", "inverse_size", "init_scale")
     size: int = 384
     inverse_size: int = 192
@@ -125,9 +130,3 @@ class MadX(BottleneckMethod):
         for name in ("F", "G"):
             found.update(self.invertible(config).variables(f"{SCOPE}/{name}"))
         return found
-
-    def hooks(self, config, values):
-        """The adapters of the layers, and the invertible one."""
-        hooks = super().hooks(config, values)
-        hooks.invertible = InvertibleAdapter(self.invertible(config), values)
-        return hooks

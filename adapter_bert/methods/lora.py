@@ -1,7 +1,7 @@
 """LoRA: low-rank updates of BERT's own matrices."""
 
 import dataclasses
-from typing import ClassVar, List
+from typing import ClassVar, List, Tuple, Type
 
 import tensorflow as tf
 
@@ -9,7 +9,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 
 # What `targets` may name -> scope within a layer.
 TARGETS = {
@@ -23,16 +23,15 @@ TARGETS = {
 
 
 class LoraHooks(Hooks):
-    """Adds `scale dropout(x) A B` to the products of some kernels."""
+    """Adds `scale dropout(x) A B` to the products of some kernels.
+
+    Reads A and B, `<kernel's scope>/lora_a` and `lora_b`.
+    """
 
     alike = True
     takes_rows = True
     by_token = True
     by_values = True
-
-    def __init__(self, values: Tensors, scale: float, rate: float):
-        """Takes A and B, `<kernel's scope>/lora_a` and `lora_b`."""
-        self.values, self.scale, self.rate = values, scale, rate
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
@@ -44,10 +43,10 @@ class LoraHooks(Hooks):
             for factor in "ab"
         )
         x = tf.cast(inputs, context.dtype)
-        x = dropout(x, self.rate, f"{name}/lora", context)
+        x = dropout(x, self.method.dropout, f"{name}/lora", context)
         if len(down.shape) == 2:
             x = tf.reshape(x, [-1, down.shape[0]])
-        update = tf.matmul(tf.matmul(x, down), up) * self.scale
+        update = tf.matmul(tf.matmul(x, down), up) * self.method.scale
         return outputs + tf.reshape(update, tf.shape(outputs))
 
 
@@ -76,13 +75,15 @@ class Lora(TuningMethod):
     # Hu et al. 2022, Table 9.
     learning_rate: ClassVar[float] = 5e-4
     width: ClassVar[str] = "rank"
+    hooks_class: ClassVar[Type[Hooks]] = LoraHooks
+    positive: ClassVar[Tuple[str, ...]] = ("rank", "alpha")
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"
     dropout: float = 0.0
 
     def __post_init__(self):
-        base.check_positive(self, "rank", "alpha")
+        super().__post_init__()
         names = self._targets()
         for name in names:
             if name not in TARGETS or names.count(name) > 1:
@@ -95,6 +96,11 @@ class Lora(TuningMethod):
             raise UserError(
                 f"lora: dropout is {self.dropout}, expected 0 to 0.99"
             )
+
+    @property
+    def scale(self) -> float:
+        """Factor of the update."""
+        return self.alpha / self.rank
 
     def _targets(self) -> List[str]:
         return self.targets.split(",")
@@ -112,12 +118,9 @@ class Lora(TuningMethod):
         for scope in self._scopes(config):
             inputs, outputs = shapes[f"{scope}/kernel"]
             down, up = (inputs, self.rank), (self.rank, outputs)
-            found[f"{scope}/lora_a"] = Added(down, base.uniform_by_inputs)
-            found[f"{scope}/lora_b"] = Added(up, encoder.zeros)
+            found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
+            found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
         return found
-
-    def hooks(self, config, values):
-        return LoraHooks(values, self.alpha / self.rank, self.dropout)
 
     def widened(self):
         wide = super().widened()
@@ -127,7 +130,7 @@ class Lora(TuningMethod):
     def merge(self, config, read, values):
         return {
             f"{scope}/kernel": read(f"{scope}/kernel")
-            + (self.alpha / self.rank)
+            + self.scale
             * (values[f"{scope}/lora_a"] @ values[f"{scope}/lora_b"])
             for scope in self._scopes(config)
         }

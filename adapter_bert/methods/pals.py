@@ -1,15 +1,14 @@
-"""PALs: projected attention layers beside BERT's own."""
+"""PALs: projected attention layers next to BERT's own."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Tuple, Type
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 
 PARTS = ("query", "key", "value")
 
@@ -19,10 +18,6 @@ class PalHooks(Hooks):
 
     alike = True
     by_values = True
-
-    def __init__(self, pals: "Pals", rate: float, values: Tensors):
-        """Takes the method, the dropout of attention, and the values."""
-        self.pals, self.rate, self.values = pals, rate, values
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Shapes as in `Hooks`."""
@@ -40,7 +35,8 @@ class PalHooks(Hooks):
 
     def _attend(self, layer, hidden, context):
         """float32 [B, T, D] -> float32 [B, T, D]."""
-        shape, count = tf.shape(hidden), self.pals.heads
+        shape, count = tf.shape(hidden), self.method.heads
+        rate = self.config.attention_probs_dropout_prob
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
         encoded = self._project("encoder", flat)
 
@@ -49,7 +45,7 @@ class PalHooks(Hooks):
             projected = self._project(f"layer_{layer}/{part}", encoded)
             projected = tf.reshape(projected, [shape[0], shape[1], count, -1])
             projected = tf.transpose(projected, [0, 2, 1, 3])
-            projected.set_shape([None, count, None, self.pals.size // count])
+            projected.set_shape([None, count, None, self.method.size // count])
             return projected
 
         query, key, value = map(by_heads, PARTS)
@@ -57,13 +53,13 @@ class PalHooks(Hooks):
         bias = ((1.0 - mask) * encoder.MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
         keep = keep_mask(
             tf.stack([shape[0], count, shape[1], shape[1]]),
-            self.rate,
+            rate,
             f"pals/layer_{layer}",
             context,
         )
-        attended = functional.attend(query, key, value, bias, keep, self.rate)
+        attended = functional.attend(query, key, value, bias, keep, rate)
         attended = tf.transpose(attended, [0, 2, 1, 3])
-        attended = tf.reshape(attended, [-1, self.pals.size])
+        attended = tf.reshape(attended, [-1, self.method.size])
         decoded = functional.gelu(self._project("decoder", attended))
         decoded = tf.reshape(decoded, shape)
         decoded.set_shape(hidden.shape)
@@ -72,7 +68,7 @@ class PalHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class Pals(TuningMethod):
-    """A small attention layer beside each layer; BERT is frozen.
+    """A small attention layer next to each layer; BERT is frozen.
 
     BERT-base: (768 + 1) S + (S + 1) 768 of encoder and decoder, which all
     layers share, and 12 x 3 (S + 1) S: 1,819,836 at S = 204.
@@ -86,18 +82,20 @@ class Pals(TuningMethod):
             divide the size.
 
     Source: Stickland and Murray 2019, section 3.3, in the form of their code:
-    beside the feed-forward sublayer, with gelu after the decoder and 6 heads.
+    next to the feed-forward sublayer, with gelu after the decoder and 6 heads.
     They train BERT with it, on all tasks at once.
     """
 
     name: ClassVar[str] = "pals"
     # As of houlsby; the paper trains BERT too, at 2e-5.
     learning_rate: ClassVar[float] = 3e-4
+    hooks_class: ClassVar[Type[Hooks]] = PalHooks
+    positive: ClassVar[Tuple[str, ...]] = ("size", "heads")
     size: int = 204
     heads: int = 6
 
     def __post_init__(self):
-        base.check_positive(self, "size", "heads")
+        super().__post_init__()
         if self.size % self.heads:
             raise UserError(
                 f"pals: size is {self.size}, expected a multiple of heads, "
@@ -114,9 +112,6 @@ class Pals(TuningMethod):
                 sizes[f"layer_{layer}/{part}"] = (size, size)
         found = {}
         for name, shape in sizes.items():
-            found[f"pals/{name}/kernel"] = Added(shape, normal)
-            found[f"pals/{name}/bias"] = Added(shape[1:], encoder.zeros)
+            found[f"pals/{name}/kernel"] = Declared(shape, normal)
+            found[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
         return found
-
-    def hooks(self, config, values):
-        return PalHooks(self, config.attention_probs_dropout_prob, values)

@@ -10,7 +10,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks, layer_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
-    Added,
+    Declared,
     Part,
     Tensors,
     TuningMethod,
@@ -18,9 +18,8 @@ from adapter_bert.methods.base import (
 )
 from adapter_bert.methods.composition import Composition, Stack, below
 from adapter_bert.methods.fine_tuning import FineTuning, Full
-from adapter_bert.optimization import Recipe
 
-# Before the names of variables of which each task has its own values.
+# Before the names of variables with values for each task.
 SCOPE = "per_task/"
 
 
@@ -52,16 +51,9 @@ class PerTaskHooks(Hooks):
         values: Tensors,
         count: int,
     ):
-        """Takes the method and its values.
-
-        Args:
-            method: of each task.
-            config: of the BERT.
-            values: of all tasks, float32 [tasks, ...], by name.
-            count: of tasks.
-        """
-        self.method, self.config = method, config
-        self.values, self.count = values, count
+        """Takes the method, and values of all tasks, float32 [tasks, ...]."""
+        super().__init__(method, config, values)
+        self.count = count
         self.example = method.hooks(config, values)
         self.by_token = self.example.by_token
         self.by_values = self.example.by_values
@@ -133,9 +125,6 @@ class PerTask(Composition):
         """The method of each task."""
         return self.parts[0].method
 
-    def recipe_of(self, config: encoder.BertConfig) -> Recipe:
-        return self.method.recipe_of(config)
-
     def check(self, config):
         """Compares the method with the model; there have to be tasks.
 
@@ -168,17 +157,19 @@ class PerTask(Composition):
         """`per_task/<variable>` [tasks, ...] for each of the method."""
         count = len(self.tasks.split(","))
 
-        def of_all(added: Added) -> Added:
+        def of_all(added: Declared) -> Declared:
             def initialize(rng, shape):
                 return np.stack([added.initializer(rng, shape[1:])] * count)
 
             def compute(read):
                 return np.stack([added.initializer.compute(read)] * count)
 
-            follows = isinstance(added.initializer, encoder.OfPretrained)
-            return Added(
-                (count, *added.shape),
-                encoder.OfPretrained(compute) if follows else initialize,
+            initializer = initialize
+            if isinstance(added.initializer, encoder.OfPretrained):
+                initializer = encoder.OfPretrained(compute)
+            shape = count, *added.shape
+            return dataclasses.replace(
+                added, shape=shape, initializer=initializer
             )
 
         added = self.method.variables(config, pooler)

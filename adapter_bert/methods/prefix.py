@@ -1,7 +1,7 @@
 """Prefix tuning: trained keys and values before those of the tokens."""
 
 import dataclasses
-from typing import ClassVar, List, Sequence
+from typing import ClassVar, List, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,7 +9,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 
 PARTS = ("key", "value")
 NETWORK = (
@@ -28,12 +28,6 @@ class PrefixHooks(Hooks):
     by_token = True
     by_values = True
 
-    def __init__(self, config: encoder.BertConfig, values: Tensors):
-        """Takes the sizes of the heads, and the prefixes [P, D]."""
-        self.heads = [-1, config.num_attention_heads, config.head_size]
-        self.layers = config.num_hidden_layers
-        self.values = values
-
     def prefix(self, layer: int, context: Context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
         return [
@@ -44,9 +38,10 @@ class PrefixHooks(Hooks):
     def key_value(self, layer, key, value, attention_bias, context):
         """Shapes as in `Hooks`, P positions longer."""
         batch = tf.shape(key)[0]
+        heads = [-1, self.config.num_attention_heads, self.config.head_size]
 
         def before(prefix, tokens):
-            prefix = tf.reshape(tf.cast(prefix, tokens.dtype), self.heads)
+            prefix = tf.reshape(tf.cast(prefix, tokens.dtype), heads)
             prefix = tf.transpose(prefix, [1, 0, 2])[tf.newaxis]
             # [1, N, P, H] -> [B, N, P, H]
             prefix = tf.tile(prefix, [batch, 1, 1, 1])
@@ -70,7 +65,7 @@ class PerceptronPrefixHooks(PrefixHooks):
         )
         inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
         outputs = tf.matmul(inner, kernel_2) + bias_2
-        scopes = _scopes(self.layers)
+        scopes = _scopes(self.config.num_hidden_layers)
         prefixes = tf.split(outputs, len(scopes), axis=1)
         return dict(zip(scopes, prefixes))
 
@@ -101,12 +96,10 @@ class Prefix(TuningMethod):
     name: ClassVar[str] = "prefix"
     # The highest tried that learned anything (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-4
+    positive: ClassVar[Tuple[str, ...]] = ("length", "inner_size")
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
-
-    def __post_init__(self):
-        base.check_positive(self, "length", "inner_size")
 
     def variables(self, config, pooler=True):
         """`prefix/...`, or `<layer's attention>/prefix/key, value`."""
@@ -115,23 +108,22 @@ class Prefix(TuningMethod):
         if not self.reparameterize:
             normal = encoder.truncated_normal(config.initializer_range)
             return {
-                scope: Added((self.length, size), normal) for scope in scopes
+                scope: Declared((self.length, size), normal) for scope in scopes
             }
         outputs = len(scopes) * size
         declared = (
-            Added((self.length, size), base.normal(1.0)),
-            Added((size, inner), base.uniform_by_inputs),
-            Added((inner,), encoder.zeros),
-            Added((inner, outputs), base.uniform_by_inputs),
-            Added((outputs,), encoder.zeros),
+            Declared((self.length, size), base.normal(1.0)),
+            Declared((size, inner), base.uniform_by_inputs),
+            Declared((inner,), encoder.zeros),
+            Declared((inner, outputs), base.uniform_by_inputs),
+            Declared((outputs,), encoder.zeros),
         )
         return dict(zip(NETWORK, declared))
 
-    def hooks(self, config, values):
-        """The prefix as stored, or as the network makes it."""
-        if self.reparameterize:
-            return PerceptronPrefixHooks(config, values)
-        return PrefixHooks(config, values)
+    @property
+    def hooks_class(self):
+        """Of the prefix as stored, or as the network makes it."""
+        return PerceptronPrefixHooks if self.reparameterize else PrefixHooks
 
     def finish(self, config, values):
         """Keeps what the network makes, and not the network."""

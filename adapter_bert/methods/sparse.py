@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Dict
+from typing import Any, ClassVar, Dict, FrozenSet, List, Tuple, Type
 
 import numpy as np
 import tensorflow as tf
@@ -14,33 +14,30 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
-from adapter_bert.methods.base import Added, Tensors, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.fine_tuning import Full
-from adapter_bert.optimization import Recipe
 
 # The hard-concrete distribution is stretched to this interval (Louizos et al.
 # 2018; Guo et al. 2021, section 3.1).
 LEFT, RIGHT = -1.5, 1.5
 # Where log alpha starts: nearly all gates are open.
 OPEN = 5.0
-# Handed on beside changes, which have variables' names.
+# Handed on next to changes, which have variables' names.
 PENALTY = "penalty"
 # Before the names of changes and their gates.
 SCOPE = "diff_pruning/"
 # Parameters that did not change must stay as they were.
-NO_DECAY = Recipe(undecayed=r".")
+UNDECAYED = frozenset({"bert", "head"})
 
 
 class MaskHooks(Hooks):
-    """Lets the gradient reach only some entries of BERT's variables."""
+    """Lets the gradient reach only some entries of BERT's variables.
+
+    Reads float32 masks of zeros and ones, `mask/<variable>`.
+    """
 
     alike = True
     by_token = True
-
-    def __init__(self, values: Tensors):
-        """Takes float32 masks of zeros and ones, `mask/<variable>`."""
-        self.values = values
 
     def parameter(self, name, variable, context):
         """The variable; its gradient is masked."""
@@ -67,10 +64,12 @@ class SparseMethod(TuningMethod):
     as they were to the last bit.
     """
 
-    recipe: ClassVar[Recipe] = NO_DECAY
+    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
     changes_few: ClassVar[bool] = True
+    hooks_class: ClassVar[Type[Hooks]] = MaskHooks
 
     def __post_init__(self):
+        super().__post_init__()
         if not 0 < self.sparsity < 1:
             raise UserError(
                 f"{self.name}: sparsity is {self.sparsity}, the share of the "
@@ -99,15 +98,12 @@ class SparseMethod(TuningMethod):
     def variables(self, config, pooler=True):
         """`mask/<variable>` for every variable of BERT."""
         return {
-            f"mask/{name}": Added(shape, encoder.ones, trained=False)
+            f"mask/{name}": Declared(shape, encoder.ones, trained=False)
             for name, shape in encoder.list_variables(config, pooler).items()
         }
 
-    def hooks(self, config, values):
-        return MaskHooks(values)
-
     def finish(self, config, values):
-        """Plain BERT's variables, of which few have changed."""
+        """Plain BERT's variables; few have changed."""
         return Full(), values
 
     def merge(self, config, read, values):
@@ -178,18 +174,20 @@ class LtSft(SparseMethod):
 
 
 class GateHooks(Hooks):
-    """`theta + z w` for BERT's variables, with gates z from 0 to 1."""
+    """`theta + z w` for BERT's variables, with gates z from 0 to 1.
+
+    Reads `diff_pruning/<variable>/{diff,gate,group}`.
+    """
 
     alike = True
     by_token = True
 
-    def __init__(self, values: Tensors, penalty_weight: float):
-        """Takes `diff_pruning/<variable>/{diff,gate,group}`."""
-        self.values, self.penalty_weight = values, penalty_weight
-        # Of BERT's variables.
-        self.names = [
+    @property
+    def names(self) -> List[str]:
+        """Of BERT's variables."""
+        return [
             name[len(SCOPE) : -len("/diff")]
-            for name in values
+            for name in self.values
             if name.startswith(SCOPE) and name.endswith("/diff")
         ]
 
@@ -241,7 +239,7 @@ class GateHooks(Hooks):
             if group is not None:
                 share *= tf.sigmoid(group - shift)
             expected.append(share)
-        return self.penalty_weight * tf.add_n(expected)
+        return self.method.penalty * tf.add_n(expected)
 
 
 def gate_value(opened: Any) -> Any:
@@ -257,34 +255,32 @@ class Gates(TuningMethod):
     """The first phase of diff pruning; see there."""
 
     name: ClassVar[str] = "gates"
+    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
+    hooks_class: ClassVar[Type[Hooks]] = GateHooks
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
 
-    @property
-    def recipe(self):
-        """Nothing decays; gates learn faster."""
-        return Recipe(
-            undecayed=NO_DECAY.undecayed,
-            rate_scales=((r"^diff_pruning/.*/(gate|group)$", self.gate_rate),),
-        )
-
     def variables(self, config, pooler=True):
-        """`diff_pruning/<variable>/{diff,gate,group}`."""
+        """`diff_pruning/<variable>/{diff,gate,group}`; gates learn faster."""
 
-        def opened(rng, shape):
-            return np.full(shape, OPEN, np.float32)
+        def gate(shape):
+            return Declared(
+                shape,
+                lambda rng, shape: np.full(shape, OPEN, np.float32),
+                decays=False,
+                rate=self.gate_rate,
+            )
 
         found = {}
         for name, shape in encoder.list_variables(config, pooler).items():
-            found[f"{SCOPE}{name}/diff"] = Added(shape, encoder.zeros)
-            found[f"{SCOPE}{name}/gate"] = Added(shape, opened)
+            found[f"{SCOPE}{name}/diff"] = Declared(
+                shape, encoder.zeros, decays=False
+            )
+            found[f"{SCOPE}{name}/gate"] = gate(shape)
             if self.structured:
-                found[f"{SCOPE}{name}/group"] = Added((), opened)
+                found[f"{SCOPE}{name}/group"] = gate(())
         return found
-
-    def hooks(self, config, values):
-        return GateHooks(values, self.penalty)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,7 +294,7 @@ class DiffPruning(SparseMethod):
 
     Attributes:
         sparsity: share of BERT's parameters that may change.
-        structured: whether each variable has a gate of its own beside.
+        structured: whether each variable has a gate of its own too.
         penalty: weight of each expected change in the loss.
         gate_rate: what the learning rate is multiplied by for gates. The
             published code has 0.1 for gates and 1e-5 for w, whatever the task;
@@ -314,14 +310,11 @@ class DiffPruning(SparseMethod):
     name: ClassVar[str] = "diff_pruning"
     # Measured (docs/methods.md), with gates at 0.1 as published.
     learning_rate: ClassVar[float] = 1e-4
+    positive: ClassVar[Tuple[str, ...]] = ("penalty", "gate_rate")
     sparsity: float = 0.005
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
-
-    def __post_init__(self):
-        super().__post_init__()
-        base.check_positive(self, "penalty", "gate_rate")
 
     @property
     def first_phase(self):

@@ -30,14 +30,9 @@ RECORD = {
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A task's scores without BERT.
+    """A task's scores without BERT; members are as of `Run`.
 
-    Attributes:
-        folder: the output folder.
-        task: as `Run.task`.
-        scores: as `Run.scores`.
-        described: the task with its labels, as in `Run.data`.
-        examples: rows of the training set.
+    `described` is the task with its labels, as in `Run.data`.
     """
 
     folder: pathlib.Path
@@ -45,19 +40,6 @@ class Baseline:
     scores: Dict[str, float]
     described: str
     examples: int
-
-    def check(self, run: Run) -> None:
-        """Refuses a run that cannot be compared; raises `UserError`."""
-        for what, own, other in (
-            ("labels or held-out rows", self.described, run.data["task"]),
-            ("number of training rows", self.examples, run.examples),
-        ):
-            if other not in (None, own):
-                raise UserError(
-                    f"the baseline {self.folder} and the run {run.folder} of "
-                    f"{run.task} differ in their {what}, so they cannot be "
-                    "compared; name folders that hold only one of the two"
-                )
 
 
 def read_baseline(folder: pathlib.Path) -> Baseline:
@@ -106,7 +88,22 @@ def find_baselines(
             if baseline.task not in firsts:
                 notice(f"{path.parent} is left out: {baseline.task} has no run")
                 continue
-            baseline.check(firsts[baseline.task])
+            run = firsts[baseline.task]
+            for what, own, other in (
+                (
+                    "labels or held-out rows",
+                    baseline.described,
+                    run.data["task"],
+                ),
+                ("number of training rows", baseline.examples, run.examples),
+            ):
+                if other not in (None, own):
+                    raise UserError(
+                        f"the baseline {path.parent} and the run {run.folder} "
+                        f"of {run.task} differ in their {what}, so they cannot "
+                        "be compared; name folders that hold only one of the "
+                        "two"
+                    )
             first = found.setdefault(baseline.task, baseline)
             if first.scores != baseline.scores:
                 notice(

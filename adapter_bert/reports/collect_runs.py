@@ -70,11 +70,7 @@ RUN = {
     "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
-COST = {
-    "resumed": bool,
-    "processor_seconds": float,
-    "peak_memory_bytes": float,
-}
+COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +78,8 @@ class Run:
     """A finished training with its scores.
 
     Attributes:
-        folder: the output folder.
         task: name of the task; of custom tasks and tagging, of the data.
-        method: the tuning method.
         rate: peak learning rate.
-        epochs: passes over the training set.
-        seed: seed of the training.
         scores: by name without `eval_`; in points of 100, except losses.
         kept: parameters in the adapter's file.
         bert: parameters of the BERT.
@@ -155,34 +147,30 @@ def notice(text: str) -> None:
 
 
 def read_run(folder: pathlib.Path) -> Optional[Run]:
-    """Reads `run.json`, `eval_results.json` and `cost.json` of a run.
-
-    Returns:
-        The run; None if it is unfinished, not evaluated, or of several tasks.
+    """A run; None if it is unfinished, not evaluated, or of several tasks.
 
     Raises:
         UserError: a file cannot be read.
     """
-    path = folder / "run.json"
-    run = files.read_object(str(path), "the run's description", RUN)
-    if not (folder / "eval_results.json").exists():
-        return None
-    results = files.read_object(
-        str(folder / "eval_results.json"), "a run's scores", RESULTS
+    path, scored, spent = (
+        str(folder / name)
+        for name in ("run.json", "eval_results.json", "cost.json")
     )
+    run = files.read_object(path, "the run's description", RUN)
     training, kept = run["training"], run["parameters"].get("kept")
-    if "trained_together" in training:
+    if not files.exists(scored) or kept is None:
         return None
+    results = files.read_object(scored, "a run's scores", RESULTS)
     last = training["steps"]
     if training.get("keep_best"):
         scores = dev_scores.read(str(folder))
         last = scores and scores.best_step
-    if kept is None or results["global_step"] != last:
+    if "trained_together" in training or results["global_step"] != last:
         return None
-    shapes = encoder.list_variables(run_record.bert_config(run, str(path)))
-    cost_path, cost = folder / "cost.json", None
-    if cost_path.exists():
-        cost = files.read_object(str(cost_path), "a run's costs", COST)
+    shapes = encoder.list_variables(run_record.bert_config(run, path))
+    cost = None
+    if files.exists(spent):
+        cost = files.read_object(spent, "a run's costs", COST)
         # The costs of the last process alone would mislead.
         cost = None if cost["resumed"] else cost
     return Run(
@@ -202,8 +190,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
             "dev data": json.dumps(results["dev_data"], sort_keys=True),
         },
         conditions=json.dumps(
-            {k: v for k, v in training.items() if k != "seed"},
-            sort_keys=True,
+            {k: v for k, v in training.items() if k != "seed"}, sort_keys=True
         ),
         examples=training.get("examples"),
         cost=cost,
@@ -223,21 +210,27 @@ def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
 
 def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
-    scores = {}
-    for key, value in results.items():
-        if key.startswith("eval_"):
-            name = key[len("eval_") :]
-            metric = name.partition("_mismatched")[0]
-            is_fraction = metric in FRACTIONS and task != "squad"
-            scores[name] = value * (100 if is_fraction else 1)
-    return scores
+    fractions = () if task == "squad" else FRACTIONS
+    return {
+        name: value
+        * (100 if name.partition("_mismatched")[0] in fractions else 1)
+        for name, value in evaluated(results).items()
+    }
+
+
+def evaluated(results: Dict[str, Any]) -> Dict[str, float]:
+    """The scores of `eval_results.json`, by name without `eval_`."""
+    return {
+        key.removeprefix("eval_"): value
+        for key, value in results.items()
+        if key.startswith("eval_")
+    }
 
 
 def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
     """All files of a name below a folder, sorted.
 
-    Folders that a run deletes meanwhile are skipped, where `rglob` of Python
-    before 3.12 fails.
+    A run may delete folders meanwhile, where `rglob` before Python 3.12 fails.
 
     Raises:
         UserError: a folder cannot be read.
@@ -263,37 +256,31 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
     Raises:
         UserError: a folder is missing, a file damaged, or there are no runs.
     """
-    found: Dict[pathlib.Path, Run] = {}
-    unfinished = 0
+    # Folders may overlap.
+    found: Dict[pathlib.Path, Optional[Run]] = {}
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder of runs")
         for path in find_files(folder, "run.json"):
-            if path.parent.name == "phase_1":
-                continue
-            run = read_run(path.parent)
-            if run:
-                # Folders may overlap.
-                found[path.parent.resolve()] = run
-            else:
-                unfinished += 1
-    if not found:
+            if path.parent.name != "phase_1":
+                found[path.parent.resolve()] = read_run(path.parent)
+    runs = list(filter(None, found.values()))
+    if not runs:
         raise UserError(
             f"no finished and evaluated run in {', '.join(map(str, folders))}"
         )
-    if unfinished:
+    if len(runs) < len(found):
         notice(
-            f"{unfinished} runs that are not finished, have no scores or are "
-            "of tasks that were trained together are left out"
+            f"{len(found) - len(runs)} runs that are not finished, have no "
+            "scores or are of tasks that were trained together are left out"
         )
-    return list(found.values())
+    return runs
 
 
 def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     """The seed groups of each task, in the order of their first runs.
 
-    If a seed was run twice, the first run counts, and other scores of the
-    second are noticed.
+    Of a seed that was run twice, the first run counts.
 
     Raises:
         UserError: runs of one task differ in BERT or data.
@@ -344,21 +331,15 @@ def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
     """A method with its sizes, and with arguments that are not default."""
     shown: List[str] = []
     for number, field in enumerate(dataclasses.fields(method)):
-        value = getattr(method, field.name)
-        if field.name == "parts":
-            shown += [
-                part.name or text_of(part.method, with_sizes) for part in value
-            ]
+        name, value = field.name, getattr(method, field.name)
+        if name == "parts":
+            shown += [p.name or text_of(p.method, with_sizes) for p in value]
             continue
-        is_size = field.name in SIZES or (
-            number == 0 and type(value) in (int, float)
-        )
-        if is_size and field.name != "init_scale":
-            is_shown = with_sizes
-        else:
-            is_shown = value != field.default and (with_sizes or not is_size)
-        if is_shown:
-            shown.append(f"{field.name}={value!r}")
+        is_first = number == 0 and type(value) in (int, float)
+        is_size = name in SIZES or is_first
+        is_told = is_size and name != "init_scale" or value != field.default
+        if is_told and (with_sizes or not is_size):
+            shown.append(f"{name}={value!r}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
 
 
@@ -382,10 +363,9 @@ def by_method(
 
 
 def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
-    """The seed group with the best mean score; the first of equal ones.
+    """The first seed group with the best mean score; None without the score.
 
-    Groups with fewer seeds are left out, since the best of single runs is
-    better by chance. None if no group has the score.
+    Groups with fewer seeds than others are left out: they are better by chance.
     """
     scored = [s for s in seed_groups if score in s.runs[0].scores]
     most = max((len(s.runs) for s in scored), default=0)
@@ -402,8 +382,7 @@ def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
 def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
     """Seed groups by the kind of tuning, to choose the best of each kind.
 
-    Only groups with the most frequent initial scale of their kind: other
-    scales are an experiment of their own.
+    Other initial scales than a kind's most frequent are left out.
     """
     found = by_method(seed_groups, kind_of)
     return {kind: _of_one_scale(same) for kind, same in found.items()}
@@ -412,10 +391,7 @@ def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
 def _of_one_scale(seed_groups: List[SeedGroup]) -> List[SeedGroup]:
     """The groups with the most frequent initial scale, or the default."""
     scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
-    usual = max(
-        dict.fromkeys(scales),
-        key=lambda scale: (scales.count(scale), scale == 1e-2),
-    )
+    usual = max(scales, key=lambda x: (scales.count(x), x == 1e-2))
     left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
     if len(left) < len(seed_groups):
         notice(
@@ -440,14 +416,10 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
 def replace_results(
     folder: str, script: str, contents: Dict[str, bytes]
 ) -> None:
-    """Writes all results of a script, and deletes its earlier ones.
+    """Writes a script's results in a local folder, and deletes earlier ones.
 
-    A list of the script's files lies beside them. Other files stay.
-
-    Args:
-        folder: a local folder, made if missing.
-        script: the script's name.
-        contents: by path below the folder.
+    `contents` are by path in the folder, where a list of the script's files
+    lies too. Other files stay.
 
     Raises:
         UserError: a file of that name is not the script's, or the folder
@@ -484,8 +456,8 @@ def replace_results(
         files.write_bytes(str(root / name), content)
     for name in old - set(contents):
         (root / name).unlink(missing_ok=True)
-        parent = (root / name).parent
-        while parent != root and parent.is_dir() and not os.listdir(parent):
+        for parent in (root / name).parents:
+            if parent == root or not parent.is_dir() or os.listdir(parent):
+                break
             parent.rmdir()
-            parent = parent.parent
     files.write_json(str(list_path), sorted(contents))

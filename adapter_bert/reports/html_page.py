@@ -70,14 +70,9 @@ def element(tag: str, *content: Content, **attributes: str) -> Element:
 
 
 def section(level: int, title: str, *content: Content) -> Element:
-    """A section with its heading."""
-    return element("section", element(f"h{level}", title), *content)
-
-
-def _cell(text: str, long: bool) -> Element:
-    is_number = re.match(r"-?\d", text)
-    kind = "long" if long else "number" if is_number else ""
-    return element("td", text, **({"class_": kind} if kind else {}))
+    """A section with its heading; a text is a paragraph of its own."""
+    parts = [element("p", x) if isinstance(x, str) else x for x in content]
+    return element("section", element(f"h{level}", title), *parts)
 
 
 def table(
@@ -88,11 +83,7 @@ def table(
 ) -> Element:
     """A table, whose first column names the rows.
 
-    Args:
-        caption: above the table.
-        header: names of the columns.
-        rows: cells, as texts or ready `td` elements.
-        long_columns: columns of whole sentences.
+    Cells are texts or `td` elements; `long_columns` hold whole sentences.
     """
     rows = list(rows)
     body = element("tbody")
@@ -100,7 +91,12 @@ def table(
         row = element("tr", element("th", first, scope="row"))
         for name, cell in zip(header[1:], others):
             if not isinstance(cell, Element):
-                cell = _cell(cell, name in long_columns)
+                is_number = re.match(r"-?\d", cell)
+                cell = element("td", cell)
+                if name in long_columns:
+                    cell.set("class", "long")
+                elif is_number:
+                    cell.set("class", "number")
             row.append(cell)
         body.append(row)
     names = [element("th", name, scope="col") for name in header]
@@ -154,17 +150,13 @@ def page(title: str, sections: Sequence[Element]) -> bytes:
     return f"<!DOCTYPE html>\n{text}\n".encode("utf-8", "replace")
 
 
-def _local(name: str) -> str:
-    """A tag's or attribute's name without its namespace."""
-    return name.rpartition("}")[2]
-
-
 def _for_page(part: Element, name: str) -> None:
     """Removes namespaces from a drawing, and prefixes its ids with a name."""
-    part.tag = _local(part.tag)
-    attributes = {_local(key): value for key, value in part.attrib.items()}
+    part.tag = part.tag.rpartition("}")[2]
+    attributes = dict(part.attrib)
     part.attrib.clear()
     for key, value in attributes.items():
+        key = key.rpartition("}")[2]
         if key == "id":
             value = f"{name}-{value}"
         elif key == "href":
@@ -173,7 +165,7 @@ def _for_page(part: Element, name: str) -> None:
         part.set(key, value.replace(INK, "currentColor"))
     for child in list(part):
         # A style would apply to the whole page.
-        if _local(child.tag) in ("metadata", "style"):
+        if child.tag.endswith(("}metadata", "}style")):
             part.remove(child)
         else:
             _for_page(child, name)
@@ -201,8 +193,7 @@ def line_figure(
         title: for screen readers.
         text: the caption.
         by_label: (x, y) of each line, in the order of x; x are whole numbers.
-        x_label: label of the x axis.
-        y_label: label of the y axis.
+        x_label, y_label: labels of the axes.
         log_x: logarithmic scale for x.
         from_zero: begin the y axis at 0.
     """

@@ -1,7 +1,7 @@
 """A report's parts about one run: scores, command, curves, tables, norms."""
 
 import pathlib
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -19,6 +19,7 @@ from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.errors import UserError
 from adapter_bert.reports import collect_runs
 from adapter_bert.reports.html_page import (
+    Content,
     element,
     line_figure,
     section,
@@ -67,8 +68,7 @@ Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
 def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
     """The scalars of a folder's event files by name, as (step, value).
 
-    A step that a resumed run repeated has its last value. A file's damaged
-    end is left out, as by TensorBoard.
+    A repeated step has its last value. A file's damaged end is left out.
     """
     if not any(folder.glob("*tfevents*")):
         return {}
@@ -103,20 +103,8 @@ def read_table(path: pathlib.Path) -> List[List[str]]:
     return rows
 
 
-def _of_set(path: pathlib.Path, name: str) -> str:
-    """A caption's ending, which names one of several dev sets."""
-    suffix = path.stem[len(name) :].lstrip("_")
-    return f", {suffix}" if suffix else ""
-
-
-def _labels(path: pathlib.Path, name: str, what: str) -> Element:
+def _confusion(path: pathlib.Path, of_set: str) -> Element:
     header, *rows = read_table(path)
-    return table(f"{what}{_of_set(path, name)}", header, rows)
-
-
-def _confusion(path: pathlib.Path) -> Element:
-    header, *rows = read_table(path)
-    of_set = _of_set(path, "eval_confusion")
     labels = header[1:]
     if [row[0] for row in rows] != labels:
         raise UserError(
@@ -146,17 +134,12 @@ def _confusion(path: pathlib.Path) -> Element:
     for label, row in zip(labels, counts):
         cells = []
         for given, count in zip(labels, row):
+            shade = 0.4 * count / max(1, sum(row))
+            style = f"background: rgba(128, 128, 128, {shade:.2f})"
             # Right answers are bold, which prints show too.
             text = str(count)
-            shade = 0.4 * count / max(1, sum(row))
-            cells.append(
-                element(
-                    "td",
-                    element("strong", text) if given == label else text,
-                    class_="number",
-                    style=f"background: rgba(128, 128, 128, {shade:.2f})",
-                )
-            )
+            text = element("strong", text) if given == label else text
+            cells.append(element("td", text, class_="number", style=style))
         shown.append((label, *cells))
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
@@ -167,22 +150,20 @@ def _confusion(path: pathlib.Path) -> Element:
     )
 
 
-def _shortened(text: str) -> str:
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    return text[:MOST_CHARACTERS] + " …"
-
-
-def _hardest(path: pathlib.Path) -> Element:
+def _hardest(path: pathlib.Path, of_set: str) -> Element:
     header, *rows = read_table(path)
+    most = MOST_CHARACTERS
     # Line and text come first, the numbers last.
     names = sorted(header, key=lambda name: name in NUMBERS)
     order = [header.index(name) for name in names]
     return table(
         f"The {min(len(rows), MOST_ROWS)} dev rows with the greatest losses"
-        f"{_of_set(path, 'eval_hardest')}, of {len(rows)} in {path.name}",
+        f"{of_set}, of {len(rows)} in {path.name}",
         [name.replace("_", " ") for name in names],
-        [[_shortened(row[i]) for i in order] for row in rows[:MOST_ROWS]],
+        [
+            [row[i][:most] + " …" * (len(row[i]) > most) for i in order]
+            for row in rows[:MOST_ROWS]
+        ],
         [name.replace("_", " ") for name in TEXTS],
     )
 
@@ -194,25 +175,24 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
         UserError: a table cannot be read.
     """
 
-    def paths(name: str) -> List[pathlib.Path]:
-        return sorted(folder.glob(f"{name}*.tsv"))
+    def paths(name: str) -> Iterator[Tuple[pathlib.Path, str]]:
+        """The tables of a name, and what names one of several dev sets."""
+        for path in sorted(folder.glob(f"{name}*.tsv")):
+            suffix = path.stem[len(name) :].lstrip("_")
+            yield path, suffix and f", {suffix}"
 
-    labels = [
-        _labels(path, name, what)
-        for name, what in (
-            ("eval_labels", "Scores of each label"),
-            ("eval_types", "Scores of each type of entities"),
-        )
-        for path in paths(name)
-    ]
-    confusions = list(map(_confusion, paths("eval_confusion")))
-    hardest = list(map(_hardest, paths("eval_hardest")))
+    labels = []
+    for name, what in (
+        ("eval_labels", "Scores of each label"),
+        ("eval_types", "Scores of each type of entities"),
+    ):
+        for path, of_set in paths(name):
+            header, *rows = read_table(path)
+            labels.append(table(f"{what}{of_set}", header, rows))
+    confusions = [_confusion(*place) for place in paths("eval_confusion")]
+    hardest = [_hardest(*place) for place in paths("eval_hardest")]
     return [
-        section(
-            level,
-            title,
-            *(found or [element("p", f"The run has no {what}.")]),
-        )
+        section(level, title, *(found or [f"The run has no {what}."]))
         for title, what, found in (
             ("Labels", "scores of single labels", labels),
             ("Confusions", "confusion matrix", confusions),
@@ -246,17 +226,8 @@ def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
     return norms
 
 
-def _norm(entry: Optional[Tuple[float, int]]) -> str:
-    return "–" if entry is None else f"{np.sqrt(entry[0]):.4g}"
-
-
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of the adapter of a run or of one of its tasks.
-
-    Args:
-        folder: of the run or task.
-        level: of the heading.
-        name: of the figure, as of `line_figure`.
+    """The norms of the adapter in the folder of a run or of one of its tasks.
 
     Raises:
         UserError: the adapter is damaged.
@@ -265,22 +236,17 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
     place = folder / "adapter"
     path = place / adapter_artifact.CONFIG_FILE
     if not path.exists():
-        lack = element("p", "The run has no adapter here.")
-        return section(level, title, lack)
+        return section(level, title, "The run has no adapter here.")
     norms = measure(adapter_artifact.read(str(place)), str(path))
     layered = {
         place: by for place, by in sorted(norms.items()) if set(by) != {None}
     }
-    content: List[Element] = [
-        element(
-            "p",
-            "A norm is the root of the sum of the squares of a place's values "
-            "(Euclidean). BERT's own variables are left out, trained or not.",
-        )
+    content: List[Content] = [
+        "A norm is the root of the sum of the squares of a place's values "
+        "(Euclidean). BERT's own variables are left out, trained or not."
     ]
     if not layered:
-        lack = "The method adds nothing to the layers."
-        content.append(element("p", lack))
+        content.append("The method adds nothing to the layers.")
     elif len(layered) <= MOST_LINES:
         content.append(
             line_figure(
@@ -304,13 +270,19 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
                 "Norm of what was added at each place of each layer",
                 ("layer", *layered),
                 [
-                    (str(n), *(_norm(by.get(n)) for by in layered.values()))
+                    (
+                        str(n),
+                        *(
+                            f"{np.sqrt(by[n][0]):.4g}" if n in by else "–"
+                            for by in layered.values()
+                        ),
+                    )
                     for n in layers
                 ],
             )
         )
     others = [
-        (place, _norm(by[None]), f"{by[None][1]:,}")
+        (place, f"{np.sqrt(by[None][0]):.4g}", f"{by[None][1]:,}")
         for place, by in norms.items()
         if place not in layered
     ]
@@ -341,11 +313,7 @@ def _facts(caption: str, facts: Mapping[str, Any]) -> Element:
 
 
 def read_run(folder: pathlib.Path) -> Dict[str, Any]:
-    """The content of `run.json`.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """The content of `run.json`; raises UserError if it cannot be read."""
     path = str(folder / run_record.RUN_FILE)
     return files.read_object(path, "the run's description", RUN)
 
@@ -377,13 +345,21 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     title = "Command"
     if is_one_of_several(run):
         names = ", ".join(run["training"]["trained_together"])
-        text = (
+        return section(
+            2,
+            title,
             f"This task was trained together with others ({names}). The "
-            "report of the whole run has the command."
+            "report of the whole run has the command.",
         )
-        return section(2, title, element("p", text))
     command = command_of(folder, run)
-    unrecorded: List[Any] = []
+    variables = [
+        element(
+            "li", element("span", element("code", one.name), f": {one.meaning}")
+        )
+        for one in command.flags.values()
+        if isinstance(one, Unknown)
+    ]
+    unrecorded: List[Content] = []
     *first, last = UNRECORDED[command.program]
     for name in first:
         unrecorded += [", ", element("code", f"--{name}")]
@@ -391,24 +367,9 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     return section(
         2,
         title,
-        element(
-            "p",
-            "This does the run again, as far as the run records it. Its "
-            "variables are",
-        ),
-        element(
-            "ul",
-            *(
-                element(
-                    "li",
-                    element(
-                        "span", element("code", one.name), f": {one.meaning}"
-                    ),
-                )
-                for one in command.flags.values()
-                if isinstance(one, Unknown)
-            ),
-        ),
+        "This does the run again, as far as the run records it. Its variables "
+        "are",
+        element("ul", *variables),
         element("pre", element("code", command.text), tabindex="0"),
         element(
             "p",
@@ -422,15 +383,13 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
 def _scores(folder: pathlib.Path, level: int) -> Element:
     title, path = "Scores", folder / "eval_results.json"
     if not path.exists():
-        lack = element("p", "The run has not been evaluated.")
-        return section(level, title, lack)
+        return section(level, title, "The run has not been evaluated.")
     results = files.read_object(
         str(path), "a run's scores", collect_runs.RESULTS
     )
     rows = [
-        (name[len("eval_") :].replace("_", " "), f"{value:.4f}")
-        for name, value in results.items()
-        if name.startswith("eval_")
+        (name.replace("_", " "), f"{value:.4f}")
+        for name, value in collect_runs.evaluated(results).items()
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
     return section(level, title, table(caption, ("score", "value"), rows))
@@ -453,7 +412,7 @@ def _curve(name: str, what: str, curve: Curve) -> Element:
 
 def _curves(folder: pathlib.Path) -> Element:
     train, dev = read_curves(folder), read_curves(folder / "eval")
-    content = [
+    content: List[Content] = [
         _curve(f"train-{name}", name_in_text, train[name])
         for name, name_in_text in (
             ("loss", "training loss"),
@@ -462,23 +421,23 @@ def _curves(folder: pathlib.Path) -> Element:
         if len(train.get(name, ())) > 1
     ]
     if not content:
-        text = "The run has no curve of its training."
-        content.append(element("p", text))
+        content.append("The run has no curve of its training.")
     steps = sorted({step for curve in dev.values() for step, _ in curve})
     if len(steps) < 2:
-        text = (
+        content.append(
             "The dev set was not scored while training: there is no curve of "
             "scores."
         )
-        return section(2, "Curves", *content, element("p", text))
+        return section(2, "Curves", *content)
     names = [name.replace("_", " ") for name in dev]
     for number, (name, curve) in enumerate(zip(names, dev.values())):
         if len(curve) > 1:
             content.append(_curve(f"dev-{number}", f"dev {name}", curve))
-    rows = [[f"{step:,}"] for step in steps]
-    for curve in map(dict, dev.values()):
-        for step, row in zip(steps, rows):
-            row.append(f"{curve[step]:.4f}" if step in curve else "–")
+    curves = list(map(dict, dev.values()))
+    rows = [
+        (f"{n:,}", *(f"{c[n]:.4f}" if n in c else "–" for c in curves))
+        for n in steps
+    ]
     caption = "Scores of the dev set by step"
     scores = table(caption, ("step", *names), rows)
     return section(2, "Curves", *content, scores)
@@ -487,20 +446,17 @@ def _curves(folder: pathlib.Path) -> Element:
 def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     parameters = run["parameters"]
     total = max(1, parameters["total"])
-    content = [
-        table(
-            "Parameters",
-            ("parameters", "number", "share"),
-            [
-                (text, f"{number:,}", f"{number / total:.2%}")
-                for text, number in (
-                    ("of the model", parameters["total"]),
-                    ("trained", parameters["trained"]),
-                    ("kept of the task", parameters.get("kept")),
-                )
-                if number is not None
-            ],
+    sizes = [
+        (text, f"{parameters[name]:,}", f"{parameters[name] / total:.2%}")
+        for text, name in (
+            ("of the model", "total"),
+            ("trained", "trained"),
+            ("kept of the task", "kept"),
         )
+        if parameters.get(name) is not None
+    ]
+    content: List[Content] = [
+        table("Parameters", ("parameters", "number", "share"), sizes)
     ]
     path = folder / "cost.json"
     if path.exists():
@@ -512,24 +468,13 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
             ("peak memory", memory),
         ]
         content.append(table("What the run took", ("what", "amount"), rows))
-        text = "The training was resumed: this is what its last process took."
         if cost["resumed"]:
-            content.append(element("p", text))
+            content.append(
+                "The training was resumed: this is what its last process took."
+            )
     else:
-        content.append(element("p", "The run does not say what it took."))
+        content.append("The run does not say what it took.")
     return section(2, "Parameters, time and memory", *content)
-
-
-def _member(folder: pathlib.Path, number: int, name: str) -> Element:
-    """The section of one of the tasks of a run."""
-    place = folder / "tasks" / name
-    return section(
-        2,
-        f"Task {name}",
-        _scores(place, 3),
-        *evaluation_sections(place, 3),
-        norm_section(place, 3, f"norms-{number}"),
-    )
 
 
 def sections_of_run(folder: pathlib.Path) -> Tuple[str, List[Element]]:
@@ -539,8 +484,15 @@ def sections_of_run(folder: pathlib.Path) -> Tuple[str, List[Element]]:
         UserError: a file cannot be read.
     """
     run = read_run(folder)
-    tasks = enumerate(run["task"].get("tasks") or ())
-    members = [_member(folder, number, name) for number, name in tasks]
+    members = []
+    for number, name in enumerate(run["task"].get("tasks") or ()):
+        place = folder / "tasks" / name
+        parts = (
+            _scores(place, 3),
+            *evaluation_sections(place, 3),
+            norm_section(place, 3, f"norms-{number}"),
+        )
+        members.append(section(2, f"Task {name}", *parts))
     if not members:
         members = evaluation_sections(folder, 2)
         members.append(norm_section(folder, 2, "norms"))

@@ -17,12 +17,7 @@ from adapter_bert.reports.collect_runs import (
     main_score,
     text_of,
 )
-from adapter_bert.reports.html_page import (
-    element,
-    line_figure,
-    section,
-    table,
-)
+from adapter_bert.reports.html_page import element, line_figure, section, table
 
 COLUMNS = (
     "method",
@@ -90,10 +85,8 @@ def _task(
     chosen = best(chosen_from, score)
     names = [score] + [n for n in groups[0].runs[0].scores if n != score]
     rows = []
-    for group in sorted(
-        (group for group in groups if score in group.runs[0].scores),
-        key=lambda group: -group.mean(score),
-    ):
+    scored = [group for group in groups if score in group.runs[0].scores]
+    for group in sorted(scored, key=lambda group: -group.mean(score)):
         cells = [_score(group, name) for name in names]
         if group is chosen:
             text = element("strong", f"{cells[0]}, best")
@@ -122,8 +115,7 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
     """
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
-    tasks = []
-    rows = []
+    tasks, rows = [], []
     for task, groups in by_task.items():
         chosen_from = [s for same in by_kind(groups).values() for s in same]
         tasks.append((task, groups, chosen_from))
@@ -137,23 +129,17 @@ def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
             ("task", "score", "mean", *COLUMNS),
             rows,
         ),
-        element(
-            "p",
-            "Scores are in points of 100, but for losses. The best is chosen "
-            "by its mean over seeds, among settings with the most seeds and "
-            "with the initial scale that most of them have. The best of many "
-            "looks better on the dev set than it is.",
-        ),
+        "Scores are in points of 100, but for losses. The best is chosen by "
+        "its mean over seeds, among settings with the most seeds and with the "
+        "initial scale that most of them have. The best of many looks better "
+        "on the dev set than it is.",
     ]
     found = find_files(folder, "run.json")
     left = sum(path.parent.name != "phase_1" for path in found) - len(runs)
     if left:
         content.append(
-            element(
-                "p",
-                f"Runs that are left out: {left}. They are not finished, have "
-                "no scores, or are of tasks that were trained together.",
-            )
+            f"Runs that are left out: {left}. They are not finished, have no "
+            "scores, or are of tasks that were trained together."
         )
     tasks.sort(key=lambda of_task: of_task[0] in SQUAD)
     return f"Sweep {folder.resolve().name}: {len(runs)} runs", [

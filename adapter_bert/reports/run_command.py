@@ -95,11 +95,7 @@ def is_one_of_several(run: Mapping[str, Any]) -> bool:
 
 
 def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
-    """The command line of a run.
-
-    Args:
-        folder: the run's output folder.
-        run: `run.json`, not of one task of several.
+    """The command line of a run, from its output folder and `run.json`.
 
     Raises:
         UserError: a description in the folder cannot be read.
@@ -110,7 +106,10 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found: Dict[str, Any] = {}
     config = _adapter_config(folder, task)
     if program == CLASSIFIER:
-        found["task_name"] = _task_name(task)
+        found["task_name"] = ",".join(
+            f"{CUSTOM}:{name}" if one.get("name") == CUSTOM else name
+            for name, one in task.get("tasks", {task["name"]: {}}).items()
+        )
     trains = "steps" in training
     evaluates = (folder / "eval_results.json").exists()
     predicts = any(
@@ -119,7 +118,12 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
         for name in ("test_*", "predictions.json")
     )
     found.update(_data(program, run, evaluates, predicts))
-    found["init_checkpoint"] = _base(folder, run)
+    try:
+        found["init_checkpoint"] = run_record.place_of_base(str(folder))
+    except UserError:
+        name = run["base"].get("name")
+        meaning = "the pretrained model" + f", called {name}" * bool(name)
+        found["init_checkpoint"] = Unknown("BERT", meaning)
     found["do_lower_case"] = run["tokenizer"].get("do_lower_case")
     if training.get("start") or not trains:
         found["adapter"] = Unknown(
@@ -151,20 +155,10 @@ def _text(value: Any) -> Union[str, Unknown]:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
-def _task_name(task: Mapping[str, Any]) -> str:
-    """`--task_name`, which may name several tasks."""
-    if "tasks" not in task:
-        return task["name"]
-    return ",".join(
-        f"{CUSTOM}:{name}" if one.get("name") == CUSTOM else name
-        for name, one in task["tasks"].items()
-    )
-
-
 def _adapter_config(
     folder: pathlib.Path, task: Mapping[str, Any]
 ) -> Optional[Dict[str, Any]]:
-    """The adapter's description; of several tasks, that of a custom one."""
+    """The adapter's description; of several tasks, a custom one's."""
     folders = [folder]
     for name, one in task.get("tasks", {}).items():
         if one.get("name") == CUSTOM:
@@ -211,17 +205,6 @@ def _data(
     return found
 
 
-def _base(folder: pathlib.Path, run: Mapping[str, Any]) -> Any:
-    """The path of the pretrained model."""
-    try:
-        return run_record.place_of_base(str(folder))
-    except UserError:
-        name = run["base"].get("name")
-        return Unknown(
-            "BERT", "the pretrained model" + f", called {name}" * bool(name)
-        )
-
-
 def _parts(
     folder: pathlib.Path,
     run: Mapping[str, Any],
@@ -231,11 +214,8 @@ def _parts(
     if not run.get("parts"):
         return {}
     places = run_record.places_of_parts(str(folder))
-    libraries = {
-        os.path.dirname(place)
-        for name, place in places.items()
-        if os.path.basename(place) == name
-    }
+    splits = {name: os.path.split(path) for name, path in places.items()}
+    libraries = {at for name, (at, last) in splits.items() if last == name}
     library: Any = Unknown(
         "LIBRARY", "the folder of the adapters that the method names"
     )

@@ -1,10 +1,12 @@
 """The form of answers in Python, JSON Lines and HTTP."""
 
-from typing import Any, Dict, List, Mapping, Optional, TypedDict
+from typing import Any, Dict, List, Mapping, Optional
 
 
-class Answer(TypedDict, total=False):
+class Answer(Dict[str, Any]):
     """An answer, with the members of its kind; docs/prediction.md has a table.
+
+    A dictionary, as JSON has it. Members can be read as attributes too.
 
     Attributes:
         label, probability: the likeliest label.
@@ -35,6 +37,15 @@ class Answer(TypedDict, total=False):
     tags: List[str]
     entities: List[Dict[str, Any]]
 
+    def __getattr__(self, name: str) -> Any:
+        """A member; raises AttributeError where the kind has none."""
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(
+                f"the answer has no {name}, but {', '.join(self)}"
+            ) from error
+
 
 # Kinds of tasks whose outputs `from_outputs` knows.
 KINDS = ("classification", "multi-label", "regression", "questions")
@@ -49,7 +60,7 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
     """
     kind = task["kind"]
     if kind == "regression":
-        return {"value": outputs["value"]}
+        return Answer(value=outputs["value"])
     if kind == "questions":
         score, null_score = outputs["score"], outputs["null_score"]
         if outputs["start"] >= 0:
@@ -58,19 +69,19 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
             null_score = null_score or None
         else:
             place, score = (None, None), score or None
-        return {
-            "answer": outputs["answer"],
-            "start": place[0],
-            "end": place[1],
-            "score": score,
-            "null_score": null_score,
-        }
+        return Answer(
+            answer=outputs["answer"],
+            start=place[0],
+            end=place[1],
+            score=score,
+            null_score=null_score,
+        )
     scores = dict(zip(task["labels"], outputs["scores"]))
     label = outputs["label"]
     if kind == "multi-label":
         labels = label.split(task["label_separator"]) if label else []
-        return {"labels": labels, "scores": scores}
+        return Answer(labels=labels, scores=scores)
     if kind == "classification":
         probability = outputs["probability"]
-        return {"label": label, "probability": probability, "scores": scores}
+        return Answer(label=label, probability=probability, scores=scores)
     raise KeyError(kind)

@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """A request's rows, of which `taken` are in batches and `found` answered.
+    """A request's rows: `taken` are in batches, `found` are answered.
 
     The client waits for `answers`.
     """

@@ -250,9 +250,8 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
 def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
     """Runs a job; returns the numbers of answers and refusals.
 
-    Raises:
-        UserError: a file cannot be read or written, a worker has ended, or the
-            runner has ended the job.
+    Raises UserError if a file cannot be read or written, a worker has ended, or
+    the runner has ended the job.
     """
     threading.excepthook = _end_with_worker
     # The logger would show, with tracebacks, errors that are raised here too.
@@ -317,8 +316,7 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
 def options_of(flags: Sequence[str]) -> PipelineOptions:
     """Beam's options from flags, as `--direct_num_workers=2`.
 
-    Raises:
-        UserError: Beam has no such option or runner, or a value is wrong.
+    Raises UserError if Beam has no such option or runner, or a value is wrong.
     """
     said = io.StringIO()
     try:

@@ -96,13 +96,9 @@ def questions(
     """Yields a question or a refusal of a line for each task.
 
     An unreadable line has one refusal, an empty one that is no text nothing.
-
-    Args:
-        file: name; lines of `.jsonl` files are objects, lines of other files
-            are texts with tabs between them.
-        line: without the line break.
-        tasks: descriptions of the model's tasks.
-        names: tasks that answer every row; if empty, the key `task` tells.
+    Lines of `.jsonl` files are objects, lines of other files are texts with
+    tabs between them. `names` are tasks that answer every row; if empty, the
+    key `task` tells.
     """
     shown = line.decode("utf-8", "backslashreplace")
     as_text = Source(file, _json(shown))

@@ -4,6 +4,7 @@ TensorFlow alone computes it, without BERT or this project's methods. This
 module defines the names and the layout of a model's files.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -17,13 +18,23 @@ from adapter_bert import files
 from adapter_bert.errors import UserError, first_line
 
 SIGNATURE = "serving_default"
+# The signature of vectors, and its output.
+EMBED, EMBEDDING = "embed", "embedding"
 # TensorFlow's folder for files of other programs.
 EXTRA, TASKS = "assets.extra", "tasks.json"
 GRAPH = "saved_model.pb"
 # A version's folder in messages.
 WHAT = "the exported model"
-DESCRIPTION = {"tasks": list, "files": dict, "files.*": str}
-TASK = {"name": str, "kind": str, "columns": list, "texts": list}
+DESCRIPTION = {
+    "tasks": list,
+    "tasks.[]": dict,
+    "tasks.[].name": str,
+    "tasks.[].kind": str,
+    "tasks.[].columns": list,
+    "tasks.[].texts": list,
+    "files": dict,
+    "files.*": str,
+}
 # Limits of messages: names of tasks, and characters of a name.
 SHOWN, LONGEST_NAME = 20, 80
 # TensorFlow's message about a refused row.
@@ -72,30 +83,24 @@ class ExportedModel:
         version: its number.
         tasks: descriptions by name.
         signature: inputs and outputs, as JSON of TensorFlow's `SignatureDef`.
+        vector_signature: those of `vectors`, or None if the model has none.
     """
+
+    vector_signature: Optional[Dict[str, Any]] = None
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
-        while True:
-            found = version or _newest(folder)
-            try:
-                return self._load(folder, found)
-            except UserError:
-                # Another export may have deleted it meanwhile.
-                if version or _newest(folder) == found:
-                    raise
+        # Another export may delete the newest.
+        files.read_beside_writer(
+            lambda: version or _newest(folder),
+            functools.partial(self._load, folder),
+        )
 
     def _load(self, folder: str, version: str) -> None:
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
         told = files.read_object(path, WHAT, DESCRIPTION)
-        for task in told["tasks"]:
-            for key, kind in TASK.items():
-                if not isinstance(task, dict) or not isinstance(
-                    task.get(key), kind
-                ):
-                    raise _damaged(path, f"a task has no {key}")
         self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
         # The seal covers all but the line break at the end.
         if not files.read_text(path, WHAT).endswith("\n"):
@@ -109,9 +114,9 @@ class ExportedModel:
             saved = saved_model_pb2.SavedModel()
             saved.ParseFromString(files.read_bytes(graph, WHAT))
             signatures = saved.meta_graphs[0].signature_def
-            self.signature = json_format.MessageToDict(
-                signatures[SIGNATURE], preserving_proto_field_name=True
-            )
+            self.signature = _as_json(signatures[SIGNATURE])
+            if EMBED in signatures:
+                self.vector_signature = _as_json(signatures[EMBED])
             self._loaded = tf.saved_model.load(place)
             self._answer = self._loaded.signatures[SIGNATURE]
         # TensorFlow raises errors of many classes.
@@ -129,16 +134,21 @@ class ExportedModel:
         Raises:
             tf.errors.InvalidArgumentError: an output is no number.
         """
-        columns = {
-            name: tf.constant([getattr(row, name) for row in rows], tf.string)
-            for name in Row._fields
-        }
         found = {
             name: _plain(values.numpy().tolist())
-            for name, values in self._answer(**columns).items()
+            for name, values in self._answer(**_columns(rows)).items()
         }
         names = sorted(found)
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
+
+    def vectors(self, rows: Sequence[Row]) -> List[List[float]]:
+        """The vectors of rows without a `problem`, if the model has any.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an output is no number.
+        """
+        embed = self._loaded.signatures[EMBED]
+        return embed(**_columns(rows))[EMBEDDING].numpy().tolist()
 
     def warm_up(self) -> None:
         """Answers a row of each task; raises UserError if one cannot answer."""
@@ -148,10 +158,27 @@ class ExportedModel:
         ]
         try:
             self.answers(rows)
+            if self.vector_signature:
+                self.vectors(rows)
         except tf.errors.InvalidArgumentError as error:
             raise UserError(
                 f"{self._place}: {refusal(error)}; export it without that task"
             ) from error
+
+
+def _columns(rows: Sequence[Row]) -> Dict[str, tf.Tensor]:
+    """A signature's inputs, string [N]."""
+    return {
+        name: tf.constant([getattr(row, name) for row in rows], tf.string)
+        for name in Row._fields
+    }
+
+
+def _as_json(signature: Any) -> Dict[str, Any]:
+    """A `SignatureDef` as JSON values."""
+    return json_format.MessageToDict(
+        signature, preserving_proto_field_name=True
+    )
 
 
 def digest(path: str) -> str:

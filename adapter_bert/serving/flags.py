@@ -6,8 +6,10 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Range, Topic, read
+from adapter_bert.flags import Range, Topic, is_given, read
 from adapter_bert.methods import registry
+from adapter_bert.serving.embeddings import POOLINGS, VectorForm
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.trained_task import task_name
 from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
@@ -18,14 +20,10 @@ def named_folders(
 ) -> Dict[str, str]:
     """The adapters' folders, by their names.
 
-    Args:
-        adapters: a folder, or NAME=FOLDER, of each.
-        library: folder of an adapter library, if any.
-        tasks: names of adapters in it, or `ALL` alone; none where it is only
-            asked for parts of `adapters`.
-
-    Raises:
-        UserError: none is named, two have one name, or the library lacks one.
+    `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
+    library, or `ALL` alone, none where it is only asked for parts of
+    `adapters`. Raises UserError if none is named, two have one name, or the
+    library lacks one.
     """
     found: List[Tuple[str, str]] = []
     for text in adapters:
@@ -71,12 +69,8 @@ def exchanged_in(
 ) -> Dict[str, Dict[str, str]]:
     """Each adapter's new parts by their old names, by the adapter's name.
 
-    Args:
-        folders: of the adapters, by name.
-        pairs: a part's new adapter by the name of the old one.
-
-    Raises:
-        UserError: none of the adapters has such a part; or one is damaged.
+    `pairs` has a part's new adapter by the old one's name. Raises UserError if
+    none of the adapters has such a part, or one is damaged.
     """
     if not pairs:
         return {name: {} for name in folders}
@@ -113,10 +107,10 @@ class Answering:
         "that run_classifier.py takes.",
     )
     bert_config_file: str = Topic.MODEL.setting(
-        "", "JSON file of BERT's sizes; default: the one beside the model."
+        "", "JSON file of BERT's sizes; default: the one next to the model."
     )
     vocab_file: str = Topic.MODEL.setting(
-        "", "File of the vocabulary; default: the one beside the model."
+        "", "File of the vocabulary; default: the one next to the model."
     )
     adapter: List[str] = Topic.METHOD.setting(
         [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
@@ -157,16 +151,71 @@ class Answering:
     )
 
 
+def open_bert(asked: Answering) -> FrozenBert:
+    """The BERT that the flags name; raises as `FrozenBert.open`."""
+    return FrozenBert.open(
+        asked.init_checkpoint,
+        asked.bert_config_file,
+        asked.vocab_file,
+        asked.compute_dtype,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Vectors of texts."""
+
+    embeddings: Optional[str] = Topic.EVALUATION.setting(
+        None,
+        "Vectors of texts: cls (the first token's hidden states), mean (over "
+        "all tokens), tokens (of each token).",
+        choices=POOLINGS,
+    )
+    layers: str = Topic.EVALUATION.setting(
+        "-1",
+        "Layers whose outputs make a vector of --embeddings, side by side, as "
+        "-1,-2: 0 is the first, -1 the last.",
+    )
+    normalize: bool = Topic.EVALUATION.setting(
+        False, "Whether vectors of --embeddings get the length 1."
+    )
+
+
+def read_form() -> Optional[VectorForm]:
+    """The form of the flags' vectors, or None if none are asked for.
+
+    Raises:
+        UserError: flags of vectors come without --embeddings, or a layer is no
+            number.
+    """
+    asked = read(Embedding)
+    if asked.embeddings is None:
+        for name in ("layers", "normalize"):
+            if is_given(name):
+                raise UserError(
+                    f"--{name} is of vectors; pass --embeddings="
+                    f"{'|'.join(POOLINGS)} too"
+                )
+        return None
+    try:
+        layers = tuple(map(int, asked.layers.split(",")))
+    except ValueError as error:
+        raise UserError(
+            f"--layers is {asked.layers}, expected numbers with "
+            "commas between them, as -1,-2"
+        ) from error
+    return VectorForm(asked.embeddings, layers, asked.normalize)
+
+
 def read_flags() -> Answering:
     """The flags of what answers with trained adapters.
 
-    Raises:
-        UserError: one is missing, or its value is too small.
+    Raises UserError if one is missing, or its value is too small.
     """
     asked = read(Answering)
     if not asked.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "
-            "adapters were trained upon"
+            "adapters were trained on"
         )
     return asked

@@ -105,6 +105,7 @@ class FrozenBert:
         self._whole_kernels: Dict[str, tf.Variable] = {}
         self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
         self._kinds: Dict[Hashable, TaskKind] = {}
+        self._functions: Dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -117,9 +118,8 @@ class FrozenBert:
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags.
 
-        Raises:
-            UserError: the model, its config or its vocabulary is missing or
-                damaged, or it is a training's checkpoint.
+        Raises UserError if the model, its config or its vocabulary is missing
+        or damaged, or it is a training's checkpoint.
         """
         opened = open_init_checkpoint(path)
         if opened.trained is not None:
@@ -137,8 +137,7 @@ class FrozenBert:
     def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
         """Its tokenizer; None for the letters' case that the words tell.
 
-        Raises:
-            UserError: the vocabulary cannot be read, or does not fit.
+        Raises UserError if the vocabulary cannot be read, or does not fit.
         """
         if self.config.is_roberta:
             do_lower_case = None  # It has one tokenizer, whatever is asked.
@@ -152,9 +151,8 @@ class FrozenBert:
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
         """The kind of a task that was trained by a method.
 
-        Raises:
-            UserError: this BERT cannot take the method's arguments, or lacks
-                a variable that the task needs.
+        Raises UserError if this BERT cannot take the method's arguments, or
+        lacks a variable that the task needs.
         """
         table = task_model.list_parameters(self.config, method, task.build_head)
         shapes = tuple((p.name, p.shape) for p in table.parameters)
@@ -164,10 +162,31 @@ class FrozenBert:
                 for p in table.parameters:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
-                function = self._make_function(method, task, table)
+                function = self._make_function(
+                    table,
+                    lambda create: TaskModel(
+                        self.config, method, task.build_head, create
+                    ),
+                )
                 head = task.build_head, task.head_kind
                 self._kinds[key] = TaskKind(key, method, *head, table, function)
             return self._kinds[key]
+
+    def function(
+        self, key: Hashable, table: ParameterTable, make_model: Callable
+    ) -> Any:
+        """A `tf.function` of a model on BERT's variables, traced once.
+
+        Args:
+            key: of the model; equal keys share a function.
+            table: declares the values that the function takes before a batch.
+            make_model: makes a model for `predict` from a `CreateVariable`.
+        """
+        with self._lock:
+            if key not in self._functions:
+                made = self._make_function(table, make_model)
+                self._functions[key] = made
+            return self._functions[key]
 
     @property
     def compute_dtype(self) -> tf.DType:
@@ -203,9 +222,9 @@ class FrozenBert:
         return {**self.variables, **self._whole_kernels}
 
     def _make_function(
-        self, method: TuningMethod, task: Task, table: ParameterTable
+        self, table: ParameterTable, make_model: Callable
     ) -> Any:
-        """The function of a kind of tasks; the first call traces it."""
+        """As `function`, each time a new one."""
         variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
@@ -228,7 +247,6 @@ class FrozenBert:
                 own = values.get(name)
                 return variables[name] if own is None else own
 
-            model = TaskModel(self.config, method, task.build_head, create)
-            return self.predict(model, batch)
+            return self.predict(make_model(create), batch)
 
         return compute

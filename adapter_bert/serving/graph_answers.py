@@ -5,13 +5,23 @@ place, -1. Answers to questions are chosen as in `tasks/squad.py`, without the
 n-best list.
 """
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.errors import UserError
+from adapter_bert.methods.composition import below
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
 from adapter_bert.serving.trained_task import LoadedTask
@@ -233,22 +243,6 @@ Fields = Dict[str, tf.Tensor]
 Outputs = Mapping[str, tf.Tensor]
 
 
-class Question(NamedTuple):
-    """Rows of texts and their windows.
-
-    Attributes:
-        first_window: int32 [N], each row's first window.
-        head: int32 [N], each row's kind of heads.
-        contexts: string [N], the second texts.
-    """
-
-    rows: Rows
-    windows: Windows
-    first_window: tf.Tensor
-    head: tf.Tensor
-    contexts: tf.Tensor
-
-
 def kind_of(loaded: LoadedTask) -> str:
     """A task's value of `KINDS`; raises UserError if it has none."""
     for kind, name in KINDS.items():
@@ -300,11 +294,21 @@ class GraphAnswers(tf.Module):
         self._label_count = keep(counts)
         self._rules = SpanRules(tasks)
 
-    def __call__(self, asked: Question, outputs: Outputs) -> Fields:
+    def __call__(
+        self,
+        rows: Rows,
+        windows: Windows,
+        head: tf.Tensor,
+        contexts: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
         """Answers all rows.
 
         Args:
-            asked: the rows.
+            rows: the texts.
+            windows: of the rows.
+            head: int32 [N], each row's kind of heads.
+            contexts: string [N], the second texts.
             outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
 
         Returns:
@@ -315,40 +319,35 @@ class GraphAnswers(tf.Module):
             float32 [N]. For sets of labels `label` joins a row's labels with
             the task's separator, and `probability` is 0.
         """
-        task = asked.rows.task
+        first_window = tf.cumsum(windows.count, exclusive=True)
+
+        def of_head(number: int, name: str) -> Tuple[tf.Tensor, tf.Tensor]:
+            """An output of each row's first window, and whose rows have it."""
+            values = tf.gather(outputs[f"head_{number}/{name}"], first_window)
+            return tf.cast(values, tf.float64), tf.equal(head, number)
+
         return {
-            "kind": tf.gather(self._kind, task),
-            **self._classes(asked, outputs),
-            **self._values(asked, outputs),
-            **self._spans(asked, outputs),
+            "kind": tf.gather(self._kind, rows.task),
+            **self._classes(rows.task, of_head),
+            "value": self._value(rows.task, of_head),
+            **self._spans(rows, windows, head, contexts, outputs),
         }
 
-    def _of_head(self, asked: Question, outputs: Outputs, head: int, name: str):
-        """An output of each row's first window, and whose rows have it."""
-        values = tf.gather(outputs[f"head_{head}/{name}"], asked.first_window)
-        return values, tf.equal(asked.head, head)
-
-    def _classes(self, asked: Question, outputs: Outputs) -> Fields:
-        count = asked.rows.count
+    def _classes(self, task: tf.Tensor, of_head: Callable) -> Fields:
+        count = tf.size(task)
         logits = tf.fill([count, self._widest], np.float64(-np.inf))
         for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
-            found, is_mine = self._of_head(asked, outputs, head, "logits")
-            missing = self._widest - found.shape[1]
-            found = tf.pad(
-                tf.cast(found, tf.float64),
-                [[0, 0], [0, missing]],
-                constant_values=-np.inf,
-            )
+            found, is_mine = of_head(head, "logits")
+            paddings = [[0, 0], [0, self._widest - found.shape[1]]]
+            found = tf.pad(found, paddings, constant_values=-np.inf)
             logits = tf.where(is_mine[:, tf.newaxis], found, logits)
         if not self._widest:
-            nothing = tf.fill([count, 0], "")
             return {
                 "label": tf.fill([count], ""),
                 "probability": tf.zeros([count]),
-                "labels": nothing,
+                "labels": tf.fill([count, 0], ""),
                 "scores": tf.zeros([count, 0]),
             }
-        task = asked.rows.task
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
         # Probabilities of independent labels.
@@ -370,7 +369,7 @@ class GraphAnswers(tf.Module):
         has_sets = tf.gather(self._has_sets, task)
         label = tf.where(
             has_sets,
-            self._join(asked, labels, alone),
+            self._join(task, labels, alone),
             tf.gather(labels, best, batch_dims=1)[:, 0],
         )
         probability = tf.reduce_max(scores, axis=1)
@@ -386,14 +385,13 @@ class GraphAnswers(tf.Module):
         }
 
     def _join(
-        self, asked: Question, labels: tf.Tensor, scores: tf.Tensor
+        self, task: tf.Tensor, labels: tf.Tensor, scores: tf.Tensor
     ) -> tf.Tensor:
         """Rows' labels, joined, string [N].
 
         `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
         end with "" and 0.
         """
-        task = asked.rows.task
         is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
         separator = tf.gather(self._separator, task)
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
@@ -405,21 +403,24 @@ class GraphAnswers(tf.Module):
         end = tf.fill(tf.shape(start), LARGEST)
         return tf.strings.substr(joined, start, end)
 
-    def _values(self, asked: Question, outputs: Outputs) -> Fields:
-        value = tf.zeros([asked.rows.count], tf.float64)
-        low, high = tf.unstack(tf.gather(self._scale, asked.rows.task), axis=1)
-        mean, deviation = tf.unstack(
-            tf.gather(self._unit, asked.rows.task), axis=1
-        )
+    def _value(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+        value = tf.zeros([tf.size(task)], tf.float64)
+        low, high = tf.unstack(tf.gather(self._scale, task), axis=1)
+        mean, deviation = tf.unstack(tf.gather(self._unit, task), axis=1)
         for head in self._heads[REGRESSION]:
-            found, is_mine = self._of_head(asked, outputs, head, "scores")
-            found = tf.cast(found, tf.float64) * deviation + mean
-            found = tf.clip_by_value(found, low, high)
+            found, is_mine = of_head(head, "scores")
+            found = tf.clip_by_value(found * deviation + mean, low, high)
             value = tf.where(is_mine, found, value)
-        return {"value": tf.cast(value, tf.float32)}
+        return tf.cast(value, tf.float32)
 
-    def _spans(self, asked: Question, outputs: Outputs) -> Fields:
-        rows = asked.rows
+    def _spans(
+        self,
+        rows: Rows,
+        windows: Windows,
+        head: tf.Tensor,
+        contexts: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
         count = [rows.count]
         fields: Dict[str, Any] = {
             "answer": tf.fill(count, ""),
@@ -428,23 +429,17 @@ class GraphAnswers(tf.Module):
             "score": tf.zeros(count),
             "null_score": tf.zeros(count),
         }
-        for head in self._heads[QUESTIONS]:
-            scope = f"head_{head}/"
-            own = {
-                name[len(scope) :]: value
-                for name, value in outputs.items()
-                if name.startswith(scope)
-            }
-            spans = self._rules.choose(rows, asked.windows, own)
-            is_mine = tf.equal(asked.head, head)
+        for number in self._heads[QUESTIONS]:
+            own = below(f"head_{number}/", outputs)
+            spans = self._rules.choose(rows, windows, own)
+            is_mine = tf.equal(head, number)
             spans = spans._replace(
                 is_there=spans.is_there & is_mine,
                 is_given=spans.is_given & is_mine,
             )
-            contexts = tf.where(is_mine, asked.contexts, "")
             score = tf.where(spans.is_there, spans.score, 0.0)
             found = (
-                *cut_out(rows, spans, contexts),
+                *cut_out(rows, spans, tf.where(is_mine, contexts, "")),
                 tf.cast(score, tf.float32),
                 tf.cast(spans.null_score, tf.float32),
             )

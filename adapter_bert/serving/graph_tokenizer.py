@@ -69,15 +69,11 @@ class Tree(tf.Module):
     def longest(
         self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
     ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """The longest entry that begins at each character.
+        """The longest entry that begins at each character of `code`, int32 [C].
 
-        Args:
-            code: int32 [C], characters.
-            end: int32 [C], one past the last usable character.
-            root: int32 [C], which trie.
-
-        Returns:
-            Lengths int32 [C], 0 without an entry, and ids int32 [C].
+        `end`, int32 [C], is one past the last usable character, `root`, int32
+        [C], says which trie. Returns lengths int32 [C], 0 without an entry, and
+        ids int32 [C].
         """
         count = tf.size(code)
         codes = tf.cast(code, tf.int64)
@@ -150,15 +146,9 @@ class AddedTokens(tf.Module):
         """Makes one character of each token's characters.
 
         Of overlapping tokens the first counts, and the longest of those that
-        begin together.
-
-        Args:
-            codes: int32 [C], characters.
-            text: int32 [C], each character's text.
-            stop: int32 [C], the end of each one's source in its text.
-
-        Returns:
-            New `codes` and `stop`, int32 [C].
+        begin together. `codes`, `text` and `stop`, int32 [C], are characters,
+        their texts, and the ends of their sources. Returns new `codes` and
+        `stop`.
         """
         end = tf.searchsorted(text, text, side="right")
         lengths, added = self._tree.longest(codes, end, tf.zeros_like(codes))
@@ -174,9 +164,7 @@ class AddedTokens(tf.Module):
         depth = tf.zeros([tf.size(codes) + 1], tf.int32)
         for where, change in ((places + 1, 1), (past, -1)):
             depth = tf.tensor_scatter_nd_add(
-                depth,
-                where[:, tf.newaxis],
-                tf.fill(tf.shape(where), change),
+                depth, where[:, tf.newaxis], tf.fill(tf.shape(where), change)
             )
         codes = tf.where(tf.cumsum(depth)[:-1] > 0, self._rest, codes)
 
@@ -362,9 +350,7 @@ class GraphTokenizer(tf.Module):
         )  # [tokens]
         unknown = tf.gather(unknown, chosen)
         past = tf.where(
-            unknown,
-            tf.gather(end, chosen),
-            chosen + tf.gather(lengths, chosen),
+            unknown, tf.gather(end, chosen), chosen + tf.gather(lengths, chosen)
         )
         return GraphTokens(
             text=tf.gather(characters.text, chosen),
@@ -455,14 +441,11 @@ def _chain(
     end: tf.Tensor,
     lengths: tf.Tensor,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Where pieces begin, bool [C], and which words are unknown, bool [words].
+    """Where pieces begin, bool [C], and unknown words, bool [words].
 
-    Args:
-        firsts: int32 [words], first characters.
-        ends: int32 [words], one past the last ones.
-        word: int32 [C], each character's word.
-        end: int32 [C], the end of that word.
-        lengths: int32 [C], the longest entry that begins at each character.
+    `firsts` and `ends`, int32 [words], are words' first characters and one past
+    the last ones; `word` and `end`, int32 [C], each character's word and that
+    word's end; `lengths`, int32 [C], the longest entries from each character.
     """
 
     def step(current, is_piece, is_unknown):

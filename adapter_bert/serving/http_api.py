@@ -1,9 +1,9 @@
 """TensorFlow Serving's REST for an exported model, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
-out, which means "", and `:answer` has the same answers in a shorter form. The
-application also serves a page, where a person types a text and sees every
-task's answer.
+out, which means "", `:answer` has the same answers in a shorter form, and
+`:embed` gives vectors. The application also serves a page, where a person types
+a text and sees every task's answer.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import functools
 import json
 import pathlib
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import prometheus_client
 import tensorflow as tf
@@ -28,11 +28,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
-from adapter_bert.serving.exported import SIGNATURE, ExportedModel, Row, refusal
+from adapter_bert.serving.exported import (
+    EMBED,
+    SIGNATURE,
+    ExportedModel,
+    Row,
+    refusal,
+)
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP that cuts off slow clients, a few of which could hold a server.
+    """HTTP that cuts off slow clients, since a few could hold a server.
 
     Covers requests that do not come or come byte by byte, and answers that
     are not taken.
@@ -78,6 +84,18 @@ HEADERS = {
 
 # HTTP's code for an answer that nobody reads, since the client is gone.
 GONE = 499
+
+
+# What follows a model's name in a path, and what is asked for thereby.
+PREDICT, ANSWER = "predict", "answer"
+KINDS = (PREDICT, ANSWER, EMBED)
+
+
+class _Asked(NamedTuple):
+    """A row that waits, for its vector or for its outputs."""
+
+    row: Row
+    for_vector: bool
 
 
 class Refused(HTTPException):
@@ -136,11 +154,13 @@ class RestServer:
         one = "/v1/models/{name}"
         for path in (f"{one}/versions/{{version}}", one):
             routes += [
-                Route(f"{path}:predict", self._predict, methods=["POST"]),
-                Route(
-                    f"{path}:answer",
-                    functools.partial(self._predict, as_answers=True),
-                    methods=["POST"],
+                *(
+                    Route(
+                        f"{path}:{kind}",
+                        functools.partial(self._predict, kind=kind),
+                        methods=["POST"],
+                    )
+                    for kind in KINDS
                 ),
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
@@ -160,16 +180,28 @@ class RestServer:
         """Answers all accepted requests before the end."""
         self._batcher = Batcher(
             self._compute,
-            lambda row: len(row.text) + len(row.text_b),
+            lambda asked: len(asked.row.text) + len(asked.row.text_b),
             self._limits.batching,
         )
         self._waiting.set_function(lambda: self._batcher.waiting)
         yield
         await self._batcher.close()
 
-    def _compute(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
-        self._batch_rows.observe(len(rows))
-        return self._model.answers(rows)
+    def _compute(self, asked: Sequence[_Asked]) -> List[Any]:
+        """The outputs or the vector of each row."""
+        self._batch_rows.observe(len(asked))
+        found: Dict[int, Any] = {}
+        for for_vector, compute in (
+            (False, self._model.answers),
+            (True, self._model.vectors),
+        ):
+            numbers = [
+                n for n, one in enumerate(asked) if one.for_vector == for_vector
+            ]
+            if numbers:
+                rows = [asked[n].row for n in numbers]
+                found.update(zip(numbers, compute(rows)))
+        return [found[n] for n in range(len(asked))]
 
     def _check_name(self, request: Request) -> None:
         """Raises `Refused` for another model or version."""
@@ -205,7 +237,10 @@ class RestServer:
 
     async def _tell_metadata(self, request: Request) -> Response:
         self._check_name(request)
-        signatures = {"signature_def": {SIGNATURE: self._model.signature}}
+        named = {SIGNATURE: self._model.signature}
+        if self._model.vector_signature:
+            named[EMBED] = self._model.vector_signature
+        signatures = {"signature_def": named}
         spec = {
             "name": self._name,
             "signature_name": "",
@@ -220,15 +255,18 @@ class RestServer:
             media_type=prometheus_client.CONTENT_TYPE_LATEST,
         )
 
-    async def _predict(
-        self, request: Request, as_answers: bool = False
-    ) -> Response:
+    async def _predict(self, request: Request, kind: str) -> Response:
         """Computes rows, and counts."""
         began = time.monotonic()
         status = 500
         try:
             self._check_name(request)
-            response = await self._respond(request, as_answers)
+            if kind == EMBED and not self._model.vector_signature:
+                raise Refused(
+                    404,
+                    "the model gives no vectors; export it with --embeddings",
+                )
+            response = await self._respond(request, kind)
             status = response.status_code
         except Refused as refused:
             status = refused.status_code
@@ -238,11 +276,11 @@ class RestServer:
             self._seconds.observe(time.monotonic() - began)
         return response
 
-    async def _respond(self, request: Request, as_answers: bool) -> Response:
-        """Answers, or the signature's outputs, within the time."""
+    async def _respond(self, request: Request, kind: str) -> Response:
+        """Answers, vectors, or the signature's outputs, within the time."""
         try:
             rows, is_columns, outputs = await asyncio.wait_for(
-                self._compute_request(request), self._limits.timeout
+                self._compute_request(request, kind), self._limits.timeout
             )
         except asyncio.TimeoutError as error:
             raise Refused(
@@ -254,7 +292,9 @@ class RestServer:
             raise Refused(400, refusal(error)) from error
         for row in rows:
             self._rows.labels(row.task.decode()).inc()
-        if as_answers:
+        if kind == EMBED:
+            return JSONResponse({"embeddings": outputs})
+        if kind == ANSWER:
             answers = []
             for row, found in zip(rows, outputs):
                 name = row.task.decode()
@@ -267,7 +307,7 @@ class RestServer:
         columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({"outputs": columns})
 
-    async def _compute_request(self, request: Request):
+    async def _compute_request(self, request: Request, kind: str):
         """A request's rows, whether they are columns, and the outputs."""
         body = bytearray()
         try:
@@ -277,7 +317,8 @@ class RestServer:
                 problem = self._model.problem(row) or self._excess(row)
                 if problem:
                     raise Refused(400, f"row {number}: {problem}")
-            return rows, is_columns, await self._ask(request, rows)
+            asked = [_Asked(row, kind == EMBED) for row in rows]
+            return rows, is_columns, await self._ask(request, asked)
         finally:
             self._held -= len(body)
 
@@ -304,10 +345,10 @@ class RestServer:
             raise Refused(GONE, "the client is gone") from error
 
     async def _ask(
-        self, request: Request, rows: Sequence[Row]
-    ) -> List[Dict[str, Any]]:
-        """The outputs, unless the client leaves before."""
-        asking = asyncio.ensure_future(self._batcher.ask(rows))
+        self, request: Request, asked: Sequence[_Asked]
+    ) -> List[Any]:
+        """The outputs or vectors, unless the client leaves before."""
+        asking = asyncio.ensure_future(self._batcher.ask(asked))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
             await asyncio.wait(

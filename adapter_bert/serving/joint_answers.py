@@ -169,10 +169,7 @@ def _batches(
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.segments for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]),
-        {
-            "task": np.concatenate(tasks),
-            "question": questions.astype(np.int32),
-        },
+        {"task": np.concatenate(tasks), "question": questions.astype(np.int32)},
     )
     for rows in input_pipeline.sorted_batches(features, batch_size):
         batch = input_pipeline.make_batch(features, rows, None)

@@ -168,8 +168,7 @@ class AdapterLibrary:
     def entry(self, name: str) -> Entry:
         """Describes an adapter without its weights.
 
-        Raises:
-            UserError: none has this name, or its files are damaged.
+        Raises UserError if none has this name, or its files are damaged.
         """
         folder = self.folder(name)
         config = adapter_artifact.read_config(folder)
@@ -193,13 +192,11 @@ class AdapterLibrary:
         )
 
     def add(self, folder: str, name: Optional[str] = None) -> str:
-        """Copies an adapter, or that of a run, into the library.
+        """Copies an adapter, or a run's adapter, into the library.
 
-        The name, by default `default_name`, is returned.
-
-        Raises:
-            UserError: the adapter is damaged, of another BERT, in the library
-                already, or replaced meanwhile; the name is taken or invalid.
+        The name, by default `default_name`, is returned. Raises UserError if
+        the adapter is damaged, of another BERT, in the library already, or
+        replaced meanwhile; the name is taken or invalid.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -237,8 +234,7 @@ class AdapterLibrary:
     def remove(self, name: str, force: bool = False) -> None:
         """Deletes an adapter, with `force` also one that others need.
 
-        Raises:
-            UserError: none has this name, or others need it.
+        Raises UserError if none has this name, or others need it.
         """
         with self._changing() as unfinished:
             needing = ", ".join(self._needing(name))[:200]
@@ -298,7 +294,7 @@ class AdapterLibrary:
             base, own = entry["base"], config["base"]
             if base["fingerprint"] != own["fingerprint"]:
                 raise UserError(
-                    f"the adapter is upon another BERT ({own.get('name')}, "
+                    f"the adapter is for another BERT ({own.get('name')}, "
                     f"fingerprint {own['fingerprint'][:12]}) than those of the "
                     f"library {self.path} ({base.get('name')}, "
                     f"{base['fingerprint'][:12]}); expected one BERT for all; "
@@ -366,8 +362,7 @@ def check_name(name: str) -> None:
 def check(folder: str) -> Artifact:
     """Reads an adapter, and compares its weights with its description.
 
-    Raises:
-        UserError: files are damaged, or the weights do not fit the method.
+    Raises UserError if files are damaged, or the weights do not fit the method.
     """
     artifact = adapter_artifact.read(folder)
     config, source = artifact.config, artifact.weights.source
@@ -378,7 +373,7 @@ def check(folder: str) -> Artifact:
     expected = {p.name: p.shape for p in table.trained}
     parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
     if config.get("carries_parts"):
-        expected.update(part_values)
+        expected.update(parts)
     own = {p.name for p in table.trained if not p.is_added}
     found = dict(artifact.weights.shapes)
     changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}

@@ -9,15 +9,7 @@ can be mixed. Rows of one kind, which is one method, lie next to each other.
 import contextlib
 import dataclasses
 import functools
-from typing import (
-    Any,
-    Callable,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-)
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -291,11 +283,9 @@ def rows_of(context: Context) -> Values:
 def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
     """The results [B, ...] of a function of single rows, vectorized.
 
-    Args:
-        function: takes a row's values and its slices [1, ...] of the tensors;
-            gives tensors [1, ...] or structures of them.
-        values: [B, ...]; [1, ...] where there are no rows.
-        *tensors: [B, ...], or structures of them.
+    `function` takes a row's values and its slices [1, ...] of the tensors, and
+    gives tensors [1, ...] or structures of them. Values are [B, ...], or [1,
+    ...] where there are no rows.
     """
     count = tf.shape(tf.nest.flatten(tensors)[0])[0]
     # At least one row is needed: no rows become one row of zeros.

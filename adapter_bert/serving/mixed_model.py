@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
@@ -74,15 +74,55 @@ class MixedModel:
     ) -> Dict[str, tf.Tensor]:
         """Computes tasks of texts.
 
+        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
+        `task`, int32 [N, K], the tasks that each text is asked; and `question`,
+        int32 [N, K], their numbers. Returns `<kind of head>/<name>`, the heads'
+        outputs, [B_h, ...], and `<kind of head>/question`, int32 [B_h], the
+        number of each.
+        """
+        heads = [build(self.config, lambda *_: None) for build in self.heads]
+        bert, states, context, places, numbers = self._encode(
+            features, context, heads
+        )
+        sequence_output = tf.cast(states[-1], tf.float32)
+        return self._answers(
+            bert, sequence_output, heads, context, places, numbers
+        )
+
+    def vectors(
+        self,
+        features: Mapping[str, tf.Tensor],
+        context: Context,
+        pool: Callable[[List[tf.Tensor], tf.Tensor], tf.Tensor],
+    ) -> Dict[str, tf.Tensor]:
+        """Vectors of texts, as the adapters of tasks make them.
+
         Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
-                `task`, int32 [N, K], the tasks that each text is asked; and
-                `question`, int32 [N, K], their numbers.
+            features: as of calls.
             context: of this forward pass.
+            pool: makes vectors [B, W] of all layers' outputs [B, T, D] and the
+                mask int32 [B, T].
 
         Returns:
-            `<kind of head>/<name>`, the heads' outputs, [B_h, ...], and
-            `<kind of head>/question`, int32 [B_h], the number of each.
+            `vectors/values`, float32 [B, W], and `vectors/question`, int32
+            [B], the number of each.
+        """
+        _, states, context, _, numbers = self._encode(features, context, None)
+        values = pool(states, context.input_mask)
+        return {"vectors/values": values, "vectors/question": numbers}
+
+    def _encode(
+        self,
+        features: Mapping[str, tf.Tensor],
+        context: Context,
+        heads: Optional[List[Any]],
+    ) -> Tuple[Any, List[tf.Tensor], Context, tf.Tensor, tf.Tensor]:
+        """Runs BERT on rows, one for each text and task, sorted by method.
+
+        Returns:
+            BERT, the outputs of all its layers [B, T, D], the rows' context,
+            their tasks' places int32 [B, PLACES], and the questions' numbers
+            int32 [B]. Of the last layer only what `heads` read is computed.
         """
         asked = tf.shape(features["task"])[1]
         places = tf.gather(self.places, tf.reshape(features["task"], [-1]))
@@ -90,7 +130,8 @@ class MixedModel:
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
         text = order // asked
-        counts = _counts(places[:, METHOD], len(self.methods))
+        kinds = tf.one_hot(places[:, METHOD], len(self.methods), dtype=tf.int32)
+        counts = tf.reduce_sum(kinds, axis=0)
 
         rows = tf.split(places, counts, num=len(self.methods))
         slots = {
@@ -108,56 +149,45 @@ class MixedModel:
         context = dataclasses.replace(context, handed_on={COUNTS: counts})
         bert = make_bert(
             self.config,
-            lambda name, *_: self.bert[name],
+            self.bert,
             added,
             functools.partial(MixedHooks, self.methods, self.config),
-            pooler=any(n.startswith("bert/pooler/") for n in self.bert),
         )
-        heads = [build(self.config, lambda *_: None) for build in self.heads]
         context = dataclasses.replace(
             context,
-            first_token=bert.hooks.by_token
+            first_token=heads is not None
+            and bert.hooks.by_token
             and all(head.reads_first_token for head in heads),
         )
         mask = tf.gather(features["input_mask"], text)
-        hidden, first = self._untouched(features, context, text)
+        untouched = self._untouched(features, context)
+        lower = [tf.gather(states, text) for states in untouched]
         context = dataclasses.replace(context, input_mask=mask)
-        if first is None:
+        if not lower:
             ids, segments = (
                 tf.gather(features[name], text)
                 for name in ("input_ids", "segment_ids")
             )
-            hidden = bert.embeddings(ids, segments, context)
-            hidden, first = bert.hooks.embeddings(hidden, context), 0
-        outputs = bert.run_layers(hidden, bert.layers[first:], context)
-        sequence_output = tf.cast([hidden, *outputs][-1], tf.float32)
-        return self._answers(
-            bert, sequence_output, heads, context, places, numbers
-        )
+            lower = [bert.embed(ids, segments, context)]
+        layers = range(len(lower) - 1, self.config.num_hidden_layers)
+        outputs = bert.run_layers(lower[-1], layers, context)
+        return bert, [*lower[1:], *outputs], context, places, numbers
 
-    def _untouched(self, features, context, text):
-        """Layers that no task changes, computed once for each text.
+    def _untouched(self, features, context) -> List[tf.Tensor]:
+        """The embeddings and layers that no task changes, [N, T, D] each.
 
-        Returns:
-            The rows' hidden states [B, T, D] and the layer that reads them;
-            None twice if tasks change the embeddings.
+        They are computed once for each text; none if tasks change the
+        embeddings.
         """
         first = self.untouched_layers
         if first is None:
-            return None, None
-        bert = make_bert(
-            self.config,
-            lambda name, *_: self.bert[name],
-            {},
-            lambda values: NoHooks(),
-            pooler=False,
-        )
+            return []
+        bert = make_bert(self.config, self.bert, {}, lambda values: NoHooks())
         alone = dataclasses.replace(context, handed_on={})
-        hidden = bert.embeddings(
+        hidden = bert.embed(
             features["input_ids"], features["segment_ids"], alone
         )
-        outputs = bert.run_layers(hidden, bert.layers[:first], alone)
-        return tf.gather([hidden, *outputs][-1], text), first
+        return [hidden, *bert.run_layers(hidden, range(first), alone)]
 
     def _answers(
         self, bert, sequence_output, heads, context, places, numbers
@@ -202,11 +232,6 @@ class MixedModel:
                 found[f"{scope}{name}"] = value
             found[f"{scope}question"] = tf.gather(numbers, rows)
         return found
-
-
-def _counts(kinds: tf.Tensor, count: int) -> tf.Tensor:
-    """The number of rows of each kind, int32 [count], of int32 [B]."""
-    return tf.reduce_sum(tf.one_hot(kinds, count, dtype=tf.int32), axis=0)
 
 
 def _not_empty(slots: tf.Tensor) -> tf.Tensor:

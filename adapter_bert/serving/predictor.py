@@ -269,7 +269,7 @@ class Predictor:
             self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
         return {
-            (key, number): answer
+            (key, number): Answer(answer)
             for group, (tasks, numbers) in zip(groups, asked)
             for key, loaded in tasks.items()
             for number, answer in zip(

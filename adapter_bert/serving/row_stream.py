@@ -36,16 +36,10 @@ def file_rows(
     these columns alone. Any other file holds a row on each line: a JSON object
     if the first line is one, else texts with tabs between them.
 
-    Args:
-        path: the file.
-        columns: names of a row's texts; the first alternative counts whose
-            names are all in the first line.
-        note_bytes: is called with each line's size.
-        takes_tokens: whether JSON may hold a list of words, which becomes a
-            tuple, for a text.
-
-    Raises:
-        UserError: the file is unreadable, or a row malformed.
+    Of `columns`, the first alternative counts whose names are all in the first
+    line. `note_bytes` is called with each line's size. With `takes_tokens` JSON
+    may hold a list of words, which becomes a tuple, for a text. Raises
+    UserError if the file is unreadable, or a row malformed.
     """
     ending = ending_of(path)
     newline = READERS[ending][1] if ending in READERS else "\n"
@@ -59,9 +53,7 @@ def file_rows(
 
 
 def pipe_rows(
-    stream: io.BufferedIOBase,
-    columns: Alternatives,
-    takes_tokens: bool = False,
+    stream: io.BufferedIOBase, columns: Alternatives, takes_tokens: bool = False
 ) -> Iterator[PlacedRow]:
     """Yields a pipe's rows, as `file_rows` of a file without an ending."""
     lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")

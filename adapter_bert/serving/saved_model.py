@@ -7,6 +7,7 @@
 Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 """
 
+import dataclasses
 import os
 import sys
 import unicodedata
@@ -19,6 +20,7 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import (
+    EMBED,
     EXTRA,
     SIGNATURE,
     TASKS,
@@ -54,19 +56,11 @@ def export(
     tasks: Mapping[str, LoadedTask],
     folder: str,
 ) -> str:
-    """Writes a model as the next version in a folder.
+    """Writes a model of tasks by name as the next version in a folder.
 
-    Args:
-        model: of these tasks.
-        bert: base model.
-        tasks: by name.
-        folder: holds only versions; made if missing.
-
-    Returns:
-        The version's folder, which appears when all of it is written.
-
-    Raises:
-        UserError: the folder holds other files, or cannot be written.
+    The folder holds only versions, and is made if missing. Returns the
+    version's folder, which appears when all of it is written. Raises UserError
+    if the folder holds other files, or cannot be written.
     """
     # Refuses a remote folder before it is made.
     next_version(folder)
@@ -92,7 +86,10 @@ def _write(
     before = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
-        tf.saved_model.save(model, place, signatures={SIGNATURE: model.serve})
+        signatures = {SIGNATURE: model.serve}
+        if model.form:
+            signatures[EMBED] = model.embed
+        tf.saved_model.save(model, place, signatures=signatures)
     finally:
         logging.set_verbosity(before)
     extra = os.path.join(place, EXTRA)
@@ -107,6 +104,8 @@ def _write(
             "unicode": unicodedata.unidata_version,
         },
     }
+    if model.form:
+        described["embeddings"] = dataclasses.asdict(model.form)
     path = os.path.join(extra, "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
         for request in warm_up_requests(tasks):

@@ -228,7 +228,7 @@ class MixedBert:
         return function.get_concrete_function()(batch)
 
     def _forms(self, kind: TaskKind) -> Tuple[_Kind, _Kind]:
-        """The kind of a task's method and that of its head."""
+        """The kinds of a task's method and of its head."""
         if kind.key in self._kinds:
             return self._kinds[kind.key]
         method = kind.method.widened()

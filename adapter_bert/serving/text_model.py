@@ -4,7 +4,8 @@ Its graph has TensorFlow's own operations alone, so a saved model loads without
 this project.
 """
 
-from typing import Mapping
+import functools
+from typing import Any, Callable, Dict, Mapping, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -13,13 +14,18 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving import text_windows
-from adapter_bert.serving.exported import LONGEST_NAME, Row, shown_names
+from adapter_bert.serving.embeddings import TOKENS, VectorForm
+from adapter_bert.serving.exported import (
+    EMBEDDING,
+    LONGEST_NAME,
+    Row,
+    shown_names,
+)
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import (
     Fields,
     GraphAnswers,
     Outputs,
-    Question,
     kind_of,
 )
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
@@ -33,7 +39,13 @@ PARALLEL = 2
 
 
 class TextModel(tf.Module):
-    """Answers texts by any of some tasks, in mixed batches."""
+    """Answers texts by any of some tasks, in mixed batches.
+
+    Attributes:
+        serve: the function from texts to answers.
+        form: of the vectors that `embed` makes of texts, or None.
+        embed: a function like `serve`, if there is a form.
+    """
 
     def __init__(
         self,
@@ -41,6 +53,7 @@ class TextModel(tf.Module):
         tasks: Mapping[str, LoadedTask],
         batch_size: int,
         adapter_dtype: str = "float32",
+        form: Optional[VectorForm] = None,
     ):
         """Puts all tasks into tables.
 
@@ -49,11 +62,21 @@ class TextModel(tf.Module):
             tasks: by name, at least one.
             batch_size: windows computed at once.
             adapter_dtype: as of `MixedBert`.
+            form: of vectors, one of a text or pair; None for none.
 
         Raises:
+            UserError: the form is of vectors of tokens, or does not fit BERT.
             UserError: a task cannot be mixed or is of an unknown kind, tasks
                 differ in the case of letters, or the model is a RoBERTa.
         """
+        if form:
+            form.check(bert.config)
+            if form.pooling == TOKENS:
+                raise UserError(
+                    "an exported model gives one vector for a text; pass "
+                    "--embeddings=cls or mean"
+                )
+        self.form = form
         loaded = list(tasks.values())
         kinds = list(map(kind_of, loaded))
         changed = [name for name, task in tasks.items() if not task.can_mix]
@@ -84,7 +107,8 @@ class TextModel(tf.Module):
             )
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id
-        self._readings = keep(text_windows.readings(loaded))
+        readings = text_windows.readings(loaded)
+        self._readings = keep(readings)
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
@@ -97,14 +121,21 @@ class TextModel(tf.Module):
         self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
-        self.serve = tf.function(
-            self._serve,
+        make = functools.partial(
+            tf.function,
             input_signature=[
                 tf.TensorSpec([None], tf.string, name=name)
                 for name in Row._fields
             ],
             autograph=False,
         )
+        self.serve = make(self._serve)
+        if form:
+            # A vector is of one window, also where answers need several.
+            readings[:, text_windows.IS_QUESTION] = 0
+            self._plain_readings = keep(readings)
+            self._width = form.width(bert.config)
+            self.embed = make(self._embed)
 
     @property
     def size(self) -> int:
@@ -130,6 +161,42 @@ class TextModel(tf.Module):
             InvalidArgumentError: sizes differ, a task is unknown, a task that
                 reads one text has two, or an output is no number.
         """
+        text, text_b, number = self._check_inputs(text, text_b, task)
+        rows = self._tokenize(text, text_b, number, self._readings)
+        windows = text_windows.cut(rows)
+        head = tf.gather(self._heads, number)
+        outputs = self._compute(rows, windows, self._model)
+        return self._answers(rows, windows, head, text_b, outputs)
+
+    def _embed(
+        self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
+    ) -> Dict[str, tf.Tensor]:
+        """Vectors of texts or pairs, with the adapters of tasks.
+
+        Arguments and errors as of `_serve`.
+
+        Returns:
+            `EMBEDDING`, float32 [N, W].
+        """
+        text, text_b, number = self._check_inputs(text, text_b, task)
+        rows = self._tokenize(text, text_b, number, self._plain_readings)
+
+        def pool(states, mask):
+            found = self.form.pool(states, mask)
+            return tf.reshape(found, [-1, self._width])
+
+        outputs = self._compute(
+            rows,
+            text_windows.cut(rows),
+            functools.partial(self._model.vectors, pool=pool),
+        )
+        return {EMBEDDING: outputs["vectors/values"][:-1]}
+
+    def _check_inputs(self, text, text_b, task):
+        """Texts without bytes that are no UTF-8, and the tasks' numbers.
+
+        Arguments and errors as of `_serve`.
+        """
         sizes = [tf.size(x) for x in (text, text_b, task)]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
         message = "text, text_b and task must have equally many rows"
@@ -140,18 +207,7 @@ class TextModel(tf.Module):
                 )
                 for x in (text, text_b)
             )
-            number = self._number(task)
-        rows = self._tokenize(text, text_b, number)
-        windows = text_windows.cut(rows)
-        asked = Question(
-            rows,
-            windows,
-            first_window=tf.cumsum(windows.count, exclusive=True),
-            head=tf.gather(self._heads, number),
-            contexts=text_b,
-        )
-        outputs = self._compute(rows, windows)
-        return self._answers(asked, outputs)
+            return text, text_b, self._number(task)
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
         """Numbers of named tasks, int32 [N]."""
@@ -165,10 +221,14 @@ class TextModel(tf.Module):
         return tf.argmax(is_called, axis=1, output_type=tf.int32)
 
     def _tokenize(
-        self, text: tf.Tensor, text_b: tf.Tensor, number: tf.Tensor
+        self,
+        text: tf.Tensor,
+        text_b: tf.Tensor,
+        number: tf.Tensor,
+        readings: tf.Tensor,
     ) -> Rows:
         """Rows of texts as their tasks read them."""
-        reading = tf.gather(self._readings, number)
+        reading = tf.gather(readings, number)
         is_given = tf.not_equal(text_b, "")
         least = reading[:, text_windows.LEAST_TEXTS]
         most = reading[:, text_windows.MOST_TEXTS]
@@ -188,8 +248,10 @@ class TextModel(tf.Module):
             has_b=(least > 1) | is_given,
         )
 
-    def _compute(self, rows: Rows, windows: Windows) -> Outputs:
-        """The outputs of all windows, float32 or int32 [W + 1, ...].
+    def _compute(
+        self, rows: Rows, windows: Windows, model: Callable[..., Any]
+    ) -> Outputs:
+        """A model's outputs of all windows, float32 or int32 [W + 1, ...].
 
         Batches of windows are computed in the order of their lengths.
         """
@@ -199,7 +261,7 @@ class TextModel(tf.Module):
             context = Context(
                 batch["input_mask"], dtype=self._dtype, share_layers=True
             )
-            return self._model(batch, context)
+            return model(batch, context)
 
         function = compute.get_concrete_function()
         size = windows.size

@@ -58,7 +58,6 @@ class Windows(NamedTuple):
         a_first, a_length: int32 [W], the first text's first token, among all
             tokens, and number of tokens.
         b_first, b_length: int32 [W], the same for the part of the second text.
-        context_first: int32 [W], the part's first token in its text.
         room, step: int32 [N], context tokens in a window, and the distance
             between windows.
         length: int32 [W], tokens of the window.
@@ -71,7 +70,6 @@ class Windows(NamedTuple):
     a_length: tf.Tensor
     b_first: tf.Tensor
     b_length: tf.Tensor
-    context_first: tf.Tensor
     room: tf.Tensor
     step: tf.Tensor
     length: tf.Tensor
@@ -119,9 +117,7 @@ def cut(rows: Rows) -> Windows:
     step = tf.where(is_question, tf.minimum(room, stride), 1)
     further = tf.maximum(b_count - room, 0)
     windows = tf.where(
-        is_question,
-        tf.minimum(b_count, 1) + (further + step - 1) // step,
-        1,
+        is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
     )
 
     row = tf.repeat(tf.range(count), windows)
@@ -141,7 +137,6 @@ def cut(rows: Rows) -> Windows:
         a_length=a_length,
         b_first=tf.gather(b_start, row) + context_first,
         b_length=b_length,
-        context_first=context_first,
         room=room,
         step=step,
         length=a_length + 2 + tf.where(has_b, b_length + 1, 0),
@@ -157,12 +152,8 @@ def features(
 ) -> Dict[str, tf.Tensor]:
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
-    Args:
-        ids: int32 [tokens], all texts'.
-        windows: all windows.
-        chosen: int32 [B], numbers of windows, at least one.
-        classify_id: `[CLS]`.
-        separate_id: `[SEP]`.
+    `ids`, int32 [tokens], are all texts'; `chosen`, int32 [B], numbers of at
+    least one window.
     """
 
     def of_chosen(values: tf.Tensor) -> tf.Tensor:

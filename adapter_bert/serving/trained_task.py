@@ -89,16 +89,10 @@ def load_task(
 ) -> LoadedTask:
     """Reads a trained adapter.
 
-    Args:
-        bert: the adapter's base model.
-        folder: the adapter.
-        max_seq_length: longest input in tokens; None for the adapter's own.
-        library: folder of adapters in which missing parts are looked for too.
-        exchanged: adapters in the places of parts, by the parts' names.
-
-    Raises:
-        UserError: the adapter or a part is missing, damaged or of another
-            BERT; BERT has fewer positions, or the task needs more tokens.
+    `max_seq_length` is None for the adapter's own. Missing parts are looked for
+    in `library` too. `exchanged` are adapters in the places of parts, by the
+    parts' names. Raises UserError if the adapter or a part is missing, damaged
+    or of another BERT, BERT has fewer positions, or the task needs more tokens.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -121,11 +115,7 @@ def load_task(
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     kind = bert.kind(found.method, task)
     first_values = choose_initial_values(
-        kind.table.parameters,
-        bert.weights,
-        trained,
-        seed=0,
-        parts=part_weights,
+        kind.table.parameters, bert.weights, trained, seed=0, parts=part_weights
     )
     values = {
         # A constant alone would keep numpy's copy in memory as well.
@@ -135,23 +125,13 @@ def load_task(
     }
     trained_with = config.get("training", {}).get("max_seq_length")
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
-    positions = bert.config.max_tokens
-    length = max_seq_length or trained_with or positions
-    if length > positions:
+    length = max_seq_length or trained_with or bert.config.max_tokens
+    setting = "--max_seq_length"
+    if not max_seq_length:
         setting = f"{source}: training.max_seq_length"
-        if max_seq_length:
-            setting = "--max_seq_length"
-        raise UserError(
-            f"{setting} is {length}, but the model has only {positions} "
-            "positions"
-        )
-    least = task.least_length + tokenizer.between_count - 1
-    if length < least:
-        raise UserError(
-            f"{source}: inputs are cut to {length} tokens, but the task "
-            f"{task.name} needs room for {least}; pass a greater "
-            "--max_seq_length"
-        )
+    sources.check_length(
+        length, task.least_length, bert.config, tokenizer, setting
+    )
     return LoadedTask(
         task=task,
         numbers_of_texts=(1, 2) if either else (len(task.columns),),

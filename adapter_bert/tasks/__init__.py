@@ -3,11 +3,12 @@
 from typing import Dict
 
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import glue, multiple_choice
+from adapter_bert.tasks import glue, multiple_choice, xnli
 from adapter_bert.tasks.task import Task
 
 TASKS: Dict[str, Task] = {
-    task.name: task for task in (*glue.GLUE, *multiple_choice.COMMONSENSE)
+    task.name: task
+    for task in (*glue.GLUE, xnli.XNLI, *multiple_choice.COMMONSENSE)
 }
 
 

@@ -1,6 +1,7 @@
 """A task over the user's own tables, by column names."""
 
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from adapter_bert.data.tables import (
     NONE_NAMED,
@@ -9,12 +10,12 @@ from adapter_bert.data.tables import (
     HeldOut,
     Layout,
     SplitFiles,
-    check_separator,
-    check_threshold,
+    is_one_cell,
     join_labels,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.flags import NOT_NEGATIVE, Range, Topic, check
+from adapter_bert.tasks.multi_label import PROBABILITY, THRESHOLD, MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
@@ -23,78 +24,77 @@ from adapter_bert.tasks.text_task import TextTask
 MOST_CHOICES = 1000
 
 
-def custom_task(
-    text_a_column: str = "text",
-    text_b_column: Optional[str] = None,
-    label_column: str = "label",
-    id_column: Optional[str] = None,
-    header: bool = True,
-    dev_share: float = 0.0,
-    split_seed: int = 1,
-    regression: bool = False,
-    multi_label: bool = False,
-    label_separator: Optional[str] = None,
-    label_threshold: Optional[float] = None,
-    label_columns: Sequence[str] = (),
-    choice_columns: Sequence[str] = (),
-    split_files: SplitFiles = NONE_NAMED,
-) -> TextTask:
-    """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Columns of the user's own tables."""
 
-    Arguments are as the flags say that have their names (`run_classifier.py`).
-
-    Args:
-        split_files: files of splits that were named one by one.
-
-    Returns:
-        A task whose labels are still to be read from the training file, unless
-        `label_columns` names them.
-
-    Raises:
-        UserError: a column of files without a header is no number, the share,
-            the separator or the threshold is malformed, the seed is negative,
-            or arguments contradict each other.
-    """
-    kinds = {
-        "--regression": (regression, TextRegression),
-        "--label_columns" if label_columns else "--multi_label": (
-            multi_label or label_columns,
-            MultiLabel,
+    text_a_column: str = Topic.TABLES.setting(
+        "text", "custom: column of the text."
+    )
+    text_b_column: Optional[str] = Topic.TABLES.setting(
+        None, "custom: column of the second text, for pairs."
+    )
+    label_column: str = Topic.TABLES.setting(
+        "label", "custom: column of the label."
+    )
+    id_column: Optional[str] = Topic.TABLES.setting(
+        None,
+        "custom: column that names a row in the predictions; default: the "
+        "row's number from 0.",
+    )
+    header: bool = Topic.TABLES.setting(
+        True,
+        "custom: .tsv and .csv files begin with the names of the columns. "
+        "Columns are numbers from 0 otherwise.",
+    )
+    dev_share: float = Topic.TABLES.setting(
+        0.0,
+        "custom: share of the training file, 0 to 1, that is held out as dev "
+        "set, of each label alike; 0 if there is a dev file.",
+        Range(lambda x: 0 <= x < 1, "expected a share from 0 to below 1"),
+    )
+    split_seed: int = Topic.TABLES.setting(
+        1, "custom: seed that chooses the rows of --dev_share.", NOT_NEGATIVE
+    )
+    regression: bool = Topic.TABLES.setting(
+        False, "custom: labels are numbers."
+    )
+    multi_label: bool = Topic.TABLES.setting(
+        False,
+        "custom: rows have any number of labels, with --label_separator "
+        "between them in a cell (.tsv, .csv), or as a list (.jsonl).",
+    )
+    label_separator: Optional[str] = Topic.TABLES.setting(
+        None,
+        "custom, --multi_label: one character that separates labels; "
+        f"default: {SEPARATOR}.",
+        Range(
+            lambda text: len(text) == 1 and is_one_cell(text),
+            "expected a single character, neither a tab nor a line break",
         ),
-        "--choice_columns": (choice_columns, MultipleChoice),
-    }
-    asked = {flag: kind for flag, (is_asked, kind) in kinds.items() if is_asked}
-    if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} exclude each other")
-    [make] = asked.values() or [TextClassification]
-    about_sets = {"separator": label_separator, "threshold": label_threshold}
-    more: Dict[str, Any] = {
-        name: value for name, value in about_sets.items() if value is not None
-    }
-    if more and make is not MultiLabel:
-        raise UserError(
-            f"--label_{next(iter(more))} is for --multi_label, where rows "
-            "have any number of labels"
-        )
-    if label_separator is not None:
-        check_separator(label_separator)
-    if label_threshold is not None:
-        check_threshold(label_threshold, "--label_threshold")
-    separator = label_separator or SEPARATOR if make is MultiLabel else None
-    if make is TextClassification:
-        more["metrics"] = ("accuracy", "macro_f1")
-    if not 0 <= dev_share < 1:
-        raise UserError(
-            f"--dev_share is {dev_share}, expected a share from 0 to below 1"
-        )
-    if split_seed < 0:
-        raise UserError(f"--split_seed is {split_seed}, expected >= 0")
-    if choice_columns:
-        _check_choices(choice_columns, header)
+        recorded=True,
+    )
+    label_threshold: Optional[float] = Topic.TABLES.setting(
+        None,
+        "custom, --multi_label: least probability of the labels that a row "
+        f"is given; default: {THRESHOLD}.",
+        PROBABILITY,
+        recorded=True,
+    )
+    label_columns: List[str] = Topic.TABLES.setting(
+        [],
+        "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
+        "--label_column; rows have any number of labels.",
+    )
+    choice_columns: List[str] = Topic.TABLES.setting(
+        [],
+        "custom: columns of the choices, as a,b,c. The label is the right "
+        "choice's number from 0, or its column.",
+    )
 
-    def column(name: Optional[str]) -> Optional[Column]:
-        """A number where the files have no header."""
-        if name is None or header:
+    def place(self, name: Optional[str]) -> Optional[Column]:
+        """A column's name, or its number where files have no header."""
+        if name is None or self.header:
             return name
         if not (name.isascii() and name.isdigit() and len(name) < 10):
             raise UserError(
@@ -103,11 +103,62 @@ def custom_task(
             )
         return int(name)
 
-    text_a, text_b = column(text_a_column), column(text_b_column)
-    label = column(None if label_columns else label_column)
-    row_id = column(id_column)
-    choices = tuple(map(column, choice_columns))
-    marks = tuple(map(column, label_columns))
+
+def custom_task(
+    *columns: Any, split_files: SplitFiles = NONE_NAMED, **settings: Any
+) -> TextTask:
+    """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
+
+    Args:
+        *columns: the first fields of `Table`.
+        split_files: files of splits that were named one by one.
+        **settings: further fields of `Table`.
+
+    Returns:
+        A task whose labels are still to be read from the training file, unless
+        `label_columns` names them.
+
+    Raises:
+        UserError: a setting is out of range, a column of files without a header
+            is no number, or settings contradict each other.
+    """
+    own = check(Table(*columns, **settings))
+    asked: Dict[str, type] = {}
+    if own.regression:
+        asked["--regression"] = TextRegression
+    if own.label_columns:
+        asked["--label_columns"] = MultiLabel
+    elif own.multi_label:
+        asked["--multi_label"] = MultiLabel
+    if own.choice_columns:
+        asked["--choice_columns"] = MultipleChoice
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} exclude each other")
+    [make] = asked.values() or [TextClassification]
+    about_sets = {
+        "separator": own.label_separator,
+        "threshold": own.label_threshold,
+    }
+    more: Dict[str, Any] = {
+        k: x for k, x in about_sets.items() if x is not None
+    }
+    if more and make is not MultiLabel:
+        raise UserError(
+            f"--label_{next(iter(more))} is for --multi_label, where rows "
+            "have any number of labels"
+        )
+    separator = None
+    if make is MultiLabel:
+        separator = own.label_separator or SEPARATOR
+    elif make is TextClassification:
+        more["metrics"] = ("accuracy", "macro_f1")
+    elif make is MultipleChoice:
+        _check_choices(own)
+    named = own.text_a_column, own.text_b_column, own.id_column
+    text_a, text_b, row_id = map(own.place, named)
+    label = None if own.label_columns else own.place(own.label_column)
+    choices = tuple(map(own.place, own.choice_columns))
+    marks = tuple(map(own.place, own.label_columns))
     _check_own_columns(
         {
             "--text_a_column": text_a,
@@ -115,26 +166,18 @@ def custom_task(
             "--label_column": label,
         },
         row_id,
-        {
-            "--label_columns": list(zip(label_columns, marks)),
-            "--choice_columns": list(zip(choice_columns, choices)),
-        },
+        {"--label_columns": marks, "--choice_columns": choices},
     )
+    texts = Layout(text_a, text_b, header=own.header, choices=choices)
     task = make(
         "custom",
-        labelled=Layout(
-            text_a,
-            text_b,
-            label,
-            header,
-            choices=choices,
-            label_separator=separator,
-            label_columns=marks,
+        labelled=dataclasses.replace(
+            texts, label=label, label_separator=separator, label_columns=marks
         ),
-        unlabelled=Layout(
-            text_a, text_b, None, header, row_id, choices=choices
-        ),
-        held_out=HeldOut(dev_share, split_seed) if dev_share else None,
+        unlabelled=dataclasses.replace(texts, row_id=row_id),
+        held_out=HeldOut(own.dev_share, own.split_seed)
+        if own.dev_share
+        else None,
         names_rows=True,
         split_files=split_files,
         **more,
@@ -150,14 +193,12 @@ def custom_task(
 def _check_own_columns(
     flags: Mapping[str, Optional[Column]],
     row_id: Optional[Column],
-    lists: Mapping[str, Sequence[Tuple[str, Column]]],
+    lists: Mapping[str, Sequence[Column]],
 ) -> None:
     """Refuses a column for two of texts, labels and choices.
 
-    Args:
-        flags: flags with a column each.
-        row_id: the column of the rows' names, which may be a text's.
-        lists: flags with several columns, each as typed and as read.
+    `flags` have a column each, `lists` several. The column of the rows' names
+    may be a text's.
     """
     used: Dict[Column, str] = {}
     for flag, name in flags.items():
@@ -169,24 +210,25 @@ def _check_own_columns(
             )
     others = [*used, row_id]
     for flag, columns in lists.items():
-        for typed, name in columns:
+        for name in columns:
             if name in others:
                 raise UserError(
-                    f"{flag} names {typed!r}, a column that it or another flag "
-                    "names too"
+                    f"{flag} names {str(name)!r}, a column that it or another "
+                    "flag names too"
                 )
             others.append(name)
 
 
-def _check_choices(names: Sequence[str], header: bool) -> None:
+def _check_choices(own: Table) -> None:
     """Refuses too few or too many, and names that mean other choices."""
+    names = own.choice_columns
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(
             f"--choice_columns names {len(names)} columns, expected 2 to "
             f"{MOST_CHOICES}"
         )
     for name in names:
-        if header and name.isdigit():
+        if own.header and name.isdigit():
             raise UserError(
                 f"--choice_columns names {name!r}, but a label that is a "
                 "number means a choice's number from 0; rename the column"

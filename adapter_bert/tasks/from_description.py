@@ -1,23 +1,24 @@
 """The task that a trained adapter's description means, without its data."""
 
-from typing import Any, Dict, Mapping
+import typing
+from typing import Any, Container, Dict, List, Mapping
 
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks import TASKS
-from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
+from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
 from adapter_bert.tasks.masked_lm import NAME as MASKED_LM
-from adapter_bert.tasks.masked_lm import masked_lm_task
-from adapter_bert.tasks.squad import MOST_CANDIDATES, SETTINGS, Squad
+from adapter_bert.tasks.masked_lm import MaskedLM
+from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.tasks.tagging import NAME as TAGGING
-from adapter_bert.tasks.tagging import tagging_task
+from adapter_bert.tasks.tagging import Tagging
+from adapter_bert.tasks.tagging_files import Columns
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
 # Kinds of answers; `TAGGING` and `MASKED_LM` are kinds too.
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
-# Arguments of `custom_task` for rows with sets of labels.
-SETTINGS_OF_SETS = {"label_separator": str, "label_threshold": float}
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
@@ -48,11 +49,21 @@ def restore_task(
     """
     name = description["name"]
     if name == "squad":
-        task: Task = _restore_squad(settings, source)
+        task: Task = Squad(**recorded_in(Squad, settings, source))
+        if unknown := set(settings) - set(task.settings):
+            raise UserError(
+                f"{source}: task_settings has an unknown {min(unknown)!r}"
+            )
+        if task.n_best_size > MOST_CANDIDATES:
+            raise UserError(
+                f"{source}: task_settings.n_best_size is {task.n_best_size}, "
+                f"expected at most {MOST_CANDIDATES}"
+            )
     elif name == TAGGING:
-        task = tagging_task(**tagging_columns(settings, source))
+        columns = Columns(**recorded_in(Columns, settings, source))
+        task = Tagging(words_and_tags=columns)
     elif name == MASKED_LM:
-        task = masked_lm_task()
+        task = MaskedLM()
     elif name == "custom":
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
@@ -66,35 +77,36 @@ def restore_task(
     return task.restore(description, source)
 
 
-def _restore_squad(settings: Mapping[str, Any], source: str) -> Squad:
-    found = {name: getattr(Squad, name) for name in SETTINGS}
-    for name, value in settings.items():
-        if name not in found:
-            raise UserError(f"{source}: task_settings has an unknown {name!r}")
-        expected = type(found[name])
-        if type(value) is int and expected is float:
-            value = float(value)
-        if type(value) is not expected or expected is int and value < 1:
-            raise UserError(
-                f"{source}: task_settings.{name} is {value!r}, expected a "
-                f"value like {found[name]!r}"
-            )
-        found[name] = value
-    if found["n_best_size"] > MOST_CANDIDATES:
-        raise UserError(
-            f"{source}: task_settings.n_best_size is {found['n_best_size']}, "
-            f"expected at most {MOST_CANDIDATES}"
-        )
-    return Squad("squad", **found)
+def recorded_in(
+    declaring: type, settings: Mapping[str, Any], source: str
+) -> Dict[str, Any]:
+    """The settings of an adapter that a dataclass declares, by its fields.
 
+    Args:
+        declaring: the dataclass; see `About.recorded`.
+        settings, source: as of `restore_task`.
 
-def tagging_columns(settings: Mapping[str, Any], source: str) -> Dict[str, str]:
-    """The arguments of `tagging_task` that name columns.
-
-    Takes arguments, and raises, as `restore_task`.
+    Raises:
+        UserError: a setting is of another type, or out of its range.
     """
-    names = "token_column", "tag_column"
-    return {n: settings[n] for n in names if _has(settings, n, str, source)}
+    found: Dict[str, Any] = {}
+    for name, about, field in declared([declaring]):
+        if not about.recorded or name not in settings:
+            continue
+        value = settings[name]
+        kind, *_ = typing.get_args(field.type) or (field.type,)
+        if kind is float and type(value) is int and abs(value) < 2**53:
+            value = float(value)
+        expected = f"expected a {kind.__name__}"
+        if type(value) is kind:
+            if about.within is None or about.within.holds(value):
+                found[field.name] = value
+                continue
+            expected = about.within.problem
+        raise UserError(
+            f"{source}: task_settings.{name} is {value!r}, {expected}"
+        )
+    return found
 
 
 def custom_arguments(
@@ -104,73 +116,50 @@ def custom_arguments(
 
     Takes arguments, and raises, as `restore_task`.
     """
-    pairs = bool(description.get("pairs"))
+    texts = 1 + bool(description.get("pairs"))
     choices = description.get("choices", 0)
-    if type(choices) is not int or choices < 0 or choices > MOST_CHOICES:
+    if type(choices) is not int or not 0 <= choices <= MOST_CHOICES:
         raise UserError(
             f"{source}: task.choices is {choices!r}, expected a number up to "
             f"{MOST_CHOICES}"
         )
-    texts = 1 + pairs
     usual = [*TEXT_COLUMNS[:texts], *map("choice{}".format, range(choices))]
-    columns = settings.get("columns", usual)
-    if (
-        not isinstance(columns, list)
-        or len(columns) != len(usual)
-        or not all(isinstance(column, str) for column in columns)
-    ):
-        raise UserError(
-            f"{source}: task_settings.columns is {columns!r}, expected the "
-            f"names of {len(usual)} columns"
-        )
-    multi_label = bool(description.get("multi_label"))
-    about_sets = {
-        name: settings[name]
-        for name, expected in SETTINGS_OF_SETS.items()
-        if multi_label and _has(settings, name, expected, source)
-    }
-    numbers = settings.get("column_numbers")
-    if numbers is not None:
+    has_header = settings.get("column_numbers") is None
+    kind = str if has_header else int
+
+    def check(
+        name: str, found: Any, kind: type, counts: Container[int] = range(2**20)
+    ) -> List[str]:
         if (
-            not isinstance(numbers, list)
-            or len(numbers) != len(usual)
-            or not all(type(x) is int and x >= 0 for x in numbers)
-        ):
-            raise UserError(
-                f"{source}: task_settings.column_numbers is {numbers!r}, "
-                f"expected {len(usual)} numbers from 0"
+            not isinstance(found, list)
+            or len(found) not in counts
+            or not all(
+                type(x) is kind and (kind is str or x >= 0) for x in found
             )
-        columns = list(map(str, numbers))
-    marks = settings.get("label_columns", [])
-    label = [] if marks else [settings.get("label_column", "label")]
-    for name, found in (("label_column", label), ("label_columns", marks)):
-        if not isinstance(found, list) or any(
-            type(x) is not (str if numbers is None else int) for x in found
         ):
             raise UserError(
                 f"{source}: task_settings.{name} is {settings.get(name)!r}, "
-                "expected the column's name, or its number where files have no "
-                "header"
+                f"expected columns of {len(usual)} texts and of labels, by "
+                "their names, or by numbers from 0 where files have no header"
             )
+        return list(map(str, found))
+
+    columns = check(
+        "columns", settings.get("columns", usual), str, [len(usual)]
+    )
+    if not has_header:
+        numbers = settings["column_numbers"]
+        columns = check("column_numbers", numbers, int, [len(usual)])
+    marks = check("label_columns", settings.get("label_columns", []), kind)
+    labels = [] if marks else [settings.get("label_column", "label")]
+    multi_label = bool(description.get("multi_label"))
     return {
         **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
         "choice_columns": columns[texts:],
-        **dict(zip(("label_column",), map(str, label))),
-        "label_columns": list(map(str, marks)),
-        "header": numbers is None,
+        **dict(zip(("label_column",), check("label_column", labels, kind))),
+        "label_columns": marks,
+        "header": has_header,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,
-        **about_sets,
+        **(recorded_in(Table, settings, source) if multi_label else {}),
     }
-
-
-def _has(
-    settings: Mapping[str, Any], name: str, expected: type, source: str
-) -> bool:
-    """Whether there is a setting; refuses one of another type."""
-    if name in settings and type(settings[name]) is not expected:
-        raise UserError(
-            f"{source}: task_settings.{name} is {settings[name]!r}, expected a "
-            f"{expected.__name__}"
-        )
-    return name in settings

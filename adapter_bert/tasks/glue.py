@@ -20,9 +20,7 @@ COLA = TextClassification(
     metrics=("matthews_correlation", "accuracy"),
 )
 SST_2 = TextClassification(
-    "sst-2",
-    labels=("0", "1"),
-    labelled=Layout("sentence", label="label"),
+    "sst-2", labels=("0", "1"), labelled=Layout("sentence", label="label")
 )
 MRPC = TextClassification(
     "mrpc",
@@ -55,14 +53,10 @@ MNLI = TextClassification(
     test_splits=(("", "test_matched"), ("mismatched", "test_mismatched")),
 )
 QNLI = TextClassification(
-    "qnli",
-    labels=ENTAILMENT,
-    labelled=Layout("question", "sentence", "label"),
+    "qnli", labels=ENTAILMENT, labelled=Layout("question", "sentence", "label")
 )
 RTE = TextClassification(
-    "rte",
-    labels=ENTAILMENT,
-    labelled=Layout("sentence1", "sentence2", "label"),
+    "rte", labels=ENTAILMENT, labelled=Layout("sentence1", "sentence2", "label")
 )
 WNLI = TextClassification(
     "wnli",

@@ -33,6 +33,7 @@ from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Range, Topic
 from adapter_bert.tasks.task import Head, Task
 
 # Shares of the chosen tokens that become `[MASK]` or any token; others stay.
@@ -58,11 +59,10 @@ class Pieces(NamedTuple):
 
     Attributes:
         mask_id: of `[MASK]`.
-        is_plain: bool [V], whether an entry is text: neither a special token
-            nor a free entry.
-        continues: int8 [V], `CONTINUES` if it continues a word, as `##s`, but
-            not a word in an unspaced script; `ALWAYS_CONTINUES` if it begins
-            within a letter; else `BEGINS`.
+        is_plain: bool [V], whether an entry is text, not special and not free.
+        continues: int8 [V], `CONTINUES` if it continues a word of a script
+            with spaces, as `##s`; `ALWAYS_CONTINUES` if it begins within a
+            letter; else `BEGINS`.
         is_unspaced: bool [V], whether it ends in a script without spaces.
         plain: int32 [R], the entries that are text.
     """
@@ -99,9 +99,7 @@ class Pieces(NamedTuple):
     def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
         """Finds the tokens that begin a word, bool [..., T].
 
-        Args:
-            ids: int32 [..., T].
-            is_plain: bool [..., T], whether a token is text.
+        `ids` are int32 [..., T], `is_plain` says which of them are text.
         """
         follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
         follows[..., 1:] = is_plain[..., :-1]
@@ -129,15 +127,20 @@ def _continues(letters: str, is_marked: bool) -> int:
 class Masking:
     """Settings of masking.
 
-    Attributes:
-        probability: share of a row's plain tokens that is masked, at least one
-            token, above 0 and at most 1.
-        whole_words: whether all tokens of a word are masked, or none.
-        seed: of all choices.
+    At least one plain token of a row is masked. `seed` draws all choices.
     """
 
-    probability: float = 0.15
-    whole_words: bool = False
+    probability: float = Topic.DATA.setting(
+        0.15,
+        "Share of the tokens that are masked, 0 to 1.",
+        Range(lambda x: 0 < x <= 1, "expected more than 0 and at most 1"),
+        flag="mlm_probability",
+    )
+    whole_words: bool = Topic.DATA.setting(
+        False,
+        "Mask all tokens of a word or none of them.",
+        flag="whole_word_masking",
+    )
     seed: int = 1
 
     def describe(self) -> Dict[str, Any]:
@@ -187,10 +190,10 @@ class MaskedText(Features):
     def finish(self, batch, rows, step):
         """Masks tokens of `input_ids`.
 
-        Adds `masked_positions`, int32 [B, K], in rising order, and
-        `masked_ids`, int32 [B, K], the tokens that were there; 0 and `NO_TOKEN`
-        where fewer than K are masked. K is `Masking.most` of the padded length.
-        `masked_weights`, float32 [B], are the `token_weights` of masked tokens.
+        Adds `masked_positions`, in rising order, and `masked_ids`, the tokens
+        that were there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K are
+        masked. K is `Masking.most` of the padded length. `masked_weights`,
+        float32 [B], are the `token_weights` of masked tokens.
         """
         ids = batch["input_ids"]
 
@@ -219,22 +222,13 @@ def choose(
     pieces: Pieces,
     drawn: Draw,
 ) -> np.ndarray:
-    """Chooses the tokens of a batch that are to be predicted.
+    """Chooses the tokens that are to be predicted, bool [B, T].
 
     The share of the plain tokens, rounded, and at least one. Whole words are
     taken in random order, if they still fit into that number. A longer word is
     cut into spans of that many tokens, from a random place. The last span that
-    is taken is cut to fit.
-
-    Args:
-        ids: int32 [B, T].
-        is_token: bool [B, T], false for padding.
-        masking: the settings.
-        pieces: of the vocabulary.
-        drawn: random numbers.
-
-    Returns:
-        bool [B, T].
+    is taken is cut to fit. `ids` are int32 [B, T]; `is_token`, bool [B, T], is
+    false for padding.
 
     Source: google-research/bert, `create_pretraining_data.py`,
     `create_masked_lm_predictions`, where a word that is too long is never
@@ -268,11 +262,7 @@ def choose(
 def _measure(
     begins: np.ndarray, is_plain: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Measures words.
-
-    Args:
-        begins: bool [B, T], whether a token begins a word.
-        is_plain: bool [B, T], whether a token is part of a word.
+    """Measures words, from which tokens begin one and are part of one.
 
     Returns:
         int64 [B, T], the first place of each token's word; int64 [B, T], the
@@ -303,16 +293,15 @@ def _take_words(
         wanted: int64 [B], number of tokens to take.
 
     Returns:
-        int64 [B, T], tokens that are taken of the word that begins at a place.
+        As `sizes`, the tokens that are taken.
     """
     numbers = np.arange(len(order))
     left = wanted.copy()
     taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
         found = numbers, order[:, rank]
-        size = np.where(
-            is_span[found], np.minimum(sizes[found], left), sizes[found]
-        )
+        size = sizes[found]
+        size = np.where(is_span[found], np.minimum(size, left), size)
         size *= (rank < counts) & (size <= left)
         taken[found] = size
         left -= size
@@ -326,20 +315,11 @@ def replace(
 ) -> np.ndarray:
     """Replaces chosen tokens: 80% by `[MASK]`, 10% by any plain token.
 
-    Args:
-        ids: int32 [B, T].
-        chosen: bool [B, T], as of `choose`.
-        pieces: of the vocabulary.
-        drawn: random numbers.
-
-    Returns:
-        int32 [B, T].
+    int32 [B, T] and bool [B, T] of `choose` -> int32 [B, T].
     """
     share = drawn(REPLACEMENT) / 2.0**64
-    numbers = drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))
-    other = np.where(
-        share < MASKED_SHARE, pieces.mask_id, pieces.plain[numbers]
-    )
+    others = pieces.plain[drawn(RANDOM_TOKEN) % np.uint64(len(pieces.plain))]
+    other = np.where(share < MASKED_SHARE, pieces.mask_id, others)
     is_replaced = chosen & (share < MASKED_SHARE + RANDOM_SHARE)
     return np.where(is_replaced, other, ids).astype(np.int32)
 
@@ -349,39 +329,26 @@ def draw(
 ) -> np.ndarray:
     """Random numbers of a batch's tokens, uint64 [B, length].
 
-    Each number is a hash of the arguments, of its row and its place alone.
-
-    Args:
-        seed: not negative.
-        purpose: as `CHOICE`.
-        step: of the training, from 0; None in prediction.
-        rows: int64 [B], numbers of the rows.
-        length: places of a row.
+    Each number is a hash of seed, purpose, as `CHOICE`, step (None in
+    prediction), row and place. `rows` are int64 [B].
 
     Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
     applied to each part in turn.
     """
-    mixed = np.zeros((1, 1), np.uint64)
-    for part in (
-        seed,
-        purpose,
-        0 if step is None else step + 1,
-        rows[:, np.newaxis],
-        np.arange(length),
-    ):
-        mixed = mixed ^ np.asarray(part).astype(np.uint64)
-        mixed = mixed + np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(
-            0xBF58476D1CE4E5B9
-        )
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(
-            0x94D049BB133111EB
-        )
-        mixed = mixed ^ (mixed >> np.uint64(31))
+    mixed, number = np.zeros((1, 1), np.uint64), np.uint64
+    step = 0 if step is None else step + 1
+    for part in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
+        mixed = mixed ^ np.asarray(part).astype(number)
+        mixed = mixed + number(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> number(30))) * number(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> number(27))) * number(0x94D049BB133111EB)
+        mixed = mixed ^ (mixed >> number(31))
     return mixed
 
 
 NAME = "masked_lm"
+# Scope of the head's own dense layer and LayerNorm.
+TRANSFORM = "cls/predictions/transform"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # Least share of words of several tokens for `--whole_word_masking` to matter.
 SEVERAL = 0.01
@@ -401,17 +368,17 @@ class MaskedLMHead(Head):
         self, config: encoder.BertConfig, create: encoder.CreateVariable
     ):
         """Creates the variables under `cls/predictions/`."""
-        size, scope = config.hidden_size, "cls/predictions"
+        size = config.hidden_size
         self.activation = functional.activation(config.hidden_act)
         # A method acts on BERT, not on the head's own layers.
-        self.dense = encoder.Dense(
-            f"{scope}/transform/dense", size, size, config, create, NoHooks()
-        )
-        self.layer_norm = encoder.LayerNorm(
-            f"{scope}/transform", size, create, NoHooks(), config.layer_norm_eps
-        )
+        declared = {
+            **encoder.declare_dense(f"{TRANSFORM}/dense", size, size, config),
+            **encoder.declare_layer_norm(TRANSFORM, size),
+        }
+        values = encoder.make_variables(declared, create)
+        self.transform = encoder.Modules(config, values, NoHooks())
         self.bias = create(
-            f"{scope}/output_bias", (config.vocab_size,), encoder.zeros
+            "cls/predictions/output_bias", (config.vocab_size,), encoder.zeros
         )
 
     def __call__(
@@ -419,13 +386,12 @@ class MaskedLMHead(Head):
     ):
         """float32 [B, T, D] -> {"logits": float32 [B, K, V], "masked_ids"}."""
         read = tf.gather(sequence_output, masked_positions, batch_dims=1)
-        hidden = self.activation(self.dense(read, context))
-        hidden = self.layer_norm(hidden, context)
+        hidden = self.transform.dense(f"{TRANSFORM}/dense", read, context)
+        hidden = self.activation(hidden)
+        hidden = self.transform.layer_norm(TRANSFORM, hidden, context)
         hidden = bert.hooks.vocabulary(hidden, context)
         # A method may have changed the embeddings.
-        words = bert.hooks.parameter(
-            WORD_EMBEDDINGS, bert.embeddings.word, context
-        )
+        words = bert.read(WORD_EMBEDDINGS, context)
         logits = tf.einsum("bkd,vd->bkv", hidden, tf.cast(words, context.dtype))
         return {
             "logits": tf.cast(logits, tf.float32) + self.bias,
@@ -433,13 +399,11 @@ class MaskedLMHead(Head):
         }
 
     def select(self, predictions):
-        """Reduces the logits to the scores of masked tokens.
+        """Reduces the logits to the scores of masked tokens, [B, K].
 
-        Returns:
-            `log_probabilities`, float32 [B, K], of the right tokens, in nats;
-            `is_right`, int32 [B, K], 1 where the likeliest token is right;
-            `is_masked`, int32 [B, K], 1 where a token is masked. All are 0
-            where no token is.
+        `log_probabilities`, float32, of the right tokens, in nats; `is_right`,
+        int32, 1 where the likeliest token is right; `is_masked`, int32, 1
+        where a token is masked. All are 0 where no token is.
         """
         logits, ids = predictions["logits"], predictions["masked_ids"]
         likeliest = tf.argmax(logits, axis=-1, output_type=tf.int32)
@@ -499,20 +463,19 @@ def _lines(path: str) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Task[Lines]):
-    """Masked language modelling on raw text, a row for each line.
+    """Masked language modelling on raw text, with the flags of `run_mlm.py`.
 
-    Empty lines are passed over. A line that is too long makes several rows of
-    nearly equal length. A row never holds text of two lines, so ends of
-    documents need no mark.
-
-    Attributes:
-        train_file: the text to train on; "" for none.
-        eval_file: the text to evaluate on; "" for none.
-        masking: the settings of masking.
+    A line makes a row, a long one several rows of nearly equal length. Empty
+    lines are left out, and ends of documents need no mark.
     """
 
-    train_file: str = ""
-    eval_file: str = ""
+    name: str = NAME
+    train_file: str = Topic.DATA.setting(
+        "", "Text to train on, one sentence per line."
+    )
+    eval_file: str = Topic.DATA.setting(
+        "", "Text to evaluate on, one sentence per line."
+    )
     masking: Masking = Masking()
 
     test_splits = ()
@@ -555,20 +518,20 @@ class MaskedLM(Task[Lines]):
             UserError: there is no `[MASK]`, or no text with a known token.
         """
         pieces = Pieces.of(tokenizer)
-        features = Features.from_rows(
-            _make_rows(rows, tokenizer, max_seq_length, pieces), {}
+        features = MaskedText.from_rows(
+            _make_rows(rows, tokenizer, max_seq_length, pieces),
+            {},
+            masking=self.masking,
+            pieces=pieces,
         )
         if not len(features):
             raise UserError(
                 f"{rows.path} holds no token that the vocabulary knows; check "
                 "--vocab_file"
             )
-        logging.info(
-            "%s: %d tokens in %d rows",
-            rows.path,
-            len(features.tokens) - 2 * len(features),
-            len(features),
-        )
+        count = len(features)
+        tokens = len(features.tokens) - 2 * count
+        logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
         if self.masking.whole_words:
             words, several = pieces.count_words(features.tokens)
             if several < SEVERAL * words:
@@ -579,7 +542,7 @@ class MaskedLM(Task[Lines]):
                     several,
                     words,
                 )
-        return MaskedText(**vars(features), masking=self.masking, pieces=pieces)
+        return features
 
     def build_head(self, config, create):
         return MaskedLMHead(config, create)
@@ -623,24 +586,3 @@ def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
     for number in range(parts):
         first, last = (len(tokens) * n // parts for n in (number, number + 1))
         yield tokens[first:last]
-
-
-def masked_lm_task(
-    train_file: str = "",
-    eval_file: str = "",
-    mlm_probability: float = 0.15,
-    whole_word_masking: bool = False,
-    seed: int = 1,
-) -> MaskedLM:
-    """Masked language modelling on text files; arguments are the flags'.
-
-    Raises:
-        UserError: the probability is not above 0 and at most 1.
-    """
-    if not 0 < mlm_probability <= 1:
-        raise UserError(
-            f"--mlm_probability is {mlm_probability}, expected more than 0 and "
-            "at most 1"
-        )
-    masking = Masking(mlm_probability, whole_word_masking, seed)
-    return MaskedLM(NAME, train_file, eval_file, masking)

@@ -82,14 +82,9 @@ METRICS: Dict[str, Metric] = {
 def label_scores(
     labels: np.ndarray, predictions: np.ndarray
 ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Precision, recall and F1 of each label; 0 where they are undefined.
+    """Precision, recall and F1 of each label, 0 where they are undefined.
 
-    Args:
-        labels: bool [N, C], the labels of each row.
-        predictions: bool [N, C].
-
-    Returns:
-        Three arrays, float64 [C], 0 to 1.
+    bool [N, C], the labels of each row -> three of float64 [C], 0 to 1.
     """
     right = np.sum(labels & predictions, axis=0)
     wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
@@ -129,9 +124,7 @@ LABEL_SET_METRICS: Dict[str, Metric] = {
 def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Losses of each label's presence or absence in nats, float64 [N, C].
 
-    Args:
-        logits: float32 [N, C].
-        labels: bool [N, C].
+    `logits` are float32 [N, C], `labels` bool [N, C].
     """
     logits = logits.astype(np.float64)
     return np.logaddexp(0, np.where(labels, -logits, logits))
@@ -147,9 +140,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Negative log probabilities of the right classes in nats, float64 [N].
 
-    Args:
-        logits: float32 [N, C].
-        labels: int [N], below C.
+    `logits` are float32 [N, C], `labels` int [N], below C.
     """
     return -log_softmax(logits)[np.arange(len(labels)), labels]
 

@@ -8,22 +8,25 @@ import tensorflow as tf
 
 from adapter_bert.data.tables import (
     SEPARATOR,
-    check_threshold,
     join_labels,
     split_labels,
     warn_of_lists,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Range
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
-from adapter_bert.tasks.task import results_path
+from adapter_bert.tasks.task import results_path, write_table
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
 )
-from adapter_bert.tasks.text_task import write_table
 
 THRESHOLD = 0.5
+PROBABILITY = Range(
+    lambda x: isinstance(x, float) and 0 < x < 1,
+    "expected a probability above 0 and below 1",
+)
 
 
 class MultiLabelHead(ClassificationHead):
@@ -77,8 +80,11 @@ class MultiLabel(TextClassification):
         join_labels(task.labels, self.separator, source)
         if task.threshold is None:
             before = description.get("label_threshold")
-            if before is not None:
-                check_threshold(before, f"{source}: task.label_threshold")
+            if before is not None and not PROBABILITY.holds(before):
+                raise UserError(
+                    f"{source}: task.label_threshold is {before!r}, "
+                    f"{PROBABILITY.problem}"
+                )
             task = dataclasses.replace(task, threshold=before)
         return task
 

@@ -71,8 +71,8 @@ class OneTaskFeatures(Texts):
 class JoinedFeatures(Features):
     """Rows of several tasks, task by task.
 
-    Batches hold the number of each row's task. They hold the labels of all
-    tasks, zeros where a row is of another task.
+    Batches hold the number of each row's task, and the labels of all tasks,
+    zeros where a row is of another task.
 
     Attributes:
         counts: number of rows by task.
@@ -147,17 +147,9 @@ def choose_tasks(
     num_steps: int,
     seed: int,
 ) -> np.ndarray:
-    """Draws the task of every batch independently.
+    """Draws the task of every batch: int64 [num_steps], places in `counts`.
 
-    An epoch is as many batches as hold as many rows as there are.
-
-    Args:
-        counts: number of rows by task.
-        sampling: of `SAMPLINGS`.
-        batch_size, num_steps, seed: as of `TrainPlan`.
-
-    Returns:
-        int64 [num_steps], places in `counts`.
+    `counts` are rows by task. An epoch is as many batches as hold all rows.
     """
     rows = np.array(list(counts.values()), np.float64)
     drawn = np.random.default_rng([seed, 2]).random(num_steps)
@@ -187,13 +179,7 @@ class MultiTaskPlan:
         seed: int,
         pool_batches: int,
     ):
-        """Plans `num_steps` batches.
-
-        Args:
-            features: of all rows.
-            sampling: of `SAMPLINGS`.
-            batch_size, num_steps, seed, pool_batches: as of `TrainPlan`.
-        """
+        """Plans `num_steps` batches of rows; see `TrainPlan`."""
         self._sampling = sampling
         self._firsts = features.firsts
         self.tasks = choose_tasks(
@@ -222,7 +208,7 @@ class MultiTaskPlan:
 
 # The mean of the main scores of all tasks.
 MEAN = "mean"
-# Folder of the folders of each task's files, within that of the run.
+# Within the run's folder: the folders of each task's files.
 FOLDER = "tasks"
 # Names of folders, variables and scores are made of it.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -319,17 +305,11 @@ class MultiTask(Task[RowsByTask]):
 
     answers_texts = False
 
-    @property
-    def dev_splits(self):
-        """The dev sets of all tasks."""
-        return self._splits("dev_splits")
-
-    @property
-    def test_splits(self):
-        """The test sets of all tasks."""
-        return self._splits("test_splits")
+    dev_splits = property(lambda self: self._splits("dev_splits"))
+    test_splits = property(lambda self: self._splits("test_splits"))
 
     def _splits(self, kind: str):
+        """The dev or test sets of all tasks."""
         return tuple(
             (with_suffix(name, suffix), f"{name}/{split}")
             for name, task in self.tasks.items()
@@ -405,10 +385,8 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def training_settings(self):
-        return {
-            "trained_together": list(self.trained_together),
-            "task_sampling": self.sampling,
-        }
+        names = list(self.tasks)
+        return {"trained_together": names, "task_sampling": self.sampling}
 
     @property
     def score_names(self):
@@ -463,9 +441,8 @@ class MultiTask(Task[RowsByTask]):
         }
         if len(features) > 1:
             return JoinedFeatures.join(features)
-        name, _ = rows.only
-        number = self.trained_together.index(name)
-        return OneTaskFeatures.of(features[name], number)
+        [(name, own)] = features.items()
+        return OneTaskFeatures.of(own, list(self.tasks).index(name))
 
     def keep(self, rows: RowsByTask):
         found = rows.by_task.items()
@@ -476,17 +453,14 @@ class MultiTask(Task[RowsByTask]):
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
         """Batches of one task each; see `MultiTaskPlan`."""
-        plan = MultiTaskPlan(
-            features, self.sampling, batch_size, num_steps, seed, pool_batches
+        sizes = batch_size, num_steps, seed, pool_batches
+        plan = MultiTaskPlan(features, self.sampling, *sizes)
+        counts = ", ".join(
+            f"{name} {(plan.tasks == number).sum():,}"
+            for number, name in enumerate(features.counts)
         )
-        logging.info(
-            "batches of each task (%s sampling): %s",
-            self.sampling,
-            ", ".join(
-                f"{name} {(plan.tasks == number).sum():,}"
-                for number, name in enumerate(features.counts)
-            ),
-        )
+        how = "batches of each task (%s sampling): %s"
+        logging.info(how, self.sampling, counts)
         return plan
 
     def decode(self, rows: RowsByTask, features, outputs):
@@ -521,20 +495,19 @@ class MultiTask(Task[RowsByTask]):
     ):
         """Writes the report of the rows' task into its own folder."""
         name, own = rows.only
-        folder, suffix = _place(name, output_dir, suffix)
-        return self.tasks[name].write_report(
-            folder, own, features, predictions, suffix
-        )
+        place = os.path.join(output_dir, _folder(name))
+        # Of `mnli_x` the task's own suffix is `x`.
+        more = own, features, predictions, suffix[len(name) + 1 :]
+        return self.tasks[name].write_report(place, *more)
 
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
         """Writes the predictions of the rows' task into its own folder."""
         name, own = rows.only
-        folder, suffix = _place(name, output_dir, suffix)
-        return self.tasks[name].write_predictions(
-            folder, own, predictions, suffix
-        )
+        place = os.path.join(output_dir, _folder(name))
+        more = own, predictions, suffix[len(name) + 1 :]
+        return self.tasks[name].write_predictions(place, *more)
 
 
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
@@ -549,26 +522,16 @@ def _folder(name: str) -> str:
     return os.path.join(FOLDER, name)
 
 
-def _place(name: str, output_dir: str, suffix: str) -> Tuple[str, str]:
-    """A task's own folder and suffix: of `mnli_x` the suffix is `x`."""
-    return os.path.join(output_dir, _folder(name)), suffix[len(name) + 1 :]
-
-
 def find_folder(data_dir: str, name: str) -> str:
-    """The folder of a task's data, its name in any case of letters.
-
-    It is "" without a folder of all tasks.
+    """The folder of a task's data in `data_dir`, in any case of letters.
 
     Raises:
         UserError: there is none, or more than one.
     """
     if not data_dir:
         return ""
-    found = [
-        folder
-        for folder in files.folders(data_dir)
-        if folder.lower() == name.lower()
-    ]
+    folders = files.folders(data_dir)
+    found = [folder for folder in folders if folder.lower() == name.lower()]
     if len(found) != 1:
         raise UserError(
             f"{data_dir} holds "

@@ -9,18 +9,22 @@ import functools
 import itertools
 from typing import Iterable, Iterator, List, Sequence, Tuple
 
-import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
-from adapter_bert.data.tokenization import TextTokenizer, in_chunks
+from adapter_bert.data.tokenization import (
+    TextTokenizer,
+    fit,
+    in_chunks,
+    make_row,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
 )
-from adapter_bert.tasks.text_task import TextTask, fit, make_row
+from adapter_bert.tasks.text_task import TextTask
 
 
 class ChoiceHead(ClassificationHead):
@@ -49,10 +53,9 @@ class ChoiceHead(ClassificationHead):
 class MultipleChoice(TextTask):
     """A multiple-choice task.
 
-    BERT reads each choice with the text: `[CLS] a [SEP] choice [SEP]`. Where
-    there is a second text, as a question, each choice begins with it:
-    `[CLS] a [SEP] b choice [SEP]`. Where there is no room for the longest
-    choice, a and b are cut, alike for all choices. A choice is cut only if it
+    BERT reads `[CLS] a [SEP] choice [SEP]`, or with a second text, as a
+    question, `[CLS] a [SEP] b choice [SEP]`. Without room for the longest
+    choice a and b are cut, alike for all choices. A choice is cut only if it
     has no room by itself.
 
     Attributes:
@@ -85,14 +88,6 @@ class MultipleChoice(TextTask):
     def reading(self):
         """The places of the choices, and the questions."""
         return "choices", self.labelled.text_b is not None, self.questions
-
-    def make_rows(self, texts):
-        """Rows of a text, a second one if the task has it, and choices."""
-        text_a, *others = map(list, zip(*texts))
-        text_b = None if self.labelled.text_b is None else others.pop(0)
-        return Rows(
-            "", np.arange(len(texts)), text_a, text_b, choices=tuple(others)
-        )
 
     def check_texts(self, texts, where):
         """No choice may be empty, and questions must be known."""
@@ -139,7 +134,7 @@ class MultipleChoice(TextTask):
 
     def featurize(self, rows, tokenizer, max_seq_length):
         """A sequence for each choice of each row, and the labels."""
-        return Choices.from_texts(
+        return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
             choices=len(self.result_columns),
@@ -184,10 +179,7 @@ class MultipleChoice(TextTask):
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):
-        """`choice`, its number from 0, its `probability`, and all `scores`.
-
-        `scores` has the choices' probabilities by their columns' names.
-        """
+        """`choice` from 0, its `probability`, and `scores` by column."""
         return [
             {
                 "choice": row.index(max(row)),

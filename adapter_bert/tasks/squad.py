@@ -8,6 +8,7 @@ questions and cuts windows.
 import collections
 import dataclasses
 import json
+import math
 import os
 import re
 import string
@@ -31,6 +32,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE, Range, Topic, recorded
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.squad_data import (
     Question,
@@ -99,15 +101,12 @@ def squad_2_scores(
     predictions: Sequence[str],
     null_odds: np.ndarray,
 ) -> Dict[str, float]:
-    """Scores of SQuAD 2.0, in percent.
+    """Scores of SQuAD 2.0, in percent; `null_odds` are float64 [N].
 
-    `null_odds`, float64 [N], say how much "no answer", or `""`, is preferred.
-
-    Returns:
-        `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of
-        other questions (`NoAns_`), where there are any; `best_exact` and
-        `best_f1`, the scores if predictions with null odds above
-        `best_exact_thresh` or `best_f1_thresh` were "no answer".
+    `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of other
+    questions (`NoAns_`), where there are any; `best_exact` and `best_f1`, the
+    scores if predictions with null odds above `best_exact_thresh` or
+    `best_f1_thresh` were "no answer".
 
     Source: Rajpurkar et al. 2018, the official `evaluate-v2.0.py`.
     """
@@ -154,17 +153,13 @@ NOWHERE = (0, 0)
 
 
 class Candidates(NamedTuple):
-    """Possible answers of a question, the likeliest first.
+    """Possible answers of a question, the likeliest first."""
 
-    Attributes:
-        texts: the answers; `""` for none.
-        logits: float64 [n, 2], of start and end.
-        spans: first character in the context, and the one after the last;
-            `NOWHERE` for none.
-    """
-
+    # `""` for no answer.
     texts: Tuple[str, ...]
+    # float64 [n, 2], of start and end.
     logits: np.ndarray
+    # First character in the context, and one past the last; or `NOWHERE`.
     spans: Tuple[Tuple[int, int], ...]
 
     def probabilities(self) -> np.ndarray:
@@ -177,7 +172,7 @@ class Candidates(NamedTuple):
 class Prediction(NamedTuple):
     """The answer to a question, `""` for none.
 
-    `null_odds` are the score of "no answer" less that of the best answer.
+    `null_odds` are the score of "no answer" less the best answer's.
     """
 
     text: str
@@ -193,9 +188,8 @@ def _pairs(
 ) -> Tuple[np.ndarray, np.ndarray]:
     """Every possible pair of a start and an end, by windows, starts, ends.
 
-    Returns:
-        int [n, 2], first and last token by number in the context;
-        float64 [n, 2], their logits.
+    First and last token by number in the context, int [n, 2], and float64
+    logits [n, 2].
     """
     first, shown_from = windows.first[rows], windows.context_first[rows]
     tokens = windows.starts[1:][rows] - windows.starts[:-1][rows]
@@ -218,13 +212,9 @@ def _pairs(
     )
     pairs = np.stack([starts[row, start], ends[row, end]], axis=1)
     pairs += shown_from[row, np.newaxis]
-    logits = np.stack(
-        [
-            outputs["start_logits"][rows][row, start],
-            outputs["end_logits"][rows][row, end],
-        ],
-        axis=1,
-    )
+    of_starts = outputs["start_logits"][rows][row, start]
+    of_ends = outputs["end_logits"][rows][row, end]
+    logits = np.stack([of_starts, of_ends], axis=1)
     counts = _most_context(shown_from, length)[pairs[:, 0]] == row
     return pairs[counts], logits[counts].astype(np.float64)
 
@@ -252,14 +242,6 @@ def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
 NEVER = -1e30
 # Limit of `n_best_size`: pairs of so many starts and ends are compared.
 MOST_CANDIDATES = 1000
-SETTINGS = (
-    "doc_stride",
-    "max_query_length",
-    "n_best_size",
-    "max_answer_length",
-    "version_2_with_negative",
-    "null_score_diff_threshold",
-)
 # Units of a training's steps.
 COUNTS = ("questions", "windows")
 
@@ -313,11 +295,7 @@ class SpanHead(Head):
 
 
 def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
-    """The n greatest start and end logits of each window, and the first ones.
-
-    Args:
-        logits: float32 [2, B, T], of starts and ends.
-        n: a window of fewer tokens is filled up.
+    """The n greatest of starts' and ends' logits, float32 [2, B, T].
 
     Returns:
         `start_logits` and `end_logits`, float32 [B, n]; their places
@@ -337,27 +315,60 @@ def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
 
 @dataclasses.dataclass(frozen=True)
 class Squad(Task[Sequence[Question]]):
-    """Question answering; `commands/run_squad.py` has flags for all fields.
+    """Question answering, and its flags in `commands/run_squad.py`.
 
-    Attributes:
-        n_best_size: candidates that are kept, besides "no answer".
-        max_answer_length: in tokens.
-        version_2_with_negative: whether "no answer" is an answer.
-        null_score_diff_threshold: null odds above which it is given.
+    Recorded settings have their defaults in adapters that do not say.
     """
 
-    train_file: str = ""
-    predict_file: str = ""
-    # Defaults of the flags, and of adapters that do not say.
-    doc_stride: int = 128
-    max_query_length: int = 64
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    version_2_with_negative: bool = False
-    null_score_diff_threshold: float = 0.0
-    count_steps_in: str = COUNTS[0]
+    name: str = "squad"
+    train_file: str = Topic.DATA.setting(
+        "", "Questions to train on, as train-v1.1.json."
+    )
+    predict_file: str = Topic.DATA.setting(
+        "", "Questions to answer, as dev-v1.1.json."
+    )
+    doc_stride: int = Topic.DATA.setting(
+        128,
+        "Tokens from the start of a window to the next one's.",
+        POSITIVE,
+        recorded=True,
+    )
+    max_query_length: int = Topic.DATA.setting(
+        64,
+        "Longest question in tokens; the rest is cut off.",
+        POSITIVE,
+        recorded=True,
+    )
+    n_best_size: int = Topic.EVALUATION.setting(
+        20,
+        "Answers of a question in nbest_predictions.json.",
+        POSITIVE,
+        recorded=True,
+    )
+    max_answer_length: int = Topic.EVALUATION.setting(
+        30, "Longest answer in tokens.", POSITIVE, recorded=True
+    )
+    version_2_with_negative: bool = Topic.DATA.setting(
+        False, "Questions may have no answer, as in SQuAD 2.0.", recorded=True
+    )
+    null_score_diff_threshold: float = Topic.EVALUATION.setting(
+        0.0,
+        "SQuAD 2.0: a question whose value in null_odds.json is above this "
+        "gets no answer.",
+        # JSON holds no other.
+        Range(math.isfinite, "expected a finite number"),
+        recorded=True,
+    )
+    count_steps_in: str = Topic.TRAINING.setting(
+        COUNTS[0],
+        "Unit of an epoch's steps: questions, as published, or windows; a "
+        "long context has several.",
+        choices=COUNTS,
+    )
+    verbose_logging: bool = Topic.DATA.setting(
+        False, "Log every question that is left out."
+    )
     head: HeadShape = SPANS
-    verbose_logging: bool = False
 
     test_is_dev = True
     cut_at = "max_query_length"
@@ -403,15 +414,15 @@ class Squad(Task[Sequence[Question]]):
         found = {q.id: find_answer(q) for q in questions if q.answers}
         lost = sorted(name for name, place in found.items() if not place)
         if lost:
-            shown = lost if self.verbose_logging else lost[:5]
+            is_short = len(lost) <= 5 or self.verbose_logging
+            shown = lost if is_short else [*lost[:5], "..."]
             logging.warning(
                 "%s: %d of %d questions left out, whose answer is not at its "
-                "place in the context: %s%s",
+                "place in the context: %s",
                 path,
                 len(lost),
                 len(questions),
                 ", ".join(shown),
-                "" if shown == lost else ", ...",
             )
         moved = sum(
             not q.context.startswith(q.answers[0].text, q.answers[0].start)
@@ -443,7 +454,7 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def settings(self):
-        return {name: getattr(self, name) for name in SETTINGS}
+        return recorded(self)
 
     @property
     def head_kind(self):
@@ -505,22 +516,18 @@ class Squad(Task[Sequence[Question]]):
 
         Source: google-research/bert, `run_squad.py`, `write_predictions`. That
         code fails, or answers "empty", where no candidate is left; here the
-        answer is "no answer". The text of an answer is cut out by its tokens'
-        offsets. That code searches for the text, and widens an answer to whole
-        words where the search fails: at an unknown word, or a character that
-        vanishes in tokenization.
+        answer is "no answer". Here tokens' offsets give an answer's text. That
+        code searches for the text, and takes whole words where it finds none:
+        at an unknown word, or a character that vanishes in tokenization.
         """
         bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
-        progress = None
-        if len(rows) >= SHOWN_FROM:
-            progress = Progress("answers", len(rows), "questions")
+        is_shown = len(rows) >= SHOWN_FROM
+        progress = is_shown and Progress("answers", len(rows), "questions")
         predictions = []
         for number, question in enumerate(rows):
             own = slice(bounds[number], bounds[number + 1])
-            start = features.context_starts[number]
-            predictions.append(
-                self._predict(question.context, start, features, own, outputs)
-            )
+            place = question.context, features.context_starts[number]
+            predictions.append(self._predict(*place, features, own, outputs))
             if progress:
                 progress.update(1)
         if progress:
@@ -535,10 +542,7 @@ class Squad(Task[Sequence[Question]]):
         rows: slice,
         outputs: Mapping[str, np.ndarray],
     ) -> Prediction:
-        """Chooses the answer to the question of some rows of windows.
-
-        `context_start` is the place of the context's first token among all.
-        """
+        """Chooses the answer to the question of some rows of windows."""
         if rows.start == rows.stop:
             # A context without tokens has no windows.
             none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
@@ -572,8 +576,7 @@ class Squad(Task[Sequence[Question]]):
     ) -> Candidates:
         """The likeliest answers, each text once.
 
-        `spans` and `logits` are those of `Candidates`, [n, 2]; `null` are
-        float64 [2], the logits of "no answer".
+        `spans` and `logits` are [n, 2]; `null`, [2], are those of "no answer".
         """
         null_at = len(spans)
         if self.version_2_with_negative:
@@ -611,18 +614,17 @@ class Squad(Task[Sequence[Question]]):
     def answer(self, rows, predictions):
         """`answer`, its `start` and `end` in the context, `score`s.
 
-        Without an answer these are "" and null. `score` is the sum of the best
-        answer's start and end logit, `null_score` the same sum of "no answer";
-        each is null where there is no such candidate.
+        Without an answer these are "" and null. `score` and `null_score` are
+        sums of start and end logit, of the best answer and of "no answer", or
+        null without such a candidate.
         """
         return list(map(_answer, predictions))
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the files of google-research/bert.
+        """Writes the files of google-research/bert, objects by question id.
 
-        `predictions.json` (id to answer), `nbest_predictions.json` (id to
-        candidates with probability and logits) and, for SQuAD 2.0,
-        `null_odds.json` (id to null odds).
+        Answers, candidates with probability and logits, and for SQuAD 2.0 null
+        odds.
         """
         ids = [question.id for question in rows]
         contents = {

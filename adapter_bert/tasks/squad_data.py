@@ -44,19 +44,14 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context.
+    """A question about a context."""
 
-    Attributes:
-        id: unique within its file.
-        text: the question itself.
-        context: of the paragraph, whose questions share one object.
-        answers: the right ones; empty if the context holds none; None if the
-            file does not say.
-    """
-
+    # Unique within its file.
     id: str
     text: str
+    # Questions of a paragraph share one object.
     context: str
+    # Empty if the context holds none; None if the file does not say.
     answers: Optional[Tuple[Answer, ...]]
 
 
@@ -71,28 +66,27 @@ def read_questions(path: str, with_negative: bool) -> List[Question]:
             questions.
     """
     file = files.read_json(path, "the SQuAD file")
-    questions: List[Question] = []
-    place: Dict[str, str] = {}
-    for article_number, article in enumerate(_get(file, "data", list, path)):
-        article_place = f"{path}: data[{article_number}]"
-        for number, paragraph in enumerate(
-            _get(article, "paragraphs", list, article_place)
-        ):
-            here = f"{article_place}.paragraphs[{number}]"
+    found: Dict[str, Question] = {}
+    places: Dict[str, str] = {}
+    for number, article in enumerate(_get(file, "data", list, path)):
+        place = f"{path}: data[{number}]"
+        paragraphs = enumerate(_get(article, "paragraphs", list, place))
+        for number, paragraph in paragraphs:
+            here = f"{place}.paragraphs[{number}]"
             context = _get(paragraph, "context", str, here)
             for qa in _get(paragraph, "qas", list, here):
                 question = _read_question(qa, context, here, with_negative)
-                if question.id in place:
+                if question.id in found:
                     raise UserError(
                         f"{here}: the question id {question.id!r} occurs "
-                        f"twice, before in {place[question.id]}; ids must be "
+                        f"twice, before in {places[question.id]}; ids must be "
                         "unique"
                     )
-                place[question.id] = here[len(path) + 2 :]
-                questions.append(question)
-    if not questions:
+                places[question.id] = here[len(path) + 2 :]
+                found[question.id] = question
+    if not found:
         raise UserError(f"{path} holds no questions")
-    return questions
+    return list(found.values())
 
 
 def _read_question(
@@ -227,14 +221,8 @@ def cut_windows(
     An empty context has none. Where every question says its answers, there
     are labels `start_positions` and `end_positions`, int32 [rows]: the places
     of the tokens that cover the first answer, or 0 and 0 where the window does
-    not hold all of them. The log counts answers that tokens exceed.
-
-    Args:
-        questions: with answers that `find_answer` finds, if any.
-        tokenizer: of the BERT.
-        max_seq_length: of a window, in tokens.
-        doc_stride: from one window of a context to the next, in tokens.
-        max_query_length: of a question, in tokens; more is cut off.
+    not hold all of them. The log counts answers that tokens exceed. Other
+    arguments are as of `Squad`, in tokens.
 
     Source: google-research/bert, `run_squad.py`,
     `convert_examples_to_features`. That code takes the first place within the
@@ -271,7 +259,10 @@ def cut_windows(
                 start, end = offsets[-1][span[0], 0], offsets[-1][span[1], 1]
                 widened += start < answer[0] or answer[1] < end
             room = max_seq_length - len(head) - 1
-            for first in _window_starts(len(context.ids), room, doc_stride):
+            step, rest = min(room, doc_stride), len(context.ids) - room
+            # Until a window reaches the end; none of an empty context.
+            last = max(rest, 0) + step if context.ids else 0
+            for first in range(0, last, step):
                 row = [
                     *head,
                     *context.ids[first : first + room],
@@ -289,20 +280,15 @@ def cut_windows(
             progress.update(1)
         total += len(context.ids)
     progress.close()
-    for count, what in (
-        (widened, "start or end inside a token; it is labelled as a whole"),
-        (lost, "are of no token; they are labelled as no answer"),
-    ):
-        if count:
-            logging.info(
-                "%d of %d questions have answers that %s",
-                count,
-                len(questions),
-                what,
-            )
-    question_rows, firsts, context_firsts = (
-        np.array(places, np.int32).reshape(-1, 3).T.copy()
-    )
+    of = "%d of %d questions have answers that "
+    if widened:
+        what = "start or end inside a token; it is labelled as a whole"
+        logging.info(of + what, widened, len(questions))
+    if lost:
+        what = "are of no token; they are labelled as no answer"
+        logging.info(of + what, lost, len(questions))
+    columns = np.array(places, np.int32).reshape(-1, 3).T.copy()
+    question_rows, firsts, context_firsts = columns
     # Zeros up to what is between, then BERT's ones.
     parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
     zero_one = np.array([0, tokenizer.second_segment], np.uint8)
@@ -329,12 +315,6 @@ def _paragraphs(
 ) -> Iterator[Tuple[str, Iterator[Question]]]:
     """Each context, with the questions in a row that share it."""
     return itertools.groupby(questions, key=lambda q: q.context)
-
-
-def _window_starts(tokens: int, room: int, stride: int) -> range:
-    """The first token of each window, until one reaches the end."""
-    step = min(room, stride)
-    return range(0, tokens and max(tokens - room, 0) + step, step)
 
 
 def _cover(

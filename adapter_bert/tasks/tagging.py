@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.input_pipeline import NO_LABEL, Features
 from adapter_bert.data.tables import (
@@ -39,6 +38,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
+from adapter_bert.flags import declared
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.tagging_files import (
     BIO,
@@ -64,6 +64,7 @@ from adapter_bert.tasks.task import (
     Task,
     results_path,
     with_suffix,
+    write_table,
 )
 
 
@@ -74,8 +75,7 @@ class SentenceWindows(Features):
     Attributes:
         places: int64 [words], where in `tokens` the first token of each word
             is, in the window that tags it; -1 of a word that is in no window.
-        token_labels: int32 [sum of lengths], at these places the numbers of
-            the words' tags, elsewhere `NO_LABEL`; None without tags.
+        token_labels: at these places the numbers of the words' tags.
         cut_rows: how many sentences hold a word that no window holds.
     """
 
@@ -116,9 +116,9 @@ def cut_sentences(
 ) -> SentenceWindows:
     """Makes the windows, of `max_seq_length` tokens, of all sentences.
 
-    A word without a token, as one of control characters, and a word of more
-    tokens than a window holds, are in no window. A warning counts them.
-    `labels` are int32 [words], numbers of the words' tags, or None.
+    Words without tokens, as control characters, or of more than a window holds
+    are in no window. A warning counts them. `labels` are int32 [words], the
+    numbers of tags, or None.
     """
     room = max_seq_length - 2
     unique = dict.fromkeys(rows.words)
@@ -172,16 +172,12 @@ def cut_sentences(
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
-    """The windows of a sentence.
+    """The windows of a sentence, from its words' tokens, 1 to `room` each.
 
-    A window takes as many whole words as fit. The next one begins half a room
-    later. The last one is as full as the others. A word is tagged in the
-    window in which the lesser of the tokens before it and behind it is
+    A window takes as many whole words as fit in `room`. The next one begins
+    half a room later. The last one is as full as the others. A word is tagged
+    in the window in which the lesser of the tokens before it and behind it is
     greatest, in the first of equal ones.
-
-    Args:
-        lengths: tokens of each word, from 1 to `room`.
-        room: tokens of words that a window holds.
 
     Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """
@@ -237,24 +233,21 @@ def entity_scores(
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> List[Tuple[str, int, int, float, float, float]]:
-    """The scores of each type that occurs or was predicted, in order.
+    """(Type, entities, predicted ones, precision, recall, F1) of each type.
 
-    Each is (type, entities, predicted entities, precision, recall, F1); the
-    last three are 0 to 1, and 0 where undefined.
+    Scores are 0 to 1, and 0 where undefined.
     """
     # Each entity has one `B`.
-    counts, predicted_counts = (
+    counts, given = (
         collections.Counter(
             tag.type for tags in sentences for tag in tags if tag.prefix == "B"
         )
         for sentences in (right, predicted)
     )
-    types = sorted({*counts, *predicted_counts})
-    if not types:
-        return []
-    *scores, _ = _measure(right, predicted, None)
+    types = sorted({*counts, *given})
+    *scores, _ = _measure(right, predicted, None) if types else [()]
     return [
-        (name, counts[name], predicted_counts[name], *map(float, of_type))
+        (name, counts[name], given[name], *map(float, of_type))
         for name, *of_type in zip(types, *scores)
     ]
 
@@ -281,7 +274,7 @@ class TaggingHead(Head):
     """A logit of each tag for every token.
 
     Parameters: C D + C. Source: Devlin et al. 2019, section 5.3; the loss is
-    that of Hugging Face's `BertForTokenClassification`.
+    as Hugging Face's `BertForTokenClassification` has it.
     """
 
     needs_pooler = False
@@ -313,14 +306,10 @@ class TaggingHead(Head):
 
 
 class Tagged(NamedTuple):
-    """Decoded sentences.
-
-    Attributes:
-        tags: of all words, in BIO.
-        logits: float32 [words, C]; zeros of words in no window.
-    """
+    """Tags of all words, in BIO, and logits, 0 of words in no window."""
 
     tags: List[Tag]
+    # float32 [words, C]
     logits: np.ndarray
 
 
@@ -330,14 +319,13 @@ class Tagging(Task[Sentences]):
 
     Attributes:
         words_and_tags: where files keep them.
-        type_map: (old type, new type or `O`) of `--map_tags`; empty for none.
-        map_source: the file of that, for messages.
+        type_map: (old type, new type or `O`) of `--map_tags`, from map_source.
         eval_split: the split that is scored.
         tags: in the order of the logits; None to take those of the training
             file: `O`, then `B-` and `I-` of each type in order.
-        split_files: files of splits that were named one by one.
     """
 
+    name: str = NAME
     words_and_tags: Columns = Columns()
     type_map: Tuple[Tuple[str, str], ...] = ()
     map_source: str = ""
@@ -369,12 +357,8 @@ class Tagging(Task[Sentences]):
         ):
             raise UserError(f"{trained}, without a list of tags")
         tags = tuple(map(split_tag, found))
-        if (
-            None in tags
-            or len(set(tags)) < len(tags)
-            or NO_ENTITY not in tags
-            or {tag.prefix for tag in tags} - set("BIO")
-        ):
+        has_each_once = len(set(tags)) == len(tags) and NO_ENTITY in tags
+        if None in tags or not has_each_once or {t[0] for t in tags} - {*"BIO"}:
             raise UserError(
                 f"{trained} with the tags {', '.join(found)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
@@ -383,8 +367,11 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        named = dataclasses.asdict(self.words_and_tags).items()
-        return {f"{name}_column": value for name, value in named if value}
+        found = {
+            flag: getattr(self.words_and_tags, field.name)
+            for flag, _, field in declared([Columns])
+        }
+        return {flag: value for flag, value in found.items() if value}
 
     @property
     def score_names(self):
@@ -399,11 +386,6 @@ class Tagging(Task[Sentences]):
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
-    @property
-    def train_file(self):
-        """As `split_files` names it."""
-        return self.split_files.train
-
     def check_files(self, data_dir, splits):
         for split in splits:
             self.split_files.find(data_dir, split, FORMATS)
@@ -411,27 +393,19 @@ class Tagging(Task[Sentences]):
     def read(self, data_dir, splits):
         """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
 
-        The training file and the scored one must have tags, each file of one
-        scheme. Tags of other files are not looked at.
+        Files for training and scoring must have tags of one scheme each.
         """
         scored = {"train", self.eval_split}
         names = list(splits)
         if self.tags is None and "train" not in names:
-            if not data_dir and not self.split_files.train:
-                raise UserError(
-                    f"the tags of the task {self.name} come from its data: "
-                    "pass --train_file or --data_dir, or the --adapter of a "
-                    "trained one"
-                )
+            self.check_has_training_file(data_dir, "tags")
             names.insert(0, "train")
         rows: Dict[str, Sentences] = {}
         for split in names:
-            rows[split] = read_sentences(
-                self.split_files.find(data_dir, split, FORMATS),
-                self.words_and_tags,
-                needs_tags=split in scored,
-                keeps_text=split in dict(self.test_splits).values(),
-            )
+            path = self.split_files.find(data_dir, split, FORMATS)
+            is_test = split in dict(self.test_splits).values()
+            found = self.words_and_tags, split in scored, is_test
+            rows[split] = read_sentences(path, *found)
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
         task = self if self.tags else self._complete(rows["train"])
@@ -523,10 +497,7 @@ class Tagging(Task[Sentences]):
         return Tagged(to_bio(tags, rows.starts), logits)
 
     def evaluate(
-        self,
-        rows: Sentences,
-        features: SentenceWindows,
-        predictions: Tagged,
+        self, rows: Sentences, features: SentenceWindows, predictions: Tagged
     ) -> Dict[str, float]:
         """Scores of entities, share of right tags, cross entropy in nats.
 
@@ -546,41 +517,33 @@ class Tagging(Task[Sentences]):
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
-        lines = ["type\tentities\tpredicted\tprecision\trecall\tf1"]
-        for *counts, precision, recall, f1 in type_scores(
-            *_by_sentence(rows, predictions)
-        ):
-            shares = [f"{share:.4f}" for share in (precision, recall, f1)]
-            lines.append("\t".join([*map(str, counts), *shares]))
+        lines = ["type entities predicted precision recall f1".split()]
+        found = type_scores(*_by_sentence(rows, predictions))
+        for name, count, predicted, *scores in found:
+            shares = (f"{share:.4f}" for share in scores)
+            lines.append([name, str(count), str(predicted), *shares])
         path = results_path(output_dir, "eval_types", suffix)
-        files.write_text(path, "\n".join(lines) + "\n")
-        return (path,)
+        return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> List[Dict[str, Any]]:
         """`tokens`, their `tags`, and `entities`.
 
-        An entity has its `type`, `start` and `end`, the numbers of its first
-        word and one past its last, and `text`, its words with spaces between.
+        An entity has its `type`, its words from `start` up to `end`, and their
+        `text`.
         """
-        answers = []
-        for words, tags in zip(
-            rows.divide(rows.words), rows.divide(predictions.tags)
-        ):
-            entities = [
-                {
-                    **entity._asdict(),
-                    "text": " ".join(words[entity.start : entity.end]),
-                }
-                for entity in find_entities(tags)
-            ]
-            answers.append(
-                {
-                    "tokens": list(words),
-                    "tags": list(map(str, tags)),
-                    "entities": entities,
-                }
+        return [
+            {
+                "tokens": list(words),
+                "tags": list(map(str, tags)),
+                "entities": [
+                    {**e._asdict(), "text": " ".join(words[e.start : e.end])}
+                    for e in find_entities(tags)
+                ],
+            }
+            for words, tags in zip(
+                rows.divide(rows.words), rows.divide(predictions.tags)
             )
-        return answers
+        ]
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         """Writes the test file again with the predicted tags in BIO.
@@ -603,16 +566,15 @@ def _by_sentence(
 
 
 def tagging_task(
-    token_column: Optional[str] = None,
-    tag_column: Optional[str] = None,
+    columns: Columns = Tagging.words_and_tags,
     map_tags: str = "",
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
     """A task over `train`, `dev` and `test` as .conll or .jsonl.
 
-    Columns are as of `Columns`, `map_tags` is a file of `read_map` or "", other
-    arguments are as of `Tagging`.
+    `map_tags` is a file of `read_map` or "", other arguments are as of
+    `Tagging`.
 
     Raises:
         UserError: as `read_map`; or a file is named, and the split that is
@@ -625,8 +587,7 @@ def tagging_task(
         )
     table: Mapping[str, str] = read_map(map_tags) if map_tags else {}
     return Tagging(
-        NAME,
-        words_and_tags=Columns(token_column, tag_column),
+        words_and_tags=columns,
         type_map=tuple(sorted(table.items())),
         map_source=map_tags,
         eval_split=eval_split,

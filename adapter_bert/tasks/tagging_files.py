@@ -33,6 +33,7 @@ import numpy as np
 from adapter_bert import files, json_lines
 from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
 
 OUTSIDE = "O"
 BIO, IOB1, BIOES, BILOU = "BIO", "IOB1", "BIOES", "BILOU"
@@ -89,8 +90,7 @@ def find_scheme(rows: "Sentences") -> Optional[str]:
     """The one scheme of all tags of a file, None if there is no entity.
 
     Raises:
-        UserError: there is none; the message names the first tag that does
-            not follow the others' scheme.
+        UserError: a tag does not follow the others' scheme.
     """
     tags = rows.tags
     used = {tag.prefix for tag in tags}
@@ -188,8 +188,7 @@ def _pairs(
 def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> List[Tag]:
     """The same entities in BIO, of all words of sentences with these starts.
 
-    An `I` that continues nothing, which no scheme allows, begins an entity, as
-    conlleval reads it.
+    An `I` that continues nothing begins an entity, as for conlleval.
     """
     found: List[Tag] = []
     for before, tag in _pairs(tags, starts):
@@ -225,14 +224,21 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a file keeps words and tags.
+    """Where a file keeps words and tags, and the flags that say so."""
 
-    Each is a column's number from 0, from the end if it is negative, or the key
-    of a JSON object; None for the usual one.
-    """
-
-    token: Optional[str] = None
-    tag: Optional[str] = None
+    token: Optional[str] = Topic.DATA.setting(
+        None,
+        "The words' column in .conll files, a number from 0, or from -1 at "
+        "the end; their key in .jsonl files. Default: 0, or tokens.",
+        flag="token_column",
+        recorded=True,
+    )
+    tag: Optional[str] = Topic.DATA.setting(
+        None,
+        "The tags' column or key. Default: -1, or tags.",
+        flag="tag_column",
+        recorded=True,
+    )
 
     def numbers(self, path: str) -> Tuple[int, int]:
         """The columns of a CoNLL file, by default the first and the last.
@@ -262,16 +268,14 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """Sentences of words, word by word.
+    """Sentences of a file, word by word.
 
     Attributes:
-        path: of the file.
         words: of all sentences; may be empty where they are not needed.
         starts: int64 [sentences + 1], each sentence's first word.
         lines: int64 [words], the line of each word, from 0.
         tags: of all words, or None.
-        text: the file's lines with their line breaks, where predictions will
-            be written into them.
+        text: the file's lines, where predictions will be written into them.
         columns: of the file.
     """
 
@@ -334,11 +338,10 @@ def read_sentences(
     needs_tags: bool = True,
     keeps_text: bool = False,
 ) -> Sentences:
-    """Reads a file.
+    """Reads a file as `FORMATS` says for its ending.
 
     Args:
-        path: with one of the endings of `FORMATS`, in any case of letters.
-        columns: of the file.
+        path, columns: of the file.
         needs_tags: whether there must be tags; else they are not looked at.
         keeps_text: whether predictions will be written into the file's lines.
 
@@ -415,7 +418,7 @@ def _read_conll(
                 expected = f"a word in column {token} (--token_column)"
             elif needs_tags and tag_place is None:
                 expected = (
-                    f"a tag in column {tag} beside the word in column {token} "
+                    f"a tag in column {tag} next to the word in column {token} "
                     "(--tag_column, --token_column)"
                 )
             if expected:
@@ -446,11 +449,10 @@ def _is_between(line: str) -> bool:
 
 
 def _divide(line: str) -> Tuple[List[str], str]:
-    """A line of a word in parts, and what is between its cells.
+    """Blanks and cells of a word's line in turn, and what is between cells.
 
-    Returns:
-        Blanks, a cell, blanks, a cell, and so on; and `tabs` if the line has
-        any, else `spaces`. Between tabs, cells may be empty, or hold spaces.
+    `tabs` if the line has any, then cells may be empty or hold spaces; else
+    `spaces`.
     """
     inner = line.strip(" \r\n")
     between = "tabs" if "\t" in inner else "spaces"
@@ -569,12 +571,7 @@ def read_map(path: str) -> Dict[str, str]:
 
 
 def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
-    """The same sentences, whose tags are in BIO, with other types.
-
-    Args:
-        rows: of a file.
-        table: new types, or `O`, by the old ones.
-        source: of the table, for messages.
+    """Sentences in BIO with other types, or `O`, of a table from `source`.
 
     Raises:
         UserError: types are not in the table.

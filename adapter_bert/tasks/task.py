@@ -8,6 +8,7 @@ from typing import (
     Dict,
     Generic,
     Hashable,
+    Iterable,
     List,
     Mapping,
     Sequence,
@@ -18,6 +19,7 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert import files
 from adapter_bert.bert.encoder import (
     BertConfig,
     CreateVariable,
@@ -31,6 +33,7 @@ from adapter_bert.data.input_pipeline import (
     TrainPlan,
     count_train_steps,
 )
+from adapter_bert.data.tables import NONE_NAMED
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 
@@ -43,20 +46,14 @@ SplitNames = Tuple[Tuple[str, str], ...]
 
 
 class Head(tf.Module, abc.ABC):
-    """Layers on BERT's output that compute a task's predictions and loss.
+    """Layers on BERT's output that compute a task's predictions and loss."""
 
-    Attributes:
-        needs_pooler: whether it reads BERT's pooled output.
-        reads_first_token: whether it reads only the pooled output or the first
-            token.
-        reads: features of a batch that `__call__` is given by keyword, in
-            training and in prediction.
-    """
-
+    # Whether it reads BERT's pooled output.
     needs_pooler = True
+    # Whether it reads only the pooled output or the first token.
     reads_first_token = False
-    # Tuple[str, ...]
-    reads = ()
+    # Names of a batch's features that `__call__` is given by keyword.
+    reads: Tuple[str, ...] = ()
 
     def create_last(
         self,
@@ -111,36 +108,29 @@ class Task(abc.ABC, Generic[RowsType]):
 
     A run reads all splits that it needs. Then it makes the features of each
     split, and keeps of the rows, which may be large, only what `keep` returns.
-
-    Attributes:
-        name: lower-case, as `--task_name` takes it.
-        dev_splits: (suffix of the results' names, split) of each dev set.
-        test_splits: the same of each test set.
-        columns: names of a row's texts, in order.
-        train_file: path of the training file where the user named it; or "".
-        test_is_dev: whether both sets are one file, which is then predicted
-            once for evaluation and prediction.
-        takes_tokens: whether a text may also be a list of words.
-        answers_texts: whether a trained adapter answers texts.
-        rows_are_fixed: whether a row's tokens are the same in every step.
-        cut_at: flag of the length at which a row is cut.
-        reading: equal for tasks that make equal features of equal texts.
     """
 
+    # Lower-case, as `--task_name` takes it.
     name: str
 
-    # Both are `SplitNames`.
+    # `SplitNames` of the dev sets and of the test sets.
     dev_splits = (("", "dev"),)
     test_splits = (("", "test"),)
+    # Whether both are one file, which is predicted once for both.
     test_is_dev = False
+    # Whether a text may also be a list of words.
     takes_tokens = False
+    # Whether a trained adapter answers texts.
     answers_texts = True
+    # Whether a row's tokens are the same in every step.
     rows_are_fixed = True
+    # Flag of the length at which a row is cut.
     cut_at = "max_seq_length"
-    train_file = ""
-    # Tuple[str, ...]
+    # Files of splits that the user named one by one.
+    split_files = NONE_NAMED
+    # Names of a row's texts, in order.
     columns = ()
-    # Hashable
+    # Equal for tasks that make equal features of equal texts.
     reading = None
 
     @abc.abstractmethod
@@ -154,16 +144,15 @@ class Task(abc.ABC, Generic[RowsType]):
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
         """This task, completed with a trained head's description.
 
-        Args:
-            description: name and `describe()` of the task that was trained.
-            source: file of the head, for the error's text.
+        `description` are name and `describe()` of the task that was trained,
+        `source` is the head's file.
 
         Raises:
             UserError: the head is of another task.
         """
 
     def check_name(self, description: Mapping[str, Any], source: str) -> None:
-        """Refuses a head of another task by its name; see `restore`."""
+        """Refuses a head of another task; see `restore`."""
         if description["name"] != self.name:
             raise UserError(
                 f"{source} was trained on the task {description['name']}, not "
@@ -178,24 +167,33 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return
 
+    @property
+    def train_file(self) -> str:
+        """Path of the training file where the user named it, or ""."""
+        return self.split_files.train
+
+    def check_has_training_file(self, data_dir: str, what: str) -> None:
+        """Refuses to look for labels, or `what` they are, in no file at all."""
+        if not data_dir and not self.train_file:
+            raise UserError(
+                f"the {what} of the task {self.name} come from its data: pass "
+                "--train_file or --data_dir, or the --adapter of a trained one"
+            )
+
     @abc.abstractmethod
     def read(
         self, data_dir: str, splits: Sequence[str]
     ) -> Tuple["Task", Dict[str, RowsType]]:
-        """Reads splits, each file once.
+        """Reads splits, each file once; without splits, only labels.
 
-        Args:
-            data_dir: folder of the files, or "" where the user named them.
-            splits: `train`, dev and test splits; none to read only what
-                completes the task.
+        `data_dir` is the folder of the files, or "" where the user named them.
 
         Returns:
             This task, completed from its data (labels); the splits' rows, in
             the order of `splits`.
 
         Raises:
-            UserError: a file is missing or empty, or a row is malformed; the
-                message names file, line and expectation.
+            UserError: a file is missing or empty, or a row is malformed.
         """
 
     def first(self, rows: RowsType, count: int) -> RowsType:
@@ -258,7 +256,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return dict(values)
 
     def summarize(self, rows: RowsType) -> str:
-        """Describes a split for the log, beside its size; or ""."""
+        """Describes a split for the log, next to its size; or ""."""
         return ""
 
     @property
@@ -283,17 +281,14 @@ class Task(abc.ABC, Generic[RowsType]):
         """Checks a row's texts, whose number is right.
 
         Raises:
-            UserError: a text is none that the task takes; the message opens
-                with `where`.
+            UserError: the task does not take a text of the row at `where`.
         """
         return
 
     def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
-        """Rows without labels, of texts that come from no file.
+        """Rows without labels, of equally many texts each, from no file.
 
-        Args:
-            texts: of each row, all rows having equally many; each a text, or
-                where `takes_tokens` a tuple of words.
+        Where `takes_tokens`, a text may be a tuple of words.
         """
         raise NotImplementedError
 
@@ -340,14 +335,10 @@ class Task(abc.ABC, Generic[RowsType]):
         features: Features,
         outputs: Mapping[str, np.ndarray],
     ) -> Any:
-        """Predictions of rows, from the head's outputs.
+        """Predictions of a split's rows, as the methods below take them.
 
-        The methods below take them as `predictions`. Their rows are as `keep`
-        left them.
-
-        Args:
-            rows, features: of a split.
-            outputs: [rows of the features, ...], all finite.
+        `rows` are as `keep` left them; `outputs` are the head's, [rows of the
+        features, ...], all finite.
         """
         return outputs
 
@@ -358,15 +349,12 @@ class Task(abc.ABC, Generic[RowsType]):
         """Scores labelled rows: `score_names`, and `loss` in nats if any."""
 
     def score_tables(
-        self,
-        scores: Mapping[str, Mapping[str, float]],
-        data: Mapping[str, str],
+        self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
     ) -> Dict[str, ScoresAndData]:
         """The contents of `eval_results.json`, by folder as of `members`.
 
-        Args:
-            scores: of `evaluate`, of each dev set by its suffix.
-            data: fingerprint of each dev set's rows, by its split.
+        `scores` are those of `evaluate` by the dev set's suffix, `data` the
+        fingerprints of the dev sets' rows by split.
         """
         named = {
             with_suffix(name, suffix): value
@@ -385,10 +373,7 @@ class Task(abc.ABC, Generic[RowsType]):
     ) -> Tuple[str, ...]:
         """Writes tables about an evaluation, if any, and returns their paths.
 
-        Args:
-            output_dir: the run's folder.
-            rows, features, predictions: as of `evaluate`.
-            suffix: of the split's results.
+        `suffix` is the ending of the split's results; see `evaluate`.
         """
         return ()
 
@@ -415,3 +400,9 @@ def with_suffix(name: str, suffix: str) -> str:
 def results_path(output_dir: str, name: str, suffix: str) -> str:
     """The path of a table of results, as `test_results_mismatched.tsv`."""
     return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")
+
+
+def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
+    """Writes rows of cells without tabs and line breaks; returns `path`."""
+    files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+    return path

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
@@ -28,7 +29,7 @@ KERNEL = re.compile(r"bert/.*/(kernel|bias)")
 FROZEN_OUTPUTS = "frozen_outputs"
 
 
-class TaskModel(tf.Module):
+class TaskModel:
     """BERT with a method's hooks, then a task's head."""
 
     def __init__(
@@ -52,12 +53,10 @@ class TaskModel(tf.Module):
         self.lowest = lowest
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
-        added = {
-            name: create(name, declared.shape, declared.initializer)
-            for name, declared in method.variables(config, pooler).items()
-        }
+        added = make_variables(method.variables(config, pooler), create)
+        own = make_variables(encoder.declare(config, pooler), create)
         make_hooks = functools.partial(method.hooks, config)
-        self.bert = make_bert(config, create, added, make_hooks, pooler)
+        self.bert = make_bert(config, own, added, make_hooks)
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -119,7 +118,7 @@ class TaskModel(tf.Module):
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
         outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
-        layers = self.bert.layers[self.lowest :]
+        layers = range(self.lowest, self.bert.config.num_hidden_layers)
         found = self.bert.run_layers(outputs, layers, context)
         return tf.cast(found[-1] if found else outputs, tf.float32)
 
@@ -254,48 +253,50 @@ def list_parameters(
             its expression names.
     """
     method.check(config)
-    parameters: List[Parameter] = []
-
-    def list_head(name, shape, initializer):
-        shape = tuple(shape)
-        parameters.append(Parameter(name, shape, initializer, "head", True))
-
-    pooler = build_head(config, list_head).needs_pooler
+    of_head: Dict[str, Tuple] = {}
+    head = build_head(config, lambda name, *more: of_head.update({name: more}))
+    pooler, decays = head.needs_pooler, "head" not in method.undecayed
+    declared = {
+        name: Declared(tuple(shape), initializer, decays=decays)
+        for name, (shape, initializer) in of_head.items()
+    }
+    groups = dict.fromkeys(declared, "head")
     added = method.variables(config, pooler)
     for name, one in added.items():
-        group = "adapters" if one.trained else "masks"
-        group = "parts" if name.startswith(PARTS) else group
-        parameters.append(
-            Parameter(name, one.shape, one.initializer, group, one.trained)
-        )
+        groups[name] = "adapters" if one.trained else "masks"
+        if name.startswith(PARTS):
+            groups[name] = "parts"
     pattern = method.trains(config)
-
-    def list_own(name, shape, initializer):
-        trained = bool(re.fullmatch(pattern, name))
-        group = bert_group(name)
-        parameters.append(Parameter(name, shape, initializer, group, trained))
-
-    encoder.Bert(config, list_own, NoHooks(), pooler)
+    for name, one in encoder.declare(config, pooler).items():
+        groups[name] = name.split("/")[1]
+        if "/LayerNorm/" in name:
+            groups[name] = "LayerNorm"
+        declared[name] = dataclasses.replace(
+            one,
+            trained=bool(re.fullmatch(pattern, name)),
+            decays="bert" not in method.undecayed,
+        )
+    for name, one in added.items():
+        if name in declared:
+            raise ValueError(f"the variable name {name} is taken twice")
+        declared[name] = one
     # A part of BERT that this head does not need may be named.
     names = encoder.list_variables(config)
     if pattern and not any(re.fullmatch(pattern, name) for name in names):
         raise ValueError(f"{pattern!r} of {method} matches nothing")
+    parameters = [
+        Parameter(name, one.shape, one.initializer, groups[name], one.trained)
+        for name, one in declared.items()
+    ]
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
     return ParameterTable(
         str(method),
         tuple(parameters),
-        method.recipe_of(config),
+        Recipe.of(declared),
         method.changed_count(berts),
         method.hooks(config, added),
     )
-
-
-def bert_group(name: str) -> str:
-    """The group of one of BERT's own variables."""
-    if "/LayerNorm/" in name:
-        return "LayerNorm"
-    return name.split("/")[1]
 
 
 def narrow_variables(table: ParameterTable) -> FrozenSet[str]:

@@ -19,13 +19,12 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.task import Head, Task, results_path
+from adapter_bert.tasks.task import Head, Task, results_path, write_table
 from adapter_bert.tasks.text_task import (
     POOLED,
     TEXT_COLUMNS,
     HiddenLayers,
     TextTask,
-    write_table,
 )
 
 # `TextClassification.weighting` by how common labels are.
@@ -48,15 +47,9 @@ class ClassificationHead(Head):
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
 
-        Args:
-            classes: C.
-            config: of the BERT.
-            create: makes variables.
-            shape: its layers; a RoBERTa, without a pooler, adds one.
-            weights: C floats that multiply the losses of each class's rows,
-                or None.
+        `weights` are C floats that multiply the losses of each class's rows.
         """
-        shape = shape.upon(config)
+        shape = shape.fitted_to(config)
         self.class_weights = weights
         self.needs_pooler = shape.pooler
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
@@ -113,10 +106,9 @@ class TextClassification(TextTask):
 
     def complete(self, train):
         found = set(train.label)
-        for label in found:
-            if not label.strip():
-                where = train.where(train.label.index(label))
-                raise UserError(f"{where}: the label is empty")
+        if empty := [label for label in found if not label.strip()]:
+            where = train.where(train.label.index(empty[0]))
+            raise UserError(f"{where}: the label is empty")
         if len(found) < 2:
             raise UserError(
                 f"{train.path}: the column {self.labelled.label!r} holds only "
@@ -251,40 +243,36 @@ class TextClassification(TextTask):
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes each label's scores, and the hardest rows.
+        """Writes `eval_labels.tsv`, `eval_confusion.tsv`, `eval_hardest.tsv`.
 
-        `eval_labels.tsv` has precision, recall and F1 of each label;
-        `eval_confusion.tsv` the number of rows of each label that were given
-        each label; `eval_hardest.tsv` the rows with the greatest losses.
+        Scores of each label, rows of each label that were given each label,
+        and the rows with the greatest losses.
         """
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
 
         has = np.eye(len(self.labels), dtype=bool)
-        counted = confusion_matrix(
-            labels, chosen, labels=range(len(self.labels))
-        )
+        numbers = range(len(self.labels))
         confusion = [("label", *self.labels)]
-        for label, counts in zip(self.labels, counted):
-            confusion.append((label, *map(str, counts)))
+        confusion += [
+            (label, *map(str, counts))
+            for label, counts in zip(
+                self.labels, confusion_matrix(labels, chosen, labels=numbers)
+            )
+        ]
         hardest = [
             ("line", "label", "predicted", "probability_of_label", "loss")
             + TEXT_COLUMNS[: 1 + (rows.text_b is not None)]
         ]
         for row in np.argsort(-losses, kind="stable")[:HARDEST]:
             texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
-            hardest.append(
-                (
-                    str(rows.lines[row] + 1),
-                    self.labels[labels[row]],
-                    self.labels[chosen[row]],
-                    f"{np.exp(-losses[row]):.6f}",
-                    f"{losses[row]:.4f}",
-                    # A cell holds no tab and no line break.
-                    *(" ".join(text.split()) for text in texts),
-                )
-            )
+            own, given = self.labels[labels[row]], self.labels[chosen[row]]
+            numbers = f"{np.exp(-losses[row]):.6f}", f"{losses[row]:.4f}"
+            # A cell holds no tab and no line break.
+            cells = (" ".join(text.split()) for text in texts)
+            line = str(rows.lines[row] + 1)
+            hardest.append((line, own, given, *numbers, *cells))
         tables = {
             "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,
@@ -297,24 +285,19 @@ class TextClassification(TextTask):
 
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
-    ) -> List[Tuple[str, ...]]:
+    ) -> List[List[str]]:
         """A table of each label's precision, recall and F1.
 
-        Args:
-            labels: bool [rows, C], the labels of each row.
-            chosen: bool [rows, C], the predicted labels.
+        Takes the right and the predicted labels of each row, bool [rows, C].
         """
-        table = [
-            ("label", "examples", "predicted", "precision", "recall", "f1")
-        ]
-        for label, count, times, *scores in zip(
-            self.labels,
-            labels.sum(axis=0),
-            chosen.sum(axis=0),
-            *metrics.label_scores(labels, chosen),
-        ):
+        table = ["label examples predicted precision recall f1".split()]
+        counts = labels.sum(axis=0), chosen.sum(axis=0)
+        scored = zip(
+            self.labels, *counts, *metrics.label_scores(labels, chosen)
+        )
+        for label, count, times, *scores in scored:
             shares = (f"{score:.4f}" for score in scores)
-            table.append((label, str(count), str(times), *shares))
+            table.append([label, str(count), str(times), *shares])
         return table
 
     def results(self, predictions):

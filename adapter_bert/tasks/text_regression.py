@@ -20,13 +20,8 @@ FLOAT_MAX = float(np.finfo(np.float32).max)
 class LabelUnit(NamedTuple):
     """Statistics of a head's training labels.
 
-    The head computes (label - mean) / deviation.
-
-    Attributes:
-        mean: of the training labels.
-        deviation: standard deviation, above 0.
-        low: the least training label.
-        high: the greatest one.
+    The head computes (label - mean) / deviation, which is above 0. `low` and
+    `high` are the least and the greatest label.
     """
 
     mean: float
@@ -72,8 +67,10 @@ class LabelUnit(NamedTuple):
         if (
             not isinstance(found, dict)
             or set(found) != set(cls._fields)
-            or any(type(x) not in (int, float) for x in found.values())
-            or not all(abs(x) <= FLOAT_MAX for x in found.values())
+            or not all(
+                type(x) in (int, float) and abs(x) <= FLOAT_MAX
+                for x in found.values()
+            )
             or not found["deviation"] >= np.finfo(np.float32).tiny
         ):
             raise UserError(
@@ -83,14 +80,9 @@ class LabelUnit(NamedTuple):
         return cls(**{name: float(x) for name, x in found.items()})
 
     def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
-        """Merges the unit into a head's last layer, whose outputs are labels.
+        """Weights [1, D] and bias [1], float32, of a last layer without unit.
 
-        Args:
-            weights: float32 [1, D] of a head that was trained in this unit.
-            bias: float32 [1], or None.
-
-        Returns:
-            The changed weights and bias.
+        Takes those of a head that was trained in this unit, the bias or None.
         """
         if self == AS_IS:
             return weights, bias
@@ -202,7 +194,7 @@ class TextRegression(TextTask):
 
     def label_features(self, labels):
         """`label_scores`, float32 [rows]."""
-        return {"label_scores": np.array([float(x) for x in labels], "float32")}
+        return {"label_scores": np.array(list(map(float, labels)), "float32")}
 
     def strata(self, rows):
         return [(None,)] * len(rows)
@@ -214,11 +206,9 @@ class TextRegression(TextTask):
         """
         if rows.label is None:
             return ""
-        scores = np.array([float(label) for label in rows.label])
-        about = (
-            f"scores from {scores.min():g} to {scores.max():g}, mean "
-            f"{scores.mean():g}"
-        )
+        scores = np.array(list(map(float, rows.label)))
+        least, most, mean = scores.min(), scores.max(), scores.mean()
+        about = f"scores from {least:g} to {most:g}, mean {mean:g}"
         if self._is_scaled:
             _, deviation, low, high = self.unit
             is_far = (scores < low - deviation) | (scores > high + deviation)

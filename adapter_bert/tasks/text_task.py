@@ -10,17 +10,7 @@ import dataclasses
 import itertools
 import json
 import os
-from typing import (
-    Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -37,35 +27,33 @@ from adapter_bert.data.tables import (
     Layout,
     Rows,
     SplitFiles,
+    is_one_cell,
     list_labels,
     read_rows,
 )
-from adapter_bert.data.tokenization import TextTokenizer, in_chunks
+from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.metrics import METRICS
-from adapter_bert.tasks.task import SplitNames, Task, results_path
+from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class HeadShape:
-    """The layers of a head; the defaults are BERT's own head.
+    """The layers of a head; the defaults are BERT's own head."""
 
-    Attributes:
-        layers: dense layers, the last one included.
-        activation: between them, a name of `functional.ACTIVATIONS`.
-        pooler: whether the first layer reads BERT's pooled output; else it
-            reads the first token, or for questions every token.
-        bias: whether the last layer has one.
-    """
-
+    # Dense layers, the last one included.
     layers: int = 1
+    # Between them, a name of `functional.ACTIVATIONS`.
     activation: str = "tanh"
+    # Whether the first layer reads BERT's pooled output; else it reads the
+    # first token, or for questions every token.
     pooler: bool = True
+    # Whether the last layer has one.
     bias: bool = True
 
-    def upon(self, config: encoder.BertConfig) -> "HeadShape":
+    def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
         """The shape on a model: a new layer replaces a missing pooler.
 
         Source: transformers, `RobertaClassificationHead`.
@@ -134,19 +122,14 @@ class HiddenLayers(tf.Module):
     ):
         """Creates `<scope>hidden_weights_<i>` [D, D], `hidden_bias_<i>` [D]."""
         self.activation = functional.activation(shape.activation)
-        self.layers = [
-            (
-                create(
-                    f"{scope}hidden_weights_{i}",
-                    (hidden_size, hidden_size),
-                    encoder.truncated_normal(0.02),
-                ),
-                create(
-                    f"{scope}hidden_bias_{i}", (hidden_size,), encoder.zeros
-                ),
+        size, initial, layers = hidden_size, encoder.truncated_normal(0.02), []
+        for i in range(shape.layers - 1):
+            weights = create(
+                f"{scope}hidden_weights_{i}", (size, size), initial
             )
-            for i in range(shape.layers - 1)
-        ]
+            bias = create(f"{scope}hidden_bias_{i}", (size,), encoder.zeros)
+            layers.append((weights, bias))
+        self.layers = layers
 
     def __call__(self, inputs: tf.Tensor, context: Context) -> tf.Tensor:
         """float32 [..., D] -> float32 [..., D]."""
@@ -174,15 +157,12 @@ class TextTask(Task[Rows]):
         columns: names of a row's texts; default: those of `labelled`, or
             `TEXT_COLUMNS` where that has numbers.
         metrics: names of `metric_table`, the main one first.
-        held_out: the part of the training file that is the dev set, or None
-            where that is a file of its own.
-        trained_as: the task whose heads serve this one too, itself without a
-            training set; or None.
+        held_out: the part of the training file that is the dev set, if any.
+        trained_as: the task whose heads serve this one, which has no training
+            set; or None.
         head: the layers of the head.
-        names_rows: whether predictions are for the user's own eyes, with what
-            names a row, instead of GLUE's.
-        split_files: files of splits that were named one by one.
-        is_complete: whether nothing has still to be read from the task's data.
+        names_rows: whether predictions name rows for users, unlike GLUE's.
+        is_complete: whether all is read that comes from the task's data.
         metric_table: functions of (labels, predictions) by name.
     """
 
@@ -209,14 +189,12 @@ class TextTask(Task[Rows]):
             ValueError: `columns` has more or fewer than `labelled`.
         """
         layout = self.labelled
-        texts = zip(TEXT_COLUMNS, (layout.text_a, layout.text_b))
-        choices = enumerate(layout.choices)
+        numbers = range(len(layout.choices))
+        usual = (*TEXT_COLUMNS, *map("choice{}".format, numbers))
+        places = layout.text_a, layout.text_b, *layout.choices
         derived = tuple(
-            place if isinstance(place, str) else usual
-            for usual, place in (
-                *texts,
-                *((f"choice{number}", place) for number, place in choices),
-            )
+            place if isinstance(place, str) else name
+            for name, place in zip(usual, places)
             if place is not None
         )
         if len(self.columns or derived) != len(derived):
@@ -231,10 +209,10 @@ class TextTask(Task[Rows]):
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> str:
-        """The task's own spelling of a label that a file has.
+        """The task's own spelling of the label of the row at `where`.
 
         Raises:
-            UserError: the label is none; the message opens with `where`.
+            UserError: the label is none.
         """
 
     @abc.abstractmethod
@@ -317,10 +295,11 @@ class TextTask(Task[Rows]):
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):
-        text_a, *text_b = map(list, zip(*texts))
-        return Rows(
-            "", np.arange(len(texts)), text_a, text_b[0] if text_b else None
-        )
+        text_a, *others = map(list, zip(*texts))
+        is_pair = len(others) > len(self.labelled.choices)
+        text_b = others.pop(0) if is_pair else None
+        lines = np.arange(len(texts))
+        return Rows("", lines, text_a, text_b, choices=tuple(others))
 
     @property
     def score_names(self):
@@ -330,17 +309,8 @@ class TextTask(Task[Rows]):
         return rows.take(np.arange(len(rows)) < count)
 
     def complete(self, train: Rows) -> "TextTask":
-        """This task, completed from the training rows.
-
-        Raises:
-            UserError: the rows cannot be used.
-        """
+        """This task, completed from the training rows, or a UserError."""
         return self
-
-    @property
-    def train_file(self):
-        """As `split_files` names it."""
-        return self.split_files.train
 
     def check_files(self, data_dir, splits):
         for split in splits:
@@ -354,32 +324,39 @@ class TextTask(Task[Rows]):
         rows: Dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
-            whole = self._read(data_dir, "train")
+            whole = read_rows(self._find(data_dir, "train"), self.labelled)
             rows = self._divide(whole)
+        tests = dict(self.test_splits).values()
         for split in splits:
             if split not in rows:
-                rows[split] = self._read(data_dir, split)
+                layout = self.unlabelled if split in tests else self.labelled
+                rows[split] = read_rows(self._find(data_dir, split), layout)
         task = self
         if not self.is_complete:
             # All rows that have a label of several may have been held out.
             train = rows.get("train") if whole is None else whole
             if train is None:
-                train = self._read_labels(data_dir)
+                self.check_has_training_file(data_dir, "labels")
+                path = self.split_files.find(data_dir, "train", READERS)
+                train = read_rows(path, self.labelled.labels_only())
             task = self.complete(train)
         return task, {split: task._check(rows[split]) for split in splits}
 
-    def _read_labels(self, data_dir: str) -> Rows:
-        """The labels of the training file, without its texts."""
-        if not data_dir and not self.train_file:
-            raise UserError(
-                f"the labels of the task {self.name} come from its data: pass "
-                "--train_file or --data_dir, or the --adapter of a trained one"
-            )
-        path = self.split_files.find(data_dir, "train", READERS)
-        return read_rows(path, self.labelled.labels_only())
-
     def _check(self, rows: Rows) -> Rows:
         """Checks rows, and gives their labels the task's own spelling."""
+        places: Dict[str, int] = {}
+        for row, row_id in enumerate(rows.row_id or ()):
+            if row_id and not is_one_cell(row_id):
+                raise UserError(
+                    f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a "
+                    "tab or a line break; is it the right --id_column?"
+                )
+            first = places.setdefault(row_id, row)
+            if first != row:
+                raise UserError(
+                    f"{rows.where(row)}: the id {row_id[:80]!r} is also that "
+                    f"of line {rows.lines[first] + 1}; ids must be unique"
+                )
         if rows.label is None:
             return rows
         own: Dict[str, str] = {}
@@ -435,21 +412,14 @@ class TextTask(Task[Rows]):
             )
         return self.split_files.find(data_dir, split, READERS)
 
-    def _read(self, data_dir: str, split: str) -> Rows:
-        """Reads the rows of a file."""
-        unlabelled = split in dict(self.test_splits).values()
-        layout = self.unlabelled if unlabelled else self.labelled
-        rows = read_rows(self._find(data_dir, split), layout)
-        _check_ids(rows)
-        return rows
-
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
         labels = {}
         if rows.label is not None:
             labels = self.label_features(rows.label)
-        return Texts.from_texts(
-            _make_rows(rows, tokenizer, max_seq_length), labels
+        texts = rows.text_a, rows.text_b
+        return Texts.from_rows(
+            join_texts(*texts, tokenizer, max_seq_length), labels
         )
 
     def keep(self, rows: Rows):
@@ -468,13 +438,8 @@ class TextTask(Task[Rows]):
     ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Labels and predictions as metrics read them, and losses.
 
-        Args:
-            labels: of `label_features`.
-            predictions: of `decode`.
-
-        Returns:
-            Labels [rows, ...]; predictions of the same shape; losses in
-            float64, [rows] or [rows, C].
+        Takes what `label_features` and `decode` return. Labels and predictions
+        are [rows, ...], losses float64 [rows] or [rows, C].
         """
 
     def evaluate(self, rows, features, predictions):
@@ -525,82 +490,5 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        chosen = next(iter(answer.values()))
-        return {
-            "label": str(chosen),
-            "probability": str(answer["probability"]),
-        }
-
-
-def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:
-    """Writes rows of cells without tabs and line breaks; returns `path`."""
-    files.write_text(path, "".join("\t".join(row) + "\n" for row in rows))
-    return path
-
-
-def _check_ids(rows: Rows) -> None:
-    """Refuses ids that cannot name a row, or that name two."""
-    places: Dict[str, int] = {}
-    for row, row_id in enumerate(rows.row_id or ()):
-        if row_id and ("\t" in row_id or row_id.splitlines() != [row_id]):
-            raise UserError(
-                f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a tab "
-                "or a line break; is it the right --id_column?"
-            )
-        first = places.setdefault(row_id, row)
-        if first != row:
-            raise UserError(
-                f"{rows.where(row)}: the id {row_id[:80]!r} is also that of "
-                f"line {rows.lines[first] + 1}; ids must be unique"
-            )
-
-
-def _make_rows(
-    rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
-) -> Iterator[Tuple[List[int], List[int], bool]]:
-    """Tokens and segments of each row, and whether it was cut."""
-    texts_a = in_chunks(tokenizer.encode_ids, rows.text_a)
-    texts_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
-    if rows.text_b is not None:
-        texts_b = in_chunks(tokenizer.encode_ids, rows.text_b)
-    for a, b in zip(texts_a, texts_b):
-        added = 2 if b is None else 2 + len(tokenizer.between)
-        is_cut = len(a) + len(b or ()) + added > max_seq_length
-        yield *make_row(a, b, tokenizer, max_seq_length), is_cut
-
-
-def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
-    """Tokens of a pair's texts that are read, the longer text cut first.
-
-    While both exceed half of the room they are cut in turn, b first.
-    """
-    if len_a + len_b > room:
-        len_a = min(len_a, max(room - len_b, room - room // 2))
-        len_b = room - len_a
-    return len_a, len_b
-
-
-def make_row(
-    a: List[int],
-    b: Optional[List[int]],
-    tokenizer: TextTokenizer,
-    max_seq_length: int,
-) -> Tuple[List[int], List[int]]:
-    """Adds special tokens, cutting the longer text of a pair first.
-
-    Returns:
-        (tokens, segments) of at most `max_seq_length` entries.
-
-    Source: google-research/bert, `run_classifier.py`,
-    `convert_single_example` and `_truncate_seq_pair`.
-    """
-    start, end = [tokenizer.classify_id], [tokenizer.separate_id]
-    if b is None:
-        tokens = start + a[: max_seq_length - 2] + end
-        return tokens, [0] * len(tokens)
-    between = tokenizer.between
-    len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
-    tokens = start + a[:len_a] + between + b[:len_b] + end
-    return tokens, [0] * (len_a + 1 + len(between)) + [
-        tokenizer.second_segment
-    ] * (len_b + 1)
+        label, probability, *_ = map(str, answer.values())
+        return {"label": label, "probability": probability}

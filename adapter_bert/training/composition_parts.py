@@ -55,9 +55,7 @@ def exchanged(texts: Sequence[str]) -> Dict[str, str]:
 def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
     """A composition with some adapters replaced, as by another language's.
 
-    Args:
-        method: the composition.
-        pairs: the new adapter by the name of the old one.
+    `pairs` have the new adapter by the name of the old one.
 
     Raises:
         UserError: the method has no such adapter.
@@ -83,10 +81,7 @@ def by_name(
 ) -> TuningMethod:
     """A method with the adapters that a trained one has under its names.
 
-    Args:
-        method: may have adapters of which only the name is known.
-        trained: the trained method.
-        hashes: SHA-256 of its adapters' weights, by name.
+    `hashes` are SHA-256 of the trained one's adapters, by name.
 
     Raises:
         UserError: a name is a folder with another adapter.
@@ -101,8 +96,8 @@ def by_name(
                 config = adapter_artifact.read_config(folder)
                 if config.get("sha256") != hashes.get(short):
                     raise UserError(
-                        f"{folder} is not the adapter {short} that was trained "
-                        "upon; to use it in its place pass --exchange_part="
+                        f"{folder} is not the adapter {short} of the training; "
+                        "to use it in its place pass --exchange_part="
                         f"{short}={part.name}"
                     )
             part = known.get(short, part)
@@ -251,12 +246,8 @@ def complete(
 ) -> Weights:
     """A trained composition's values, with the adapters that it lacks.
 
-    Args:
-        trained: an adapter or a checkpoint, with its description.
-        found: the adapters of the method, some of which may be exchanged.
-        folders: libraries to search.
-        weights: of the BERT.
-        config: its sizes.
+    Some of those that were `found` may be exchanged; others are looked for in
+    `folders`, libraries.
 
     Raises:
         UserError: an adapter is not found.

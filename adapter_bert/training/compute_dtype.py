@@ -50,14 +50,10 @@ def rates() -> Dict[str, float]:
 def choose_dtype(
     wanted: str, use_tpu: bool = False, known: Optional[str] = None
 ) -> str:
-    """The dtype to compute in: `float32` or `bfloat16`.
+    """The dtype to compute in, `float32` or `bfloat16`, of a wanted `DTYPES`.
 
     On a CPU, `auto` measures both dtypes, and a slower bfloat16 gets a warning.
-
-    Args:
-        wanted: one of `DTYPES`.
-        use_tpu: whether a TPU computes.
-        known: the dtype that a resumed run began with.
+    A resumed run goes on with the `known` dtype that it began with.
     """
     if wanted == FLOAT32:
         return wanted

@@ -53,7 +53,7 @@ def use_lanes(hardware: Hardware) -> int:
             tf.config.threading.set_intra_op_parallelism_threads(1)
         except RuntimeError:
             # TensorFlow has already run something.
-            logging.info("each operation keeps all cores, beside the lanes")
+            logging.info("each operation keeps all cores, next to the lanes")
     return lanes
 
 
@@ -81,13 +81,10 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
 
 
 def names(hardware: Hardware) -> List[str]:
-    """Names of the devices, as `GPU:0`.
+    """Names of the devices, as `GPU:0`; raises as `count`.
 
     Without a GPU, the CPU becomes several logical devices: for tests of a
     training on several devices, not for speed.
-
-    Raises:
-        UserError: as `count`.
     """
     number = count(hardware)
     if tf.config.list_physical_devices("GPU"):

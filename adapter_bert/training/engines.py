@@ -15,7 +15,7 @@ from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.training import multi_worker
-from adapter_bert.training.prediction import Predictor
+from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
@@ -80,7 +80,7 @@ class Pause:
     """
 
     steps: FrozenSet[int]
-    look: Callable[[int, Predictor], bool]
+    look: Callable[[int, RowPredictor], bool]
 
 
 # A training that is not looked at.
@@ -89,16 +89,10 @@ NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The steps of a training.
+    """The steps of a training: rows in order, rates, saves, pauses.
 
-    Attributes:
-        features: of the training rows.
-        plan: the order of the rows.
-        schedule: learning rates and the number of steps.
-        first_step: step of the newest checkpoint, or 0.
-        batch_size: rows of a step, over all devices.
-        save_checkpoints_steps: distance of checkpoints, in steps.
-        pause: where the training is looked at.
+    `first_step` is the newest checkpoint's, or 0. `batch_size` counts
+    the rows of a step over all devices.
     """
 
     features: Features
@@ -144,7 +138,7 @@ class Engine(abc.ABC):
         self.shards = self.lanes = self.workers = 1
         self.is_chief = self.can_pause = True
         # Job, step and predictor of a training that has just ended.
-        self._trained: Optional[Tuple[Job, int, Predictor]] = None
+        self._trained: Optional[Tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()
 
     @abc.abstractmethod
@@ -166,7 +160,7 @@ class Engine(abc.ABC):
                 process has stopped or trains something else.
         """
 
-    def predictor(self, job: Job) -> Predictor:
+    def predictor(self, job: Job) -> RowPredictor:
         """Predicts with the job's model, in this process alone.
 
         A training that has just ended hands its own model over if the job is
@@ -180,7 +174,7 @@ class Engine(abc.ABC):
         return self._new_predictor(job)
 
     @abc.abstractmethod
-    def _new_predictor(self, job: Job) -> Predictor:
+    def _new_predictor(self, job: Job) -> RowPredictor:
         """A predictor that builds a model of its own."""
 
 
@@ -199,15 +193,12 @@ def choose_engine(name: str) -> Tuple[Type[Engine], str]:
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
+    found, why = "estimator", f"TensorFlow {tf.__version__} has it"
     if multi_worker.is_cluster():
         found, why = "strategy", "TF_CONFIG names several processes"
-    elif hasattr(tf, "estimator"):
-        found, why = "estimator", f"TensorFlow {tf.__version__} has it"
-    else:
-        found, why = (
-            "strategy",
-            f"TensorFlow {tf.__version__} has no TPUEstimator",
-        )
+    elif not hasattr(tf, "estimator"):
+        found = "strategy"
+        why = f"TensorFlow {tf.__version__} has no TPUEstimator"
     if name == "estimator" and found != name:
         raise UserError(
             f"--engine=estimator cannot run here: {why}; use --engine=strategy"

@@ -1,15 +1,13 @@
 """Training and prediction with TPUEstimator: Cloud TPU, GPUs or the CPU.
 
 The only file that names TPUEstimator, which TensorFlow has up to 2.15. Several
-GPUs run under a plain Estimator, with the same graph. A prediction's session
-stays open: batches go in, outputs come out.
+GPUs run under a plain Estimator, with the same graph. Prediction needs
+TPUEstimator on a TPU alone.
 """
 
-import queue
-import threading
-import weakref
+import itertools
 from concurrent import futures
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -25,144 +23,37 @@ from adapter_bert.training import (
     devices,
     multi_worker,
     training_step,
-    variables,
 )
 from adapter_bert.training import tpu as tpu_devices
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.prediction import Outputs, RowPredictor
+from adapter_bert.training.strategy import StrategyPredictor
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu
 
 
-class SessionStream:
-    """Computes batches in a session, in order.
-
-    The session lives in a thread of its own, where it may wait for batches.
-    The default graph is that thread's; elsewhere execution stays eager.
-    """
-
-    def __init__(
-        self, start: Callable[[Callable[[], Iterator[Batch]]], Iterator[Any]]
-    ):
-        """Starts the thread.
-
-        Args:
-            start: builds the graph, whose dataset reads the given generator,
-                and yields outputs on demand.
-        """
-        self._batches: queue.SimpleQueue = queue.SimpleQueue()
-        self._requests: queue.SimpleQueue = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue = queue.SimpleQueue()
-        thread = threading.Thread(
-            target=_serve,
-            args=(start, self._batches, self._requests, self._answers),
-            # At exit Python would wait for any other thread first.
-            daemon=True,
-        )
-        thread.start()
-        # Also called at exit, where a dataset that waits for batches would
-        # block the program for ever.
-        self._end = weakref.finalize(self, _end, self._requests, thread)
-
-    def put(self, batches: Sequence[Batch]) -> None:
-        """Hands in the batches of one output."""
-        for batch in batches:
-            self._batches.put(batch)
-        self._requests.put(True)
-
-    def get(self) -> Any:
-        """The next output; raises what the graph raised."""
-        answer = self._answers.get()
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        """Ends the session and waits for its end."""
-        self._end()
-
-
-def _serve(
-    start: Callable,
-    batches: queue.SimpleQueue,
-    requests: queue.SimpleQueue,
-    answers: queue.SimpleQueue,
-) -> None:
-    """The body of the thread."""
-    last, has_ended = None, False
-
-    def read() -> Iterator[Batch]:
-        nonlocal last, has_ended
-        if has_ended:
-            # A TPU's input is read again, for batches that mark the end on
-            # each core.
-            if last is not None:
-                yield last
-            return
-        while True:
-            batch = batches.get()
-            if batch is None:
-                has_ended = True
-                return
-            last = batch
-            yield batch
-
-    try:
-        outputs = start(read)
-        while requests.get():
-            answers.put(next(outputs))
-        if last is not None:
-            batches.put(None)
-            for _ in outputs:
-                pass
-    except BaseException as error:
-        # Raised by `get`. The session's end waits for the dataset, which may
-        # be waiting for a batch.
-        batches.put(None)
-        answers.put(error)
-
-
-def _end(requests: queue.SimpleQueue, thread: threading.Thread) -> None:
-    requests.put(False)
-    thread.join()
-
-
 class LoadHook(v1.train.SessionRunHook):
-    """Sets variables before a session's next run."""
+    """Sets variables of a session when it begins."""
 
-    def __init__(self, values: Optional[Dict[str, np.ndarray]]):
-        """Takes arrays by name, or None to change nothing."""
-        self.values = values
-        self._loaded: Optional[Dict[str, np.ndarray]] = None
+    def __init__(self, values: Dict[str, np.ndarray]):
+        """Takes arrays by name."""
+        self._values = values
 
     def after_create_session(self, session, coord):
-        """Before the first run."""
-        self._load(session)
-
-    def before_run(self, run_context):
-        """Before every other one."""
-        self._load(run_context.session)
-
-    def _load(self, session):
-        values = self.values
-        if values is self._loaded:
-            return
+        """Feeds each variable's initializer with another value."""
         variables = {v.op.name: v for v in v1.global_variables()}
-        for name, value in values.items():
-            # The initializer's assignment, fed with another value.
+        for name, value in self._values.items():
             assign = variables[name].initializer
             session.run(assign, {assign.inputs[1]: value})
-        self._loaded = values
 
 
 class TrainingHook(v1.train.SessionRunHook):
     """After each step: checks and shows the loss, saves, scores the dev sets.
 
-    Saves `model.ckpt-<step>` with the trained variables, their slots and the
-    step. Unlike TensorFlow's own hook it saves neither the graph, which holds
-    nothing of the task, nor the untrained model.
+    Unlike TensorFlow's own hook it saves neither the graph, which holds nothing
+    of the task, nor the untrained model.
 
     Attributes:
         predictor: with the values of the last pause, or None.
@@ -174,18 +65,17 @@ class TrainingHook(v1.train.SessionRunHook):
         job: Job,
         course: Course,
         progress: TrainingProgress,
-        make_predictor: Callable[[], Predictor],
+        make_predictor: Callable[[], RowPredictor],
     ):
         self._job, self._course, self._progress = job, course, progress
         self._make_predictor = make_predictor
-        self.predictor: Optional[Predictor] = None
+        self.predictor: Optional[RowPredictor] = None
         self.paused_step = 0
         # The training's thread cannot run operations outside of its graph. One
         # for all saves: each thread that writes a checkpoint keeps megabytes.
         self._thread = futures.ThreadPoolExecutor(1)
 
     def begin(self):
-        """Finds loss, step and values in the graph."""
         # The Estimator adds the loss that it was given last.
         self._loss = v1.get_collection(v1.GraphKeys.LOSSES)[-1]
         self._step = v1.train.get_global_step()
@@ -195,11 +85,9 @@ class TrainingHook(v1.train.SessionRunHook):
         }
 
     def after_create_session(self, session, coord):
-        """Reads where the training begins."""
         self._saved_step = int(session.run(self._step))
 
     def before_run(self, run_context):
-        """Asks for the loss."""
         return v1.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context, run_values):
@@ -222,7 +110,6 @@ class TrainingHook(v1.train.SessionRunHook):
                 run_context.request_stop()
 
     def end(self, session):
-        """Saves the last step."""
         step = int(session.run(self._step))
         if step != self._saved_step:
             self._save(session, step)
@@ -293,10 +180,7 @@ class EstimatorEngine(Engine):
             dataset = course.batches(job.length, self.shards)
             return dataset.map(_for_tpu) if self._hardware.use_tpu else dataset
 
-        mirrored = len(self._devices) > 1
-        estimator = (self._mirrored_estimator if mirrored else self._estimator)(
-            job, course.batch_size, course.schedule
-        )
+        estimator = self._estimator(job, course.batch_size, course.schedule)
         hook = TrainingHook(
             job, course, progress, lambda: self._new_predictor(job)
         )
@@ -318,19 +202,37 @@ class EstimatorEngine(Engine):
         if hook.predictor is not None:
             self._trained = job, hook.paused_step, hook.predictor
 
-    def _new_predictor(self, job: Job) -> Predictor:
-        return _EstimatorPredictor(
+    def _new_predictor(self, job: Job) -> RowPredictor:
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
+        if not self._hardware.use_tpu:
+            return StrategyPredictor(job, tf.distribute.get_strategy())
+        return _TpuPredictor(
             job,
-            self.shards if self._hardware.use_tpu else 1,
-            self._hardware.use_tpu,
+            self.shards,
             lambda batch_size: self._estimator(job, batch_size, None),
         )
 
     # A RunConfig may refuse the TF_CONFIG of a single machine.
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
+        """A TPUEstimator, or for several GPUs a plain Estimator."""
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
+        model_fn = self._model_fn(job, schedule, batch_size)
+        if len(self._devices) > 1:
+            # One for the host next to GPUs.
+            cpus = max(1, sum("CPU" in device for device in self._devices))
+            config = tf.estimator.RunConfig(
+                **_run_config(job, device_count={"CPU": cpus}),
+                train_distribute=tf.distribute.MirroredStrategy(self._devices),
+            )
+            return v1.estimator.Estimator(
+                lambda features, labels, mode, params: model_fn(
+                    features, labels, mode, params
+                ).as_estimator_spec(),
+                config=config,
+                params={},
+            )
         config = tpu.RunConfig(
             **_run_config(job),
             cluster=self._resolver,
@@ -343,36 +245,18 @@ class EstimatorEngine(Engine):
             ),
         )
         return tpu.TPUEstimator(
-            model_fn=self._model_fn(job, schedule, batch_size),
+            model_fn=model_fn,
             config=config,
             use_tpu=hardware.use_tpu,
             train_batch_size=batch_size,
             predict_batch_size=batch_size,
         )
 
-    @multi_worker.unseen()
-    def _mirrored_estimator(self, job, batch_size, schedule):
-        """A plain Estimator: TPUEstimator cannot use several GPUs."""
-        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
-        # One for the host beside GPUs.
-        cpus = max(1, sum("CPU" in device for device in self._devices))
-        config = tf.estimator.RunConfig(
-            **_run_config(job, device_count={"CPU": cpus}),
-            train_distribute=tf.distribute.MirroredStrategy(self._devices),
-        )
-        model_fn = self._model_fn(job, schedule, batch_size)
-
-        def plain_model_fn(features, labels, mode, params):
-            spec = model_fn(features, labels, mode, params)
-            return spec.as_estimator_spec()
-
-        return v1.estimator.Estimator(plain_model_fn, config=config, params={})
-
     def _model_fn(self, job, schedule, batch_size):
         def model_fn(features, labels, mode, params):
             del labels, params
-            made: variables.Variables = {}
-            model = job.build_model(variables.in_graph(job, made))
+            made = _make_variables(job)
+            model = job.build_model(lambda name, *_: made[name])
             if mode != tf.estimator.ModeKeys.TRAIN:
                 predictions = training_step.predict(job, model, features)
                 return tpu.TPUEstimatorSpec(mode, predictions=predictions)
@@ -382,8 +266,8 @@ class EstimatorEngine(Engine):
                 job, model, trained, features, step, batch_size
             )
             slots = {
-                f"{p.name}/{slot}": variables.slot_in_graph(
-                    f"{p.name}/{slot}", p.shape
+                f"{p.name}/{slot}": _variable(
+                    f"{p.name}/{slot}", lambda shape=p.shape: tf.zeros(shape)
                 )
                 for p in job.table.trained
                 for slot in optimization.SLOTS
@@ -407,6 +291,42 @@ class EstimatorEngine(Engine):
             )
 
         return model_fn
+
+
+def _make_variables(job: Job) -> Dict[str, tf.Variable]:
+    """Variables of the job's first values.
+
+    Frozen variables are in the collection of local variables: they are given
+    their pretrained values at every start and stay out of checkpoints.
+    """
+    made = {}
+    for p in job.table.parameters:
+
+        def value(p=p):
+            value = tf.numpy_function(
+                job.initial_values[p.name], [], tf.float32
+            )
+            value.set_shape(p.shape)
+            return tf.cast(value, job.dtype_of(p.name))
+
+        kinds = v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.GLOBAL_VARIABLES
+        made[p.name] = _variable(
+            p.name, value, trainable=p.trained, collections=[kinds[p.trained]]
+        )
+    return made
+
+
+def _variable(
+    name: str, value: Callable[[], tf.Tensor], **options: Any
+) -> tf.Variable:
+    """A variable of a graph, by default of the optimizer."""
+    with v1.name_scope(None):
+        return v1.Variable(
+            value,
+            name=name,
+            use_resource=True,
+            **{"trainable": False, **options},
+        )
 
 
 def _for_tpu(batch: Batch) -> Batch:
@@ -443,80 +363,40 @@ def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
     }
 
 
-class _EstimatorPredictor(Predictor):
-    """Predicts in one session of TPUEstimator."""
+class _TpuPredictor(RowPredictor):
+    """Predicts each split in a session of TPUEstimator."""
 
     def __init__(
-        self,
-        job: Job,
-        shards: int,
-        use_tpu: bool,
-        make_estimator: Callable[[int], Any],
+        self, job: Job, shards: int, make_estimator: Callable[[int], Any]
     ):
         """Takes a function that makes an estimator for a batch size."""
         super().__init__(job, shards)
-        self._use_tpu = use_tpu
         self._make_estimator = make_estimator
-        self._size = 0
-        self._stream: Optional[SessionStream] = None
-        self._loader = LoadHook(None)
+        self._values: Dict[str, np.ndarray] = {}
 
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        # One group waits while another one is computed.
-        waiting = 0
-        try:
-            for group in groups:
-                size = sum(len(batch["row"]) for batch in group)
-                if self._use_tpu and size != self._size:
-                    # Compiled for one size.
-                    self._release()
-                if self._stream is None:
-                    self._start(size, features)
-                self._stream.put(group)
-                waiting += 1
-                if waiting > 1:
-                    yield self._stream.get()
-                    waiting -= 1
-            while waiting:
-                yield self._stream.get()
-                waiting -= 1
-        except BaseException:
-            # Batches in the stream belong to no later prediction.
-            self._release()
-            raise
-
-    def _start(self, size: int, features: Features) -> None:
-        checkpoint, _ = training_state.latest_step(self._job.output_dir)
-        job, loader = self._job, LoadHook(self._loader.values)
-        make_estimator = self._make_estimator
-
-        # Captures no `self`, which would never be freed.
-        def start(read: Callable[[], Iterator[Batch]]) -> Iterator[Outputs]:
-            def input_fn(params: Any) -> tf.data.Dataset:
-                del params  # Batches have been divided already.
-                return input_pipeline.to_dataset(
-                    read, features, job.length, None
-                )
-
-            return make_estimator(size).predict(
-                input_fn,
-                hooks=[loader],
-                checkpoint_path=checkpoint,
-                yield_single_examples=False,
+        def input_fn(params: Any) -> tf.data.Dataset:
+            del params  # Batches have been divided already.
+            return input_pipeline.to_dataset(
+                lambda: itertools.chain.from_iterable(read()),
+                features,
+                self._job.length,
+                None,
             )
 
-        self._size, self._loader = size, loader
-        self._stream = SessionStream(start)
+        size = sum(len(batch["row"]) for batch in next(read()))
+        checkpoint, _ = training_state.latest_step(self._job.output_dir)
+        return self._make_estimator(size).predict(
+            input_fn,
+            hooks=[LoadHook(self._values)],
+            checkpoint_path=checkpoint,
+            yield_single_examples=False,
+        )
 
-    def _release(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    def load(self, values: Dict[str, np.ndarray]) -> None:
+        self._values = values
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
-        if self._use_tpu:
-            # A TPU's stream is a single run, which has read the values.
-            self._release()
-        self._loader.values = values
+    def close(self) -> None:
+        self._values = {}

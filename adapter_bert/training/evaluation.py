@@ -13,7 +13,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.task import ScoresAndData, SplitNames
 from adapter_bert.training import run_files
 from adapter_bert.training.engines import Engine, Pause
-from adapter_bert.training.prediction import Predictor, check_finite
+from adapter_bert.training.prediction import RowPredictor, check_finite
 from adapter_bert.training.settings import EPOCH
 from adapter_bert.training.setup import Setup
 from adapter_bert.training.training_step import Job
@@ -23,12 +23,7 @@ Shown = Dict[str, np.ndarray]
 
 
 class Splits(NamedTuple):
-    """The splits other than the training one.
-
-    Attributes:
-        dev: those to evaluate.
-        test: those to predict; may be the same.
-    """
+    """The splits to evaluate and those to predict, which may be the same."""
 
     dev: SplitNames
     test: SplitNames
@@ -40,13 +35,7 @@ class Splits(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of splits, by name.
-
-    Attributes:
-        splits: the splits.
-        kept: what the task keeps of the rows.
-        features: of the rows.
-    """
+    """The rows of splits by name: what the task keeps of them, features."""
 
     splits: Splits
     kept: Dict[str, Any]
@@ -54,37 +43,26 @@ class Rows(NamedTuple):
 
 
 def answer(
-    setup: Setup, predictor: Predictor, rows: Rows, splits: Splits
+    setup: Setup, predictor: RowPredictor, rows: Rows, splits: Splits
 ) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
-    """Predicts splits.
+    """The task's answers for splits, and the values of `Hooks.observe`.
 
-    Args:
-        setup: of the run.
-        predictor: of the model.
-        rows: of all splits.
-        splits: to be predicted.
-
-    Returns:
-        The task's answers, and the values of `Hooks.observe`, by split.
+    Both are by the name of the split.
 
     Raises:
         UserError: an output is no number.
     """
-    experiment = setup.experiment
-    how = {
-        name: (experiment.predict_batch_size, "predict")
-        for _, name in splits.test
-    }
-    # A split that is both is evaluated.
-    how.update(
-        {name: (experiment.eval_batch_size, "eval") for _, name in splits.dev}
-    )
+    experiment, evaluated = setup.experiment, dict(splits.dev).values()
     answers, shown = {}, {}
     for name in splits.names:
         outputs, features = {}, rows.features[name]
+        how = experiment.predict_batch_size, "predict"
+        # A split that is both is evaluated.
+        if name in evaluated:
+            how = experiment.eval_batch_size, "eval"
         # No rows if no context has a token.
         if len(features):
-            outputs = predictor.predict(features, *how[name])
+            outputs = predictor.predict(features, *how)
             check_finite(outputs, name)
         shown[name] = {
             key: outputs.pop(key)
@@ -188,12 +166,10 @@ class Watch:
             with engine.predictor(job) as predictor:
                 self._look(step, predictor)
 
-    def _look(self, step: int, predictor: Predictor) -> bool:
-        if step not in self._scores.by_step:
-            self._score(step, predictor)
-        return self.is_over(step)
-
-    def _score(self, step: int, predictor: Predictor) -> None:
+    def _look(self, step: int, predictor: RowPredictor) -> bool:
+        """Scores a step that has no scores yet; whether the training ends."""
+        if step in self._scores.by_step:
+            return self.is_over(step)
         dev = Splits(self._rows.splits.dev, ())
         answers, _ = answer(self._setup, predictor, self._rows, dev)
         measured, _ = score(self._setup, self._rows, answers)[""]
@@ -221,3 +197,4 @@ class Watch:
             ),
             "; the best so far" if self._scores.best_step == step else "",
         )
+        return self.is_over(step)

@@ -99,7 +99,6 @@ def run(experiment: Experiment) -> Dict[str, float]:
     refuse_others = functools.partial(
         run_record.check,
         experiment.output_dir,
-        base=model.base,
         do_train=experiment.do_train,
     )
     refuse_others(record=describe_settings(experiment, model), partial=True)
@@ -146,11 +145,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
 
 @contextlib.contextmanager
 def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
-    """Keeps others out of the output folder.
-
-    Raises:
-        UserError: another run is in it, or it cannot be written.
-    """
+    """Makes the output folder, and keeps other runs out of it."""
     if not engine.is_chief:
         yield
         return
@@ -189,11 +184,7 @@ def _start_engine(experiment: Experiment) -> Engine:
 
 
 def _choose_dtype(experiment: Experiment) -> str:
-    """The run's dtype; a run with `auto` goes on as it began.
-
-    Raises:
-        UserError: several processes would choose, each for itself.
-    """
+    """The run's dtype; a run with `auto` goes on as it began."""
     if experiment.compute_dtype == AUTO and multi_worker.is_cluster():
         raise UserError(
             "--compute_dtype=auto needs one process, but TF_CONFIG names "
@@ -225,11 +216,7 @@ def _choose_splits(experiment: Experiment) -> Splits:
 def _read(
     experiment: Experiment, task: Task, splits: Splits, names: List[str]
 ) -> Tuple[Task, Dict[str, Any]]:
-    """Reads splits, and learns the labels of the training rows.
-
-    Returns:
-        The task with its labels; the rows by split.
-    """
+    """The task with labels learned from the training rows; rows by split."""
     task, rows = task.read(experiment.data_dir, names)
     most = dict.fromkeys(
         (name for _, name in splits.dev), experiment.max_eval_examples
@@ -244,11 +231,7 @@ def _read(
 
 
 def _find_state(setup: Setup) -> State:
-    """The checkpoints that the folder holds, found whole.
-
-    Raises:
-        UserError: one is damaged, or is not the one to be evaluated.
-    """
+    """The checkpoints that the folder holds, found whole."""
     experiment, best = setup.experiment, None
     newest, step = training_state.latest_step(experiment.output_dir)
     if newest:
@@ -269,11 +252,7 @@ def _find_state(setup: Setup) -> State:
 
 
 def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
-    """Makes the features of every split.
-
-    Takes the training rows out of `rows`, and leaves what the task keeps of the
-    others.
-    """
+    """Features by split; leaves in `rows` what the task keeps of the others."""
     features = {}
     for split in list(rows):
         read = rows.pop(split)
@@ -361,19 +340,9 @@ def _train(
 ) -> Tuple[Job, State, bool]:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
-    Args:
-        engine: trains.
-        setup: of the run.
-        job: of the run's method.
-        record: the content of `run.json`.
-        features: of the training rows.
-        schedule: learning rates and the number of steps.
-        rows: of the other splits, on which steps are scored.
-        state: of the folder.
-
-    Returns:
-        The job with the values that it started from, the folder's state, and
-        whether an earlier process began the training.
+    `features` are the training rows', `rows` those of the splits that score
+    steps. Gives the job with the values that it started from, the folder's
+    state, and whether an earlier process began the training.
 
     Raises:
         UserError: the disk is too full, or as of `FrozenLayers`.
@@ -452,11 +421,7 @@ def _train(
 def _answer(
     engine: Engine, setup: Setup, job: Job, rows: evaluation.Rows, state: State
 ) -> Dict[str, float]:
-    """Scores the dev splits, predicts the test splits, and writes both.
-
-    Returns:
-        The results under BERT's key names; empty without a dev split.
-    """
+    """Scores dev splits, predicts test splits, writes both; the results."""
     task, output_dir = setup.task, setup.experiment.output_dir
     with engine.predictor(job) as predictor:
         if state.best:
@@ -471,28 +436,17 @@ def _answer(
     if rows.splits.dev:
         tables = evaluation.score(setup, rows, answers)
         for suffix, name in rows.splits.dev:
-            for path in task.write_report(
-                output_dir,
-                rows.kept[name],
-                rows.features[name],
-                answers[name],
-                suffix,
-            ):
+            about = rows.kept[name], rows.features[name], answers[name]
+            for path in task.write_report(output_dir, *about, suffix):
                 logging.info("more of the evaluation is in %s", path)
         step = training_state.step_of(state.best) if state.best else state.step
-        known = dev_scores.read(output_dir)
-        if not known or step not in known.by_step:
-            run_files.write_curves(
-                output_dir,
-                tables[""][0],
-                step or setup.model.sources.step,
-            )
+        known, told = dev_scores.read(output_dir), step
+        step = step or setup.model.sources.step
+        if not known or told not in known.by_step:
+            run_files.write_curves(output_dir, tables[""][0], step)
         written = {
             part: run_files.write_results(
-                os.path.join(output_dir, part),
-                scores,
-                step or setup.model.sources.step,
-                data,
+                os.path.join(output_dir, part), scores, step, data
             )
             for part, (scores, data) in tables.items()
         }
@@ -500,14 +454,9 @@ def _answer(
         run_files.log_results(found)
     for suffix, name in rows.splits.dev:
         if fusion.ATTENTION in shown[name]:
-            attention = fusion_report.shares(
-                setup.model.method,
-                setup.model.config,
-                shown[name][fusion.ATTENTION],
-            )
-            paths = fusion_report.write(
-                output_dir, attention, suffix, task.name
-            )
+            model, attention = setup.model, shown[name][fusion.ATTENTION]
+            shares = fusion_report.shares(model.method, model.config, attention)
+            paths = fusion_report.write(output_dir, shares, suffix, task.name)
             logging.info("how much of each adapter is used: %s", paths[1])
     for suffix, name in rows.splits.test:
         for path in task.write_predictions(

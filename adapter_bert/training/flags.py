@@ -25,10 +25,7 @@ def split_file(use: str) -> str:
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
-    """The files of splits that the flags name, found to be there.
-
-    Args:
-        endings: that a file may have.
+    """The files of splits that the flags name, found with these endings.
 
     Raises:
         UserError: a folder is named too, or a file is not as expected.
@@ -57,14 +54,12 @@ def tuning_method() -> Dict[str, Any]:
     for argument, wanted in named.items():
         value = getattr(method, argument, None)
         if value != wanted:
+            problem = f"{argument} is {value} there"
+            if not hasattr(method, argument):
+                problem = f"the method has no {argument}"
             raise UserError(
                 f"--adapter_{argument}={wanted} does not fit "
-                f"--tuning_method={text}: "
-                + (
-                    f"{argument} is {value} there"
-                    if hasattr(method, argument)
-                    else f"the method has no {argument}"
-                )
+                f"--tuning_method={text}: {problem}"
             )
     return {
         "method": method,
@@ -102,11 +97,6 @@ def experiment_from_flags(
 ) -> Experiment:
     """The experiment that the flags describe.
 
-    Args:
-        task: what to learn.
-        data_dir: folder of the task's data.
-        eval_batch_size: examples evaluated at once.
-
     Raises:
         UserError: a flag is missing or out of range.
     """
@@ -141,12 +131,10 @@ def experiment_from_flags(
     return found
 
 
-def run_or_describe(task: Task, eval_batch_size: int) -> None:
+def run_or_describe(task: Task, eval_batch_size: int) -> Dict[str, float]:
     """Runs the flags' experiment with a task, or with `--describe` prints it.
 
-    Args:
-        task: with data in `--data_dir` or in files of its own.
-        eval_batch_size: examples evaluated at once.
+    Returns the results, as of `experiment.run`.
 
     Raises:
         UserError: anything that the user can mend.
@@ -156,14 +144,14 @@ def run_or_describe(task: Task, eval_batch_size: int) -> None:
     settings = experiment_from_flags(task, data_dir, eval_batch_size)
     if settings.describe:
         print(describe_parameters(settings))
-        return
+        return {}
     named = any(name in FLAGS and FLAGS[name].value for name in FILE_FLAGS)
     if has_folder and not data_dir and not named:
         raise UserError(
             "--data_dir is missing: the folder of the task's files; your own "
             "files can be named too, as --train_file"
         )
-    experiment.run(settings)
+    return experiment.run(settings)
 
 
 def adapter_description() -> Optional[Dict[str, Any]]:

@@ -165,7 +165,7 @@ def check(setup: Setup) -> None:
 
 
 def _folder(experiment: Experiment) -> str:
-    """The folder of the files, by default beside the training file."""
+    """The folder of the files, by default next to the training file."""
     if experiment.frozen_layers_dir:
         return experiment.frozen_layers_dir
     named = experiment.task.train_file
@@ -183,10 +183,7 @@ class FrozenLayers:
     def __init__(self, setup: Setup, job: Job, features: Features):
         """Finds the file, or checks that there is room for it.
 
-        Args:
-            setup: that `check` accepted.
-            job: of the training.
-            features: of the training rows.
+        Takes a setup that `check` accepted, and the training's job and rows.
 
         Raises:
             UserError: the file needs more room than there is, or than the flags
@@ -208,15 +205,17 @@ class FrozenLayers:
         self._folder = _folder(setup.experiment)
         self.path = os.path.join(self._folder, f"{self._key()}.npy")
         files.prepare_folder(self._folder)
-        is_written = False
+        pattern = re.escape(os.path.basename(self.path))
         try:
             # Deletes the temporary files of killed processes.
             with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
                 pass
         except UserError:
-            # Another process is writing; `read` will wait.
-            is_written = self._is_being_written()
-        if not (is_written or os.path.exists(self.path)):
+            # Another process is writing, perhaps the same; `read` will wait.
+            pattern += f"(\\.{LEFT})?"
+        if not any(
+            re.fullmatch(pattern, name) for name in files.names(self._folder)
+        ):
             self._check_space()
 
     def read(self, engine: Engine) -> KnownOutputs:
@@ -259,14 +258,6 @@ class FrozenLayers:
         }
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-    def _is_being_written(self) -> bool:
-        """Whether there is a temporary file of the same key."""
-        own = os.path.basename(self.path)
-        return any(
-            name.startswith(f"{own}.") and name.endswith(UNFINISHED)
-            for name in files.names(self._folder)
-        )
 
     def _check_space(self) -> None:
         """Refuses more bytes than the flag, or the disk, allows."""
@@ -364,7 +355,11 @@ class FrozenLayers:
                         if not first_token:
                             place = slice(*rows.starts[row : row + 2])
                         value = value[: place.stop - place.start]
-                        outputs[place] = _stored(value, outputs.dtype)
+                        if outputs.dtype == np.uint16:
+                            # Back to the bits of bfloat16.
+                            value = value.astype(tf.bfloat16.as_numpy_dtype)
+                            value = value.view(np.uint16)
+                        outputs[place] = value
 
 
 def _reserve(path: str) -> None:
@@ -387,10 +382,3 @@ def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
         with contextlib.suppress(FileNotFoundError):
             if entry.name.endswith(ends):
                 yield entry.stat().st_size
-
-
-def _stored(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """float32 as it is, or rounded back to the bits of bfloat16."""
-    if dtype == np.float32:
-        return values
-    return values.astype(tf.bfloat16.as_numpy_dtype).view(dtype)

@@ -19,15 +19,9 @@ def shares(
 ) -> Dict[str, Any]:
     """The mean attention over the rows of a split.
 
-    Args:
-        method: the fusion.
-        config: of the BERT.
-        attention: float32 [rows, places, adapters], means over each row's
-            tokens.
-
-    Returns:
-        `adapters`, names; `places`, [layer, site]; `weights`, with a row for
-        each place and a column for each adapter.
+    Takes float32 [rows, places, adapters], means over each row's tokens. Gives
+    `adapters`, names; `places`, [layer, site]; `weights`, with a row for each
+    place and a column for each adapter.
     """
     return {
         "adapters": [part.name for part in method.parts],
@@ -39,16 +33,10 @@ def shares(
 def write(
     output_dir: str, shown: Mapping[str, Any], suffix: str, title: str
 ) -> List[str]:
-    """Writes `fusion_attention.json`, `.tsv` and `.png`.
+    """Writes the result of `shares` as `.json`, `.tsv` and `.png`; the paths.
 
-    Args:
-        output_dir: of the run.
-        shown: the result of `shares`.
-        suffix: of the split, "" or as `mm`.
-        title: of the heatmap.
-
-    Returns:
-        The paths.
+    The files are called `fusion_attention`, with the split's suffix if it has
+    one; `title` is the heatmap's.
     """
     name = f"{ATTENTION}_{suffix}" if suffix else ATTENTION
     paths = [

@@ -6,7 +6,7 @@ from typing import Optional, Tuple
 
 from absl import logging
 
-from adapter_bert.checkpoints import run_record, training_state
+from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
@@ -21,10 +21,6 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
     steps = setup.task.count_train_steps(
         features, training.batch_size, training.epochs
     )
-    begun = run_record.read_run(setup.experiment.output_dir) or {}
-    # Runs once counted in floats, which may lose a step.
-    if (begun.get("training") or {}).get("steps") == steps - 1:
-        steps -= 1
     warmup = input_pipeline.exact(training.warmup_proportion)
     return Schedule(setup.model.learning_rate, steps, int(steps * warmup))
 
@@ -41,19 +37,9 @@ def run_steps(
 ) -> Tuple[str, int]:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
-    Args:
-        engine: trains.
-        setup: how to train.
-        job: what to train.
-        features: of the training rows.
-        schedule: learning rates and the number of steps.
-        first_step: steps done before.
-        pause: where the training is looked at.
-        known: the same rows with the outputs of frozen layers, if these are
-            not computed anew.
-
-    Returns:
-        The last checkpoint and its step.
+    `features` are the training rows', `known` the same with the outputs of
+    frozen layers, if these are not computed anew. Gives the last checkpoint
+    and its step.
     """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(

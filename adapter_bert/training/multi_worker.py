@@ -46,11 +46,7 @@ def read() -> Tuple[Dict[str, Any], str, int]:
         kind, index = "", 0
         if cluster:
             kind, index = config["task"]["type"], int(config["task"]["index"])
-        refused = {*cluster, *filter(None, [kind])} - {
-            "chief",
-            MASTER,
-            "worker",
-        }
+        refused = {*cluster, kind or MASTER} - {"chief", MASTER, "worker"}
         if refused:
             raise ValueError(
                 "only chief and worker tasks are supported, not "
@@ -74,15 +70,9 @@ def read() -> Tuple[Dict[str, Any], str, int]:
             '{"cluster": {"worker": ["host:port", ...]}, '
             '"task": {"type": "worker", "index": 0}}'
         ) from error
-    return (
-        {_modern(name): hosts for name, hosts in cluster.items()},
-        _modern(kind),
-        index,
-    )
-
-
-def _modern(kind: str) -> str:
-    return "chief" if kind == MASTER else kind
+    modern = {MASTER: "chief"}
+    cluster = {modern.get(name, name): x for name, x in cluster.items()}
+    return cluster, modern.get(kind, kind), index
 
 
 def is_cluster() -> bool:
@@ -132,27 +122,14 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def is_multi_worker(found: tf.distribute.Strategy) -> bool:
-    """Whether other processes take part."""
-    return isinstance(found, tf.distribute.MultiWorkerMirroredStrategy)
-
-
-def count_workers(found: tf.distribute.Strategy) -> int:
-    """Processes that take part."""
-    if not is_multi_worker(found):
-        return 1
-    return _count(found.cluster_resolver.cluster_spec().as_dict())
-
-
-def is_chief(training_strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes the files."""
-    if not is_multi_worker(training_strategy):
-        return True
-    resolver = training_strategy.cluster_resolver
-    if resolver.task_type == "worker":
-        cluster = resolver.cluster_spec().as_dict()
-        return "chief" not in cluster and resolver.task_id == 0
-    return resolver.task_type == "chief"
+def role(found: tf.distribute.Strategy) -> Tuple[int, bool]:
+    """Processes that take part, and whether this one writes the files."""
+    if not isinstance(found, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1, True
+    resolver = found.cluster_resolver
+    cluster = resolver.cluster_spec().as_dict()
+    is_first = "chief" not in cluster and resolver.task_id == 0
+    return _count(cluster), resolver.task_type == "chief" or is_first
 
 
 def check_agreement(

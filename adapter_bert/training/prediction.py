@@ -1,11 +1,11 @@
 """Prediction: which rows a device gets at once, and outputs in row order.
 
-Every engine has a `Predictor` of its own, which computes the batches.
+A subclass of `RowPredictor` computes the batches on its devices.
 """
 
 import abc
 import contextlib
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List
 
 import numpy as np
 
@@ -41,19 +41,18 @@ def check_finite(outputs: Outputs, what: str) -> None:
         )
 
 
-class Predictor(contextlib.AbstractContextManager):
+class RowPredictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
-    The model is built on first use, from the newest checkpoint in the job's
-    folder, else from the job's initial values. `close`, or the end of a `with`,
-    frees it.
+    The first use builds it, from the newest checkpoint in the job's folder,
+    else from the job's initial values. `close`, or the end of a `with`, frees
+    it.
     """
 
     def __init__(self, job: Job, shards: int):
         """Takes the job, and how many devices compute a batch each."""
         self._job = job
         self._shards = shards
-        self._is_closed = False
 
     def predict(
         self, features: Features, batch_size: int, what: str
@@ -69,7 +68,6 @@ class Predictor(contextlib.AbstractContextManager):
         Returns:
             The head's outputs by name, [rows, ...], in row order.
         """
-        self._check_open()
         features = features.unlabelled()
         size = -(-batch_size // self._shards)
         tokens = 0 if self._job.length else self._job.predict_tokens
@@ -80,17 +78,20 @@ class Predictor(contextlib.AbstractContextManager):
         if self._job.length:
             filled = input_pipeline.fill(batches, size)
         filled = filled + filled[-1:] * (-len(filled) % self._shards)
-        groups = (
-            [
-                input_pipeline.make_batch(features, rows, self._job.length)
-                for rows in filled[first : first + self._shards]
-            ]
-            for first in range(0, len(filled), self._shards)
-        )
         outputs: Dict[str, List[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
-        for found in self._run(groups, features):
+        groups = self._run(
+            lambda: (
+                [
+                    input_pipeline.make_batch(features, rows, self._job.length)
+                    for rows in filled[first : first + self._shards]
+                ]
+                for first in range(0, len(filled), self._shards)
+            ),
+            features,
+        )
+        for found in groups:
             for name, value in found.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
@@ -102,57 +103,23 @@ class Predictor(contextlib.AbstractContextManager):
             for name, values in outputs.items()
         }
 
-    def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Sets every trained variable; the rest of the model stays.
-
-        Args:
-            values: float32 arrays by name.
-
-        Raises:
-            ValueError: a name is missing or unknown, or a shape is another.
-        """
-        self._check_open()
-        expected = {p.name: p.shape for p in self._job.table.trained}
-        for name in sorted(set(expected) ^ set(values)):
-            problem = "is missing" if name in expected else "is not trained"
-            raise ValueError(f"the variable {name} {problem}")
-        arrays = {n: np.asarray(v, np.float32) for n, v in values.items()}
-        for name, value in arrays.items():
-            if value.shape != expected[name]:
-                raise ValueError(
-                    f"{name} has the shape {list(value.shape)}; expected "
-                    f"{list(expected[name])}"
-                )
-        self._assign(arrays)
-
-    def close(self) -> None:
-        """Frees the model; a second call does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._release()
-
     def __exit__(self, *error: Any) -> None:
-        """Closes it."""
         self.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("the predictor is closed")
 
     @abc.abstractmethod
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        """Computes groups of one batch for each device, in order.
+        """Computes groups of one batch for each device, which `read` gives.
 
         Yields:
             The outputs of all rows of a group, the first device's first.
         """
 
     @abc.abstractmethod
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
-        """Sets every trained variable to a float32 array of its shape."""
+    def load(self, values: Dict[str, np.ndarray]) -> None:
+        """Sets all trained variables to float32 arrays; others stay."""
 
     @abc.abstractmethod
-    def _release(self) -> None:
+    def close(self) -> None:
         """Frees variables and graph."""

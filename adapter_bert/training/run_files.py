@@ -17,7 +17,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.training.setup import Setup, describe_task
 from adapter_bert.training.training_step import Job
 
-# The folder of an artifact, in that of its run.
+# The folder of an artifact, in its run's folder.
 ADAPTER = "adapter"
 
 
@@ -31,14 +31,7 @@ def write_artifact(
     """Writes the trained values as adapter artifacts, and their size.
 
     Each of `Task.members` has one, and a `run.json` as a run of that task alone
-    would write it.
-
-    Args:
-        setup: of the run.
-        job: that was trained.
-        record: the content of `run.json`.
-        schedule: of the training.
-        checkpoint: that the training came to.
+    would write it. `record` is the run's, `checkpoint` the one to keep.
 
     Raises:
         UserError: a value is infinite or no number.

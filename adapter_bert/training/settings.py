@@ -178,12 +178,13 @@ class Experiment:
         "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
         "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, or a training "
         "checkpoint of this program.",
+        alias="bert_hub_module_handle",
     )
     bert_config_file: str = Topic.MODEL.setting(
-        "", "BERT's sizes; default: beside the model."
+        "", "BERT's sizes; default: next to the model."
     )
     vocab_file: str = Topic.MODEL.setting(
-        "", "The vocabulary; default: beside the model."
+        "", "The vocabulary; default: next to the model."
     )
     do_lower_case: Optional[bool] = Topic.MODEL.setting(
         None,
@@ -234,7 +235,7 @@ class Experiment:
     frozen_layers_dir: str = Topic.TRAINING.setting(
         "",
         "Folder of the files of --cache_frozen_layers; default: frozen_layers "
-        "beside the training file.",
+        "next to the training file.",
     )
     frozen_layers_gb: float = Topic.TRAINING.setting(
         20.0, "Most that this folder may hold, in 10^9 bytes.", POSITIVE_NUMBER

@@ -119,15 +119,10 @@ class Setup:
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
-    """The lowest layer that differs from the pretrained BERT, or may change.
+    """The lowest of L layers that differs from BERT's own, or may change.
 
-    Args:
-        table: every variable.
-        layers: L.
-
-    Returns:
-        From 0, also if anything acts on embeddings or on all layers, to L, if
-        only the head, or BERT's pooler, is trained.
+    It is 0 also if anything acts on embeddings or on all layers, L if only the
+    head, or BERT's pooler, is trained.
     """
     lowest = layers if table.hooks.by_values else 0
     for p in table.parameters:
@@ -193,21 +188,17 @@ def _places_of_parts(
     experiment: Experiment, sources: Sources
 ) -> Mapping[str, str]:
     """Folders of the adapters that this or the trained run is made of."""
-    folders = [experiment.output_dir]
-    if experiment.adapter:
-        folders.append(os.path.dirname(files.absolute(experiment.adapter)))
-    elif sources.trained is not None:
-        folders.append(os.path.dirname(sources.trained.source))
+    place = experiment.adapter and files.absolute(experiment.adapter)
+    if not place and sources.trained is not None:
+        place = sources.trained.source
     places: Dict[str, str] = {}
-    for folder in filter(None, folders):
+    for folder in filter(None, (experiment.output_dir, os.path.dirname(place))):
         places.update(run_record.places_of_parts(folder))
     return places
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters, as text; needs no checkpoint.
-
-    Reads no data but labels that only files have.
+    """The table of parameters, as text; needs no checkpoint and no rows.
 
     Raises:
         UserError: the config, the method or the task's labels are missing or
@@ -282,24 +273,18 @@ def _with_parts(
     experiment: Experiment, sources: Sources, found: Found, config: BertConfig
 ) -> Sources:
     """The sources with the adapters that the trained values lack."""
-    folders = {
-        os.path.dirname(f)
-        for f in _places_of_parts(experiment, sources).values()
-    }
-    folders.add(experiment.library)
     place = experiment.adapter or sources.trained.source
-    folders.add(os.path.dirname(files.absolute(place)))
-    trained = Artifact(sources.description, sources.trained)
-    return dataclasses.replace(
-        sources,
-        trained=composition_parts.complete(
-            trained,
-            found,
-            sorted(folders - {""}),
-            sources.opened.weights,
-            config,
-        ),
+    places = [*_places_of_parts(experiment, sources).values()]
+    folders = {os.path.dirname(f) for f in (*places, files.absolute(place))}
+    folders.add(experiment.library)
+    trained = composition_parts.complete(
+        Artifact(sources.description, sources.trained),
+        found,
+        sorted(folders - {""}),
+        sources.opened.weights,
+        config,
     )
+    return dataclasses.replace(sources, trained=trained)
 
 
 def complete(experiment: Experiment, model: Model, task: Task) -> Setup:

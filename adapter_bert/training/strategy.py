@@ -13,21 +13,20 @@ from absl import logging
 
 from adapter_bert import optimization
 from adapter_bert.checkpoints import google, training_state
-from adapter_bert.checkpoints.weights import InitialValues, Weights
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training import devices, multi_worker
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, Predictor
+from adapter_bert.training.prediction import Outputs, RowPredictor
 from adapter_bert.training.training_step import (
     Job,
     check_loss,
     loss_and_gradients,
     predict,
 )
-from adapter_bert.training.variables import Variables, at_once
 
 # Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
@@ -52,18 +51,14 @@ class StrategyEngine(Engine):
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync
-        self.is_chief = multi_worker.is_chief(self._strategy)
-        self.workers = multi_worker.count_workers(self._strategy)
+        self.workers, self.is_chief = multi_worker.role(self._strategy)
         logging.info(
             "devices: %d (%s)", self.shards, type(self._strategy).__name__
         )
 
     @property
     def _steps_per_call(self) -> int:
-        """Steps of a training between two returns to the host.
-
-        An accelerator waits while the host reads a loss.
-        """
+        """Steps between two returns to the host, while an accelerator waits."""
         if self._hardware.use_tpu:
             return self._hardware.iterations_per_loop
         return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1
@@ -142,7 +137,7 @@ class StrategyEngine(Engine):
         alone, predictor = self.workers > 1, None
         if not alone:
             built = state.model, dict(state.trained)
-            predictor = _StrategyPredictor(job, strategy, built)
+            predictor = StrategyPredictor(job, strategy, built)
         elif self.is_chief and pause.steps:
             predictor = self._new_predictor(job)
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
@@ -170,10 +165,10 @@ class StrategyEngine(Engine):
         if predictor is not None:
             self._trained = job, step, predictor
 
-    def _new_predictor(self, job: Job) -> Predictor:
+    def _new_predictor(self, job: Job) -> RowPredictor:
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         alone = self.workers > 1
-        return _StrategyPredictor(
+        return StrategyPredictor(
             job, tf.distribute.get_strategy() if alone else self._strategy
         )
 
@@ -185,7 +180,7 @@ def _run(
     return train_steps(batches, count).numpy().tolist()
 
 
-class _StrategyPredictor(Predictor):
+class StrategyPredictor(RowPredictor):
     """Predicts with one function on all devices."""
 
     def __init__(
@@ -201,12 +196,12 @@ class _StrategyPredictor(Predictor):
         self._compute: Optional[Callable] = None
 
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         model, _ = self._build()
         if self._compute is None:
             self._compute = self._make_function(model, features)
-        for group in groups:
+        for group in read():
             yield {
                 name: input_pipeline.join_outputs(
                     [part.numpy() for part in parts]
@@ -216,12 +211,9 @@ class _StrategyPredictor(Predictor):
 
     def _build(self) -> Built:
         if self._built is None:
-            job, made = self._job, {}
-            values = _first_values(job, _newest_checkpoint(job))
             with self._strategy.scope():
-                model = job.build_model(at_once(job, values, made))
-            trained = {p.name: made[p.name] for p in job.table.trained}
-            self._built = model, trained
+                saved = _newest_checkpoint(self._job)
+                self._built = _build(self._job, saved, is_trained=False)
         return self._built
 
     def _make_function(self, model: TaskModel, features: Features) -> Callable:
@@ -247,12 +239,12 @@ class _StrategyPredictor(Predictor):
 
         return compute
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: Dict[str, np.ndarray]) -> None:
         _, variables = self._build()
         for name, value in values.items():
             variables[name].assign(value)
 
-    def _release(self) -> None:
+    def close(self) -> None:
         self._built = self._compute = None
 
 
@@ -265,12 +257,8 @@ class _TrainingState:
         Without one, takes initial values, and zero for slots.
         """
         saved = _newest_checkpoint(job)
-        trained = [p.name for p in job.table.trained]
-        made: Variables = {}
-        self.model = job.build_model(
-            at_once(job, _first_values(job, saved), made, trained)
-        )
-        self.trained = [(name, made[name]) for name in trained]
+        self.model, trained = _build(job, saved, is_trained=True)
+        self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {
             f"{name}/{slot}": tf.Variable(
@@ -282,7 +270,7 @@ class _TrainingState:
             for name, variable in self.trained
             for slot in optimization.SLOTS
         }
-        self._saved = {**dict(self.trained), **slots}
+        self._saved = {**trained, **slots}
         self.optimizer = optimization.AdamWeightDecay(
             self.trained,
             slots,
@@ -303,10 +291,22 @@ def _newest_checkpoint(job: Job) -> Optional[Weights]:
     return google.open_tensorflow(path) if path else None
 
 
-def _first_values(job: Job, saved: Optional[Weights]) -> InitialValues:
-    """Initial values, replaced by the saved ones of trained variables."""
-    values = dict(job.initial_values)
-    if saved is not None:
-        for p in job.table.trained:
-            values[p.name] = functools.partial(saved.read, p.name)
-    return values
+def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
+    """The job's model, on all devices of a strategy's scope.
+
+    Args:
+        job: with the first values.
+        saved: a checkpoint, whose values replace those of trained variables.
+        is_trained: whether gradients are taken.
+    """
+    made = {}
+    for p in job.table.parameters:
+        read = job.initial_values[p.name]
+        if saved and p.trained:
+            read = functools.partial(saved.read, p.name)
+        made[p.name] = tf.Variable(
+            tf.cast(read(), job.dtype_of(p.name)),
+            trainable=is_trained and p.trained,
+        )
+    model = job.build_model(lambda name, *_: made[name])
+    return model, {p.name: made[p.name] for p in job.table.trained}

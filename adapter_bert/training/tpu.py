@@ -16,7 +16,7 @@ import tensorflow as tf
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.training.engines import Hardware
 
-# The API of TPU VMs; the client's default is that of the retired TPU nodes.
+# The API of TPU VMs; the client's default is for the retired TPU nodes.
 DISCOVERY = "https://tpu.googleapis.com/$discovery/rest?version=v2"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 # Imports of a lookup. The first one requires the others, but in versions that
@@ -50,10 +50,7 @@ def is_own(name: str) -> bool:
 def refusal(name: str, zone: str, project: str) -> UserError:
     """The error for the TPU of another machine, with its state if known.
 
-    Args:
-        name: of the TPU.
-        zone: of Google Cloud; "" for this virtual machine's.
-        project: of Google Cloud; "" for this virtual machine's.
+    Zone and project are of Google Cloud, "" for this virtual machine's.
     """
     if "://" in name:
         return UserError(

@@ -1,6 +1,6 @@
 """One training step, the same in every engine.
 
-The gradient is that of the mean over the whole batch, wherever its rows are
+The gradient is taken of the mean over the whole batch, wherever its rows are
 computed: each device takes the sum over its own rows, divided by the rows of
 the whole batch; engines add these up over devices, and clip what results.
 """
@@ -102,8 +102,7 @@ def loss_and_gradients(
     """This device's share of the batch's loss and of its gradients.
 
     Args:
-        job: with the number of parts that are computed one after the other,
-            and of the lanes of each that are computed at the same time.
+        job: with the numbers of parts and lanes.
         model: to be trained.
         variables: (name, variable) of what is trained.
         features: this device's rows, a multiple of the number of parts.
@@ -114,9 +113,7 @@ def loss_and_gradients(
         float32 [], and a gradient like each variable.
     """
 
-    def make_context(
-        part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]
-    ) -> Context:
+    def make_context(part, prepared):
         return Context(
             part["input_mask"],
             training=True,
@@ -129,17 +126,16 @@ def loss_and_gradients(
         )
 
     hooks = model.bert.hooks
+    trained = [variable for _, variable in variables]
     with tf.GradientTape(
         persistent=True, watch_accessed_variables=False
     ) as whole:
-        whole.watch([variable for _, variable in variables])
+        whole.watch(trained)
         prepared = hooks.prepare(make_context(features, {}))
     # Variables that `prepare` reads, and the others.
     behind, direct = [], list(variables)
     if prepared:
-        found = whole.gradient(
-            list(prepared.values()), [variable for _, variable in variables]
-        )
+        found = whole.gradient(list(prepared.values()), trained)
         pairs = list(zip(variables, found))
         behind = [pair for pair, gradient in pairs if gradient is not None]
         direct = [pair for pair, gradient in pairs if gradient is None]
@@ -147,8 +143,7 @@ def loss_and_gradients(
     def compute(part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]):
         context = make_context(part, prepared)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([variable for _, variable in variables])
-            tape.watch(prepared)
+            tape.watch([*trained, *prepared.values()])
             predictions = model(part, context)
             losses = model.head.loss(predictions, part)
             penalty = hooks.penalty(context)
@@ -165,12 +160,12 @@ def loss_and_gradients(
                 raise ValueError(f"the loss does not depend on {name}")
         for (name, _), gradient in zip(behind, missed):
             if gradient is not None:
-                raise ValueError(f"{name} is read beside `Hooks.prepare` too")
+                raise ValueError(f"{name} is read outside `Hooks.prepare` too")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
     compute = _once(job, compute)
 
-    def compute_in_lanes(part: Dict[str, tf.Tensor]):
+    def compute_in_lanes(part):
         results = [compute(lane, prepared) for lane in _divide(part, job.lanes)]
         losses, gradients = zip(*results)
         return tf.add_n(losses), [tf.add_n(g) for g in zip(*gradients)]

@@ -39,14 +39,7 @@ class FirstPhase:
         features: input_pipeline.Features,
         schedule: Schedule,
     ):
-        """Refuses a folder that this training cannot go on with.
-
-        Args:
-            engine: that trains.
-            setup: of the run.
-            job: of the method itself.
-            features: of the training rows.
-            schedule: of either training.
+        """Takes the job of the method itself, and the training rows' features.
 
         Raises:
             UserError: the folder is of another run, or none of its checkpoints
@@ -61,9 +54,7 @@ class FirstPhase:
         self.folder = os.path.join(job.output_dir, FOLDER)
         self._record = describe_run(setup, engine, features, schedule)
         self._record["method"] = str(self._method)
-        run_record.check(
-            self.folder, self._record, setup.model.base, do_train=True
-        )
+        run_record.check(self.folder, self._record, do_train=True)
         self._checkpoint, self.step = training_state.latest_step(self.folder)
         if self._checkpoint:
             training_state.check_training_checkpoint(
@@ -73,8 +64,7 @@ class FirstPhase:
     def train(self) -> Job:
         """Trains, or goes on, or reads a training that is over.
 
-        Returns:
-            The job of the method itself, with the values that it starts from.
+        Gives the job of the method itself with the values that it starts from.
         """
         setup, job, model = self._setup, self._job, self._setup.model
         files.prepare_folder(self.folder)

@@ -245,7 +245,7 @@ def parse_arguments() -> argparse.Namespace:
         "--add_to",
         type=pathlib.Path,
         help="file of JSON with earlier soaks, as results/soak.json; the "
-        "table in docs/reliability.md is that of all",
+        "table in docs/reliability.md has all",
     )
     arguments = parser.parse_args()
     if arguments.minutes <= 0 or arguments.jobs < 1:

@@ -419,7 +419,7 @@ def _tokenizer(name: str) -> Reader:
 
 
 def _case() -> Reader:
-    """A folder of Hugging Face's, of which it is said what it does to case."""
+    """A folder of Hugging Face's that says what it does to case."""
     files = {
         "model.safetensors": as_tensors({"a": np.ones(2, np.float32)}),
         sources.TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
@@ -451,7 +451,7 @@ def _tar() -> bytes:
 
 
 def _unpack(path: pathlib.Path) -> None:
-    """Archives unpack beside themselves, in a folder that goes with them."""
+    """Archives unpack next to themselves, in a folder that goes with them."""
     above = path.parent.parent
     inside = set(above.iterdir())
     published_models.unpack(str(path))
@@ -635,7 +635,7 @@ def model_readers() -> Dict[str, Reader]:
         "safetensors": of_file(
             "a.safetensors",
             as_tensors(tensors),
-            lambda path: _read_all(open_safetensors(path, True)),
+            lambda path: _read_all(open_safetensors(path)),
         ),
         "checkpoint's index": _checkpoint(".index"),
         "checkpoint's data": _checkpoint(".data-00000-of-00001"),

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Mapping, Tuple
 from lab import report
 from lab.trials import starts, tiny_files
 
-# Folders within that of a trial: what a program writes, what it reads there.
+# Folders within a trial's: what a program writes, what it reads there.
 OUT, SOURCE = "out", "source"
-# Folders of the material beside the data: a shelf of two adapters, and a run.
+# Folders of the material next to the data: a shelf of two adapters, and a run.
 SHELF, TRAINED = "shelf", "trained"
 ENGINES = ("estimator", "strategy")
 # Files of a process and not of the run, or left by a process that was killed.

@@ -18,7 +18,7 @@ from lab.trials.starts import NEVER, End, Moment, start
 SAME, REFUSED, DIFFERENT, LOST = "same", "refused", "different", "lost"
 FAULTS = (DIFFERENT, LOST)
 WHOLE, HALF = "whole", "half"
-# The material's folder, of which a trial may have a copy, and a reference's
+# The material's folder, which a trial may copy, and a reference's
 # description.
 DATA, ABOUT = "data", "about.json"
 

@@ -76,7 +76,7 @@ note "end $status"
 case $status in
   0)
     echo "$(($(date +%s) - began)) seconds" > "$run/done.new"
-    # A loss of power takes neither, nor what tells of which run it is.
+    # A loss of power takes neither, nor what tells whose run it is.
     sync "$run/flags" "$run/done.new"
     mv "$run/done.new" "$run/done"
     echo "[$row] $name: finished"

@@ -4,7 +4,7 @@
         --data_dir=... --model=... --output_dir=... \
         --epochs=1
 
-`lab/speed/start.py` runs it beside `run_classifier.py`. It reads the same
+`lab/speed/start.py` runs it next to `run_classifier.py`. It reads the same
 `train.tsv` and `dev.tsv` (columns `sentence1`, `sentence2`, `label`), trains,
 evaluates and saves the adapter, as the library's users write it, in batches
 that are grouped by length. It runs in the environment of `adapters_worker.py`

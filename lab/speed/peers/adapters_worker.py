@@ -1,6 +1,6 @@
 """AdapterHub's `adapters` on PyTorch, measured as `lab/speed/worker.py` is.
 
-Runs in an environment of its own (requirements.txt beside this file) and
+Runs in an environment of its own (requirements.txt next to this file) and
 imports nothing of this project. The training is what the library's users
 write: an adapter after each sublayer, AdamW, gradients clipped to norm 1,
 autocast for bfloat16. Fewer variables are trained than by the paper's recipe

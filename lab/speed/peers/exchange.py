@@ -4,9 +4,9 @@
     .venv-peer/bin/python lab/speed/peers/exchange.py answer BERT EXAMPLES \\
         FOLDER...
 
-Runs in the peers' environment (requirements.txt beside this file) and imports
+Runs in the peers' environment (requirements.txt next to this file) and imports
 nothing of this project; `lab/speed/exchange.py` calls it. `write` makes a tiny
-BERT with random weights, `bert/`, and adapters upon it, in `adapterhub/` and
+BERT with random weights, `bert/`, and adapters for it, in `adapterhub/` and
 `peft/`, each with the logits of `examples.npz`. `answer` loads adapters of this
 project's by the line that the peers' users know, and writes `logits.npz` into
 each folder.
@@ -320,7 +320,7 @@ def logits_of(model, examples):
 
 
 def save_logits(folder, model, examples):
-    """Writes `logits.npz` beside an adapter."""
+    """Writes `logits.npz` next to an adapter."""
     np.savez(
         os.path.join(folder, "logits.npz"), logits=logits_of(model, examples)
     )

@@ -3,7 +3,7 @@
     .venv-peer/bin/python lab/speed/peers/record_compositions.py \
         tests/golden/compositions.npz
 
-Runs in the peer's environment (requirements.txt beside this file) and imports
+Runs in the peer's environment (requirements.txt next to this file) and imports
 nothing of this project. A BERT of two layers with random weights, then each
 composition with random weights. Where a composition is trained there is a loss
 too, with its gradients, and what one step of plain SGD makes of the trained
@@ -197,7 +197,7 @@ def adapter_sites(model):
 
 
 def class_variables(head, read):
-    """Of a head of one layer upon BERT's pooled output."""
+    """Of a head of one layer on BERT's pooled output."""
     *_, last = head
     return {
         "output_weights": read(last.weight),

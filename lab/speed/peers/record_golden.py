@@ -3,7 +3,7 @@
     .venv-peer/bin/python lab/speed/peers/record_golden.py \
         tests/golden/methods.npz
 
-Runs in the peer's environment (requirements.txt beside this file) and imports
+Runs in the peer's environment (requirements.txt next to this file) and imports
 nothing of this project. A BERT of two layers with random weights, then each
 method with random weights; everything under this project's variable names,
 with the output of the last layer.
@@ -86,7 +86,7 @@ def added_variables(method, model, state):
     """The method's weights under this project's names."""
     found = {}
     if method == "prefix":
-        # One network for all layers, in a pool beside the model.
+        # One network for all layers, in a pool next to the model.
         for old, new in (
             ("wte.weight", "embedding"),
             ("control_trans.0.weight", "inner/kernel"),

@@ -3,11 +3,11 @@
     .venv-peer/bin/python lab/speed/peers/record_roberta.py \
         tests/golden/roberta
 
-Runs in the peer's environment (requirements.txt beside this file) and imports
+Runs in the peer's environment (requirements.txt next to this file) and imports
 nothing of this project. Two models with random weights and tokenizers that are
 trained on a few sentences, in folders as Hugging Face publishes theirs:
 `roberta`, byte-level BPE, with the head of masked language modelling, and
-`xlm-roberta`, unigram, with that of classification. Beside them are ids,
+`xlm-roberta`, unigram, with the one of classification. Next to them are ids,
 offsets and outputs.
 """
 

@@ -1,0 +1,192 @@
+"""A BERT's folder as `adapter-bert convert` and `adapter-bert merge` write it.
+
+In Google's form or in Hugging Face's, with the vocabulary.
+"""
+
+import dataclasses
+import os
+from typing import Any, Dict, Mapping
+
+import numpy as np
+import safetensors.numpy
+
+from adapter_bert import files
+from adapter_bert.bert import functional
+from adapter_bert.bert.config import BertConfig, same_activation
+from adapter_bert.bert.encoder import Shape
+from adapter_bert.checkpoints import hugging_face, sources, training_state
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.data.added_tokens import as_decoder
+from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
+from adapter_bert.errors import UserError
+
+GOOGLE, HUGGING_FACE = "google", "hugging_face"
+# Names of google-research/bert's `modeling.py`, `get_activation`.
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+# Variables of a training that are left out.
+OF_TRAINING = ("adam_m", "adam_v", "global_step")
+
+
+def check_free(folder: str) -> None:
+    """Raises UserError if a folder has a file of a BERT in either form."""
+    for name in (
+        *sources.CONFIG_FILES,
+        sources.VOCABULARY_FILE,
+        sources.SAFETENSORS_FILE,
+        sources.TOKENIZER_CONFIG_FILE,
+        f"{sources.GOOGLE_CHECKPOINT}.index",
+    ):
+        if files.exists(os.path.join(folder, name)):
+            raise UserError(
+                f"{folder} holds a BERT's {name}; choose another folder"
+            )
+
+
+def read_values(
+    weights: Weights, variables: Mapping[str, Shape]
+) -> Dict[str, np.ndarray]:
+    """Every variable of a BERT and its heads, by Google's name.
+
+    Raises:
+        UserError: one cannot be read, or is no part of a plain BERT.
+    """
+    names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
+    for name in names:
+        is_known = hugging_face.hugging_face_name(name) is not None
+        if not is_known or name.startswith("bert/") and name not in variables:
+            raise UserError(
+                f"{weights.source} holds {name}, which is no part of a plain "
+                "BERT of its config; adapter-bert merge merges adapters"
+            )
+    return {name: weights.read(name) for name in names}
+
+
+def check_form(config: BertConfig, form: str) -> None:
+    """Raises UserError if a form cannot describe a model."""
+    if config.is_roberta:
+        raise UserError(
+            f"the model is a RoBERTa, which cannot be written in {form}'s form "
+            "of a BERT"
+        )
+    epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
+    if form != HUGGING_FACE and epsilon != fixed:
+        raise UserError(
+            f"the model has the layer_norm_eps {epsilon}, but Google's form "
+            f"means {fixed}"
+        )
+
+
+def _config(
+    config: BertConfig, form: str, head: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The content of a form's config, with the fields of a head."""
+    values = dataclasses.asdict(config)
+    del values["first_position"]
+    gelu = same_activation(config.hidden_act, "gelu")
+    if form == GOOGLE:
+        del values["layer_norm_eps"]
+        values["hidden_act"] = "gelu" if gelu else config.hidden_act
+        return {**values, **head}
+    # Here `gelu` is the error function.
+    if gelu:
+        values["hidden_act"] = "gelu_new"
+    elif same_activation(config.hidden_act, "gelu_erf"):
+        values["hidden_act"] = "gelu"
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        **values,
+        "pad_token_id": 0,
+        **head,
+    }
+
+
+def write_vocabulary(
+    folder: str, path: str, tokenizer: TextTokenizer, **said: Any
+) -> None:
+    """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
+
+    Args:
+        folder: for the files.
+        path: of the vocabulary.
+        tokenizer: of that vocabulary; its added tokens are written, too.
+        **said: other fields of `tokenizer_config.json`.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    place = os.path.join(folder, sources.VOCABULARY_FILE)
+    files.write_bytes(place, vocabulary_bytes(path))
+    said.update(as_decoder(tokenizer.added))
+    if said:
+        place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
+        files.write_json(place, said)
+
+
+def write_model(
+    folder: str,
+    form: str,
+    config: BertConfig,
+    values: Mapping[str, np.ndarray],
+    head: Mapping[str, Any],
+) -> str:
+    """Writes weights and config; returns the path of the weights.
+
+    Args:
+        folder: for the files.
+        form: `GOOGLE` or `HUGGING_FACE`.
+        config: of the model.
+        values: variables by Google's names.
+        head: fields of the config about the head.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    if form == GOOGLE:
+        path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
+        training_state.save_tensors(path, values)
+        name = sources.BERT_CONFIG_FILE
+    else:
+        tensors = {}
+        for ours, value in values.items():
+            theirs, transposed = hugging_face.hugging_face_name(ours)
+            value = value.T if transposed else value
+            tensors[theirs] = np.ascontiguousarray(value)
+        path = os.path.join(folder, sources.SAFETENSORS_FILE)
+        content = safetensors.numpy.save(tensors, {"format": "pt"})
+        files.write_bytes(path, content)
+        name = sources.CONFIG_FILE
+    content = _config(config, form, head)
+    files.write_json(os.path.join(folder, name), content)
+    return path
+
+
+def google_activation(config: BertConfig, asked: str) -> BertConfig:
+    """A config whose `hidden_act` Google's programs know.
+
+    Args:
+        config: of the model.
+        asked: "gelu" to put Google's gelu, of tanh, in the place of another
+            one; "" to put none.
+
+    Raises:
+        UserError: the model's function is not Google's, and none is asked for;
+            or another kind of function than a gelu is to be replaced.
+    """
+    for name in ACTIVATIONS:
+        if same_activation(config.hidden_act, name):
+            return dataclasses.replace(config, hidden_act=name)
+    is_gelu = same_activation(config.hidden_act, "gelu_erf")
+    if is_gelu and asked:
+        return dataclasses.replace(config, hidden_act=asked)
+    advice = (
+        "--activation=gelu writes it with their gelu, of tanh, which differs "
+        "a little"
+        if is_gelu
+        else "it can be written in hugging_face's form"
+    )
+    raise UserError(
+        f"the model's hidden_act is {config.hidden_act}"
+        f"{', the gelu of the error function' * is_gelu}, which Google's "
+        f"programs do not know; {advice}"
+    )

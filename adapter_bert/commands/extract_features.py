@@ -1,0 +1,169 @@
+r"""Writes BERT's hidden states of texts, as google-research/bert does.
+
+    .venv/bin/python extract_features.py --input_file=texts.txt \
+        --output_file=states.jsonl --init_checkpoint=$BERT --layers=-1,-2
+
+The input has a text on each line, or two with ` ||| ` between them. The output
+has a JSON object for each line, with the values of every token. --adapter names
+a trained adapter that acts on BERT.
+"""
+
+import dataclasses
+from typing import Any, Callable, Iterator, List, Optional, Sequence
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert import files
+from adapter_bert.checkpoints import sources
+from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE, Topic, read
+from adapter_bert.progress import Progress
+from adapter_bert.serving.embeddings import (
+    TOKENS,
+    VectorForm,
+    vector_function,
+)
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import LoadedTask, load_task
+from adapter_bert.upstream import extract_features as upstream
+
+
+@dataclasses.dataclass(frozen=True)
+class Extraction:
+    """What is read, computed and written."""
+
+    input_file: str = Topic.DATA.setting(
+        "", "Texts, one on a line, or two with ` ||| ` between them."
+    )
+    output_file: str = Topic.TO_DO.setting(
+        "", "File for the hidden states: a JSON object for each line."
+    )
+    layers: str = Topic.TO_DO.setting(
+        "-1,-2,-3,-4",
+        "Layers whose outputs are written: 0 is the first, -1 the last.",
+    )
+    max_seq_length: int = Topic.DATA.setting(
+        128, "Longest input in tokens; the rest is cut off."
+    )
+    batch_size: int = Topic.EVALUATION.setting(
+        32, "Texts computed at once.", POSITIVE
+    )
+    init_checkpoint: str = Topic.MODEL.setting(
+        "", "The pretrained BERT, as of run_classifier.py."
+    )
+    bert_config_file: str = Topic.MODEL.setting(
+        "", "BERT's sizes; default: next to the model."
+    )
+    vocab_file: str = Topic.MODEL.setting(
+        "", "The vocabulary; default: next to the model."
+    )
+    adapter: str = Topic.METHOD.setting(
+        "",
+        "Folder of a trained adapter that acts on BERT; it says the "
+        "letters' case.",
+    )
+    do_lower_case: bool = Topic.MODEL.setting(
+        True, "Lower-case the text, as uncased models need."
+    )
+
+
+SETTINGS = (Extraction,)
+
+
+def _read_layers(text: str, count: int) -> List[int]:
+    """The numbers of layers, of `count`.
+
+    Raises:
+        UserError: one is no number, or there is no such layer.
+    """
+    try:
+        numbers = [*map(int, text.split(","))]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(-count <= n < count for n in numbers):
+        raise UserError(
+            f"--layers is {text}, expected numbers from -{count} to "
+            f"{count - 1} with commas between them"
+        )
+    return numbers
+
+
+def _make_compute(
+    bert: FrozenBert, task: Optional[LoadedTask], layers: Sequence[int]
+) -> Callable[..., List[np.ndarray]]:
+    """A function of ids, mask and segments, int32 [B, T] each.
+
+    Its values are float32 [B, T, D], one array for each layer.
+    """
+    form = VectorForm(TOKENS, tuple(layers))
+    function = vector_function(bert, task, form).get_concrete_function()
+    values = task.values.get() if task else {}
+
+    def compute(ids, mask, segments):
+        batch = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+        batch["row"] = np.arange(len(ids))
+        batch = {name: tf.constant(x, tf.int32) for name, x in batch.items()}
+        found = function(values, batch)["vectors"].numpy()
+        return np.split(found, len(layers), axis=-1)
+
+    return compute
+
+
+def _lines(
+    features: Sequence[upstream.InputFeatures],
+    compute: Any,
+    layers: Sequence[int],
+    batch_size: int,
+) -> Iterator[bytes]:
+    progress = Progress("extract", len(features), "texts")
+    for first in range(0, len(features), batch_size):
+        batch = features[first : first + batch_size]
+        # Padding changes no value.
+        length = max(len(row.tokens) for row in batch)
+        outputs = compute(
+            *(
+                np.array([getattr(row, name)[:length] for row in batch])
+                for name in ("input_ids", "input_mask", "input_type_ids")
+            )
+        )
+        for row, *of_layers in zip(batch, *outputs):
+            yield (upstream.json_line(row, layers, of_layers) + "\n").encode()
+        progress.update(len(batch))
+    progress.close()
+
+
+def main() -> None:
+    """Writes the file that the flags describe."""
+    asked = read(Extraction)
+    for name in ("input_file", "output_file", "init_checkpoint"):
+        if not getattr(asked, name):
+            raise UserError(f"--{name} is missing")
+    bert = FrozenBert.open(
+        asked.init_checkpoint, asked.bert_config_file, asked.vocab_file
+    )
+    if bert.config.is_roberta:
+        raise UserError(
+            f"{asked.init_checkpoint} is a RoBERTa, expected a BERT, whose "
+            "word pieces the output names"
+        )
+    layers = _read_layers(asked.layers, bert.config.num_hidden_layers)
+    task = None
+    if asked.adapter:
+        task = load_task(bert, asked.adapter, None)
+    tokenizer = task.tokenizer if task else bert.tokenizer(asked.do_lower_case)
+    sources.check_length(asked.max_seq_length, 5, bert.config, tokenizer)
+    features = upstream.convert_examples_to_features(
+        upstream.examples_of(
+            files.read_lines(asked.input_file, "the texts", "\n")
+        ),
+        asked.max_seq_length,
+        tokenizer,
+    )
+    compute = _make_compute(bert, task, layers)
+    files.write_parts(
+        asked.output_file,
+        _lines(features, compute, layers, asked.batch_size),
+    )

@@ -1,0 +1,364 @@
+"""Vectors of texts: hidden states of BERT, alone or with a trained adapter.
+
+from adapter_bert.serving.embeddings import embed
+
+bert = FrozenBert.open("bert_base")
+task = load_task(bert, "out/mrpc/adapter", None)
+embed(bert, ["He sat down.", "He took a seat."], task=task)  # float32 [2, D]
+"""
+
+import dataclasses
+import functools
+import itertools
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.bert.encoder import CreateVariable, make_variables
+from adapter_bert.bert.hooks import Context, NoHooks
+from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.tokenization import in_chunks, make_row
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.row_stream import CHUNK
+from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
+from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.training.prediction import check_finite
+
+CLS, MEAN, TOKENS = "cls", "mean", "tokens"
+POOLINGS = (CLS, MEAN, TOKENS)
+# Squared lengths below count as this one, so that zeros stay zeros.
+SMALLEST = 1e-24
+
+
+class TokenVectors(NamedTuple):
+    """A row's tokens, special tokens included, and their vectors.
+
+    Attributes:
+        tokens: as the vocabulary spells them.
+        vectors: float32 [T, width].
+    """
+
+    tokens: List[str]
+    vectors: np.ndarray
+
+
+# float32 [N, width], or each row's `TokenVectors`.
+Vectors = Union[np.ndarray, List[TokenVectors]]
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorForm:
+    """How vectors follow from hidden states.
+
+    Attributes:
+        pooling: `cls` for the first token's states, `mean` for the mean over
+            all tokens, special tokens included, `tokens` for those of each
+            token.
+        layers: their outputs are concatenated; 0 is the first layer, -1 the
+            last, as in google-research/bert's `extract_features.py`.
+        normalize: whether a vector's length becomes 1.
+    """
+
+    pooling: str = MEAN
+    layers: Tuple[int, ...] = (-1,)
+    normalize: bool = False
+
+    def check(self, config: BertConfig) -> None:
+        """Raises UserError for an unknown pooling or a layer BERT lacks."""
+        if self.pooling not in POOLINGS:
+            raise UserError(
+                f"the pooling is {self.pooling!r}, expected one of "
+                f"{', '.join(POOLINGS)}"
+            )
+        count = config.num_hidden_layers
+        for layer in self.layers:
+            if not -count <= layer < count:
+                raise UserError(
+                    f"the layers name {layer}, but the model has {count}; "
+                    f"expected {-count} to -1, or 0 to {count - 1}"
+                )
+        if not self.layers:
+            raise UserError("no layer is named; -1 is the last one")
+
+    def width(self, config: BertConfig) -> int:
+        """The number of a vector's entries."""
+        return config.hidden_size * len(self.layers)
+
+    def pool(self, outputs: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
+        """Vectors of a batch.
+
+        Args:
+            outputs: of all layers, each [B, T, D].
+            mask: int32 [B, T], 1 for a token.
+
+        Returns:
+            float32 [B, width], or of `tokens` [B, T, width].
+        """
+        states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
+        found = tf.concat(states, axis=-1)
+        if self.pooling == CLS:
+            found = found[:, 0]
+        elif self.pooling == MEAN:
+            weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
+            count = tf.reduce_sum(weights, axis=1)
+            found = tf.reduce_sum(found * weights, axis=1) / count
+        if self.normalize:
+            found = tf.math.l2_normalize(found, axis=-1, epsilon=SMALLEST)
+        return found
+
+
+class EmbeddingModel:
+    """BERT with a method's hooks, and vectors instead of a head."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        method: Optional[TuningMethod],
+        form: VectorForm,
+        create: CreateVariable,
+    ):
+        """Creates BERT's and the method's variables; no method: BERT alone."""
+        self._form = form
+        own = make_variables(encoder.declare(config, False), create)
+        added: Dict[str, Any] = {}
+        make_hooks: Any = lambda values: NoHooks()  # noqa: E731
+        if method is not None:
+            added = make_variables(method.variables(config, False), create)
+            make_hooks = functools.partial(method.hooks, config)
+        self._bert = make_bert(config, own, added, make_hooks)
+
+    def __call__(
+        self, features: Dict[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """`vectors` of a batch of `input_pipeline.make_batch`."""
+        found = self._bert(
+            features["input_ids"], features["segment_ids"], context
+        )
+        mask = context.input_mask
+        return {"vectors": self._form.pool(found.layer_outputs, mask)}
+
+
+def vector_function(
+    bert: FrozenBert, task: Optional[LoadedTask], form: VectorForm
+) -> Any:
+    """A `tf.function` of an adapter's values and a batch: `vectors`.
+
+    Args:
+        bert: the model.
+        task: whose adapter acts on it; None for BERT alone.
+        form: of the vectors, which fits BERT.
+    """
+    table, method, key = ParameterTable("", ()), None, None
+    if task:
+        kind = task.kind
+        table, method, key = kind.table, kind.method, kind.key
+    return bert.function(
+        ("vectors", key, form),
+        table,
+        lambda create: EmbeddingModel(bert.config, method, form, create),
+    )
+
+
+class Embedder:
+    """Makes vectors of any number of rows.
+
+    Attributes:
+        form: of the vectors.
+        width: entries of a vector.
+        cut_rows: number of rows so far that were truncated.
+    """
+
+    def __init__(
+        self,
+        bert: FrozenBert,
+        task: Optional[LoadedTask] = None,
+        form: VectorForm = VectorForm(),
+        batch_size: int = 32,
+        max_seq_length: Optional[int] = None,
+    ):
+        """Builds nothing yet.
+
+        Args:
+            bert: the model.
+            task: whose adapter acts on it; None for BERT alone.
+            form: of the vectors.
+            batch_size: rows computed at once.
+            max_seq_length: longest input in tokens; default: the
+                adapter's, else all that BERT has positions for.
+
+        Raises:
+            UserError: the form does not fit BERT, or inputs are cut to more
+                tokens than BERT has positions for, or to fewer than a pair
+                needs.
+        """
+        form.check(bert.config)
+        self.form = form
+        self.width = form.width(bert.config)
+        self.cut_rows = 0
+        self._batch_size = batch_size
+        self._tokenizer = task.tokenizer if task else bert.tokenizer()
+        positions = bert.config.max_tokens
+        self._length = max_seq_length or (
+            task.max_seq_length if task else positions
+        )
+        least = 3 + self._tokenizer.between_count
+        if not least <= self._length <= positions:
+            raise UserError(
+                f"--max_seq_length is {self._length}, expected {least} to "
+                f"{positions}, which the model has positions for"
+            )
+        self._values = task.values if task else None
+        self._function = vector_function(bert, task, form)
+        self._words: Dict[int, str] = {}
+        if form.pooling == TOKENS:
+            known = self._tokenizer.vocabulary.items()
+            self._words = {number: word for word, number in known}
+
+    def __call__(
+        self, rows: Sequence[Union[str, Row]], places: Sequence[str] = ()
+    ) -> Vectors:
+        """The vectors of rows, texts or pairs, in their order.
+
+        `places` name the rows in messages; default: `row 1`, ...
+
+        Raises:
+            UserError: a row is neither a text nor a pair, or its vector is not
+                finite.
+        """
+        features = self._featurize(rows, places)
+        self.cut_rows += features.cut_rows
+        if not len(features):
+            if self.form.pooling == TOKENS:
+                return []
+            return np.zeros((0, self.width), np.float32)
+        values = self._values.get() if self._values else {}
+        compute = self._function.get_concrete_function()
+        batches = input_pipeline.sorted_batches(features, self._batch_size)
+        found = []
+        for numbers in batches:
+            batch = input_pipeline.make_batch(features, numbers, None)
+            outputs = compute(values, batch)["vectors"].numpy()
+            check_finite({"vectors": outputs}, "vectors")
+            found.append(outputs)
+        if self.form.pooling != TOKENS:
+            return input_pipeline.restore_order(batches, found)
+        of_row: Dict[int, np.ndarray] = {}
+        for numbers, outputs in zip(batches, found):
+            lengths = features.lengths[numbers]
+            for number, vectors, length in zip(numbers, outputs, lengths):
+                of_row[int(number)] = vectors[:length]
+        starts = features.starts
+        return [
+            TokenVectors(
+                [
+                    self._words[int(token)]
+                    for token in features.tokens[starts[n] : starts[n + 1]]
+                ],
+                of_row[n],
+            )
+            for n in range(len(features))
+        ]
+
+    def stream(self, rows: Iterable[Union[str, Row]]) -> Iterator[Vectors]:
+        """Yields the vectors of `CHUNK` rows at a time, as calls give them."""
+        remaining = iter(rows)
+        chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
+        return map(self, chunks)
+
+    def _featurize(
+        self, rows: Sequence[Union[str, Row]], places: Sequence[str]
+    ) -> Texts:
+        """Tokens of all rows, each text or pair as a classification's."""
+        made = list(map(as_row, rows))
+        for number, row in enumerate(made):
+            where = places[number] if places else f"row {number + 1}"
+            _check_row(row, where)
+        encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
+        firsts = encode(row[0] for row in made)
+        seconds = encode(row[1] for row in made if len(row) > 1)
+
+        def pack() -> Iterator[Tuple[List[int], List[int], bool]]:
+            for row, a in zip(made, firsts):
+                b = next(seconds) if len(row) > 1 else None
+                used = len(a) + 2
+                if b is not None:
+                    used += len(b) + len(self._tokenizer.between)
+                is_cut = used > self._length
+                yield *make_row(a, b, self._tokenizer, self._length), is_cut
+
+        return Texts.from_rows(pack(), {})
+
+
+def _check_row(row: Row, where: str) -> None:
+    """Raises UserError for a row that is neither a text nor a pair."""
+    if len(row) not in (1, 2):
+        raise UserError(f"{where}: found {len(row)} texts, expected one or two")
+    for text in row:
+        if not isinstance(text, str):
+            raise UserError(
+                f"{where}: found a {type(text).__name__}, expected a text"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"{where}: the text holds half a character ({error.reason})"
+            ) from error
+
+
+def embed(
+    bert: FrozenBert,
+    rows: Sequence[Union[str, Row]],
+    *,
+    task: Optional[LoadedTask] = None,
+    pooling: str = MEAN,
+    layers: Sequence[int] = (-1,),
+    normalize: bool = False,
+    batch_size: int = 32,
+    max_seq_length: Optional[int] = None,
+) -> Vectors:
+    """The vectors of rows that fit in memory, in their order.
+
+    Args:
+        bert: the model.
+        rows: texts, or pairs of texts.
+        task: whose adapter acts on BERT; None for BERT alone.
+        pooling: `cls`, `mean` or `tokens`, as of `VectorForm`.
+        layers: whose outputs are concatenated, as of `VectorForm`.
+        normalize: whether each vector's length becomes 1.
+        batch_size: rows computed at once.
+        max_seq_length: longest input in tokens; default: the adapter's,
+            else all that BERT has positions for.
+
+    Returns:
+        float32 [N, D * number of layers]; of `tokens` each row's
+        `TokenVectors`.
+
+    Raises:
+        UserError: as `Embedder` and its calls.
+    """
+    form = VectorForm(pooling, tuple(layers), normalize)
+    embedder = Embedder(bert, task, form, batch_size, max_seq_length)
+    # Features and padding take the memory of a part of the rows.
+    parts = list(embedder.stream(rows))
+    if pooling == TOKENS:
+        return list(itertools.chain.from_iterable(parts))
+    return np.concatenate(parts) if parts else embedder([])

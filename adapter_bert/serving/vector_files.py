@@ -1,0 +1,105 @@
+"""Files of vectors, written while the vectors are computed.
+
+A `.npy` file is NumPy's float32 [N, D]. A line of a `.tsv` file has a vector's
+numbers, and a line of a `.jsonl` file an object: `vector`, or of each token
+`tokens` and `vectors`. Numbers have the fewest digits that give a float32 back.
+"""
+
+import io
+import json
+from typing import Callable, Dict, Iterable, Iterator, Optional
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.data.tables import ending_of
+from adapter_bert.errors import UserError
+from adapter_bert.serving.embeddings import TOKENS, VectorForm, Vectors
+
+NPY, JSON_LINES, TSV = ".npy", ".jsonl", ".tsv"
+
+
+def check_path(path: str, form: VectorForm) -> None:
+    """Raises UserError for a file's ending that cannot hold such vectors.
+
+    No path stands for stdout, and JSON Lines.
+    """
+    ending = ending_of(path) if path else JSON_LINES
+    if ending not in (NPY, JSON_LINES, TSV):
+        raise UserError(
+            f"--output {path} ends in {ending or 'nothing'}, expected .npy, "
+            ".jsonl or .tsv for vectors"
+        )
+    if form.pooling == TOKENS and ending != JSON_LINES:
+        raise UserError(
+            f"--output {path} ends in {ending}, but vectors of tokens are "
+            "written as JSON Lines; name it .jsonl"
+        )
+
+
+def needs_count(path: str) -> bool:
+    """Whether the number of rows must be known before the first vector."""
+    return bool(path) and ending_of(path) == NPY
+
+
+def lines(vectors: Vectors) -> str:
+    """JSON Lines of some rows' vectors."""
+    if isinstance(vectors, np.ndarray):
+        return "".join(f'{{"vector": {_list(row)}}}\n' for row in vectors)
+    return "".join(
+        f'{{"tokens": {json.dumps(tokens, ensure_ascii=False)}, '
+        f'"vectors": [{", ".join(map(_list, rows))}]}}\n'
+        for tokens, rows in vectors
+    )
+
+
+def write(
+    path: str, parts: Iterable[Vectors], width: int, count: Optional[int]
+) -> None:
+    """Writes a file, which appears when all of it is written.
+
+    Args:
+        path: of a kind that `check_path` accepts.
+        parts: vectors of some rows at a time.
+        width: entries of a vector.
+        count: of all rows, if the file `needs_count`.
+
+    Raises:
+        UserError: the place cannot be written, or there are more or fewer
+            rows than `count`.
+    """
+    encode: Dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
+        NPY: lambda some: _npy(path, some, width, count),
+        JSON_LINES: lambda some: (lines(part).encode() for part in some),
+        TSV: lambda some: (_table(part).encode() for part in some),
+    }
+    files.write_parts(path, encode[ending_of(path)](parts))
+
+
+def _npy(
+    path: str, parts: Iterable[np.ndarray], width: int, count: int
+) -> Iterator[bytes]:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header,
+        {"descr": "<f4", "fortran_order": False, "shape": (count, width)},
+    )
+    yield header.getvalue()
+    found = 0
+    for part in parts:
+        found += len(part)
+        yield part.astype("<f4", copy=False).tobytes()
+    if found != count:
+        raise UserError(
+            f"{path}: the input had {count} rows at first and {found} then; "
+            "run again when no program writes it"
+        )
+
+
+def _table(vectors: np.ndarray) -> str:
+    return "".join("\t".join(map(str, row)) + "\n" for row in vectors)
+
+
+def _list(row: np.ndarray) -> str:
+    """A vector as JSON."""
+    return f"[{', '.join(map(str, row))}]"

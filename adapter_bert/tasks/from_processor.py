@@ -1,0 +1,81 @@
+"""The task that a `DataProcessor` of a BERT program means."""
+
+import dataclasses
+from typing import Any, Dict, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.data.tables import Layout, Rows
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.text_classification import TextClassification
+
+
+@dataclasses.dataclass(frozen=True)
+class _ProcessorTask(TextClassification):
+    """A task whose rows have been read; `splits` has them by name."""
+
+    splits: Tuple[Tuple[str, Rows], ...] = ()
+
+    def check_files(self, data_dir, splits):
+        return
+
+    def _read(self, data_dir, split):
+        return dict(self.splits)[split]
+
+
+def processor_task(
+    processor: Any, data_dir: str, splits: Sequence[str]
+) -> TextClassification:
+    """A task of the user's own, with the rows of some splits.
+
+    A trained adapter answers tables with the columns `text`, of pairs also
+    `text_b`.
+
+    Args:
+        processor: has `get_train_examples(data_dir)`, `get_dev_examples`,
+            `get_test_examples` and `get_labels()`, as google-research/bert's
+            `run_classifier.py` has them.
+        data_dir: handed to it.
+        splits: `train`, `dev`, `test`.
+
+    Raises:
+        UserError: a file cannot be read, a split has no examples, or some
+            examples alone are pairs.
+    """
+    rows = {split: _examples(processor, data_dir, split) for split in splits}
+    pairs = {split: found.text_b is not None for split, found in rows.items()}
+    if len(set(pairs.values())) > 1:
+        raise UserError(f"{type(processor).__name__} gives pairs: {pairs}")
+    text_b = "text_b" if any(pairs.values()) else None
+    return _ProcessorTask(
+        "custom",
+        labelled=Layout("text", text_b, "label"),
+        metrics=("accuracy", "macro_f1"),
+        names_rows=True,
+        labels=tuple(map(str, processor.get_labels())),
+        splits=tuple(rows.items()),
+    )
+
+
+def _examples(processor: Any, data_dir: str, split: str) -> Rows:
+    name = f"{type(processor).__name__}.get_{split}_examples"
+    try:
+        found = getattr(processor, f"get_{split}_examples")(data_dir)
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(f"{name} cannot read {data_dir}: {error}") from error
+    if not found:
+        raise UserError(f"{name} gives no examples of {data_dir}")
+    columns: Dict[str, Any] = {
+        "text_a": [example.text_a for example in found],
+        "text_b": [example.text_b for example in found],
+        "label": [example.label for example in found],
+        "row_id": [str(example.guid) for example in found],
+    }
+    if not any(columns["text_b"]):
+        columns["text_b"] = None
+    elif None in columns["text_b"]:
+        raise UserError(f"{name} gives pairs and single texts, expected either")
+    if split == "test":
+        columns["label"] = None
+    return Rows(name, np.arange(len(found)), **columns)

@@ -1,0 +1,64 @@
+"""TensorFlow's options of the process, given back after a computation."""
+
+import contextlib
+import threading
+from typing import Any, Iterator, Optional, Tuple
+
+import tensorflow as tf
+from tensorflow.python.framework import config
+
+from adapter_bert.errors import UserError
+
+_lock = threading.Lock()
+_users = 0
+_before: Optional[Tuple[Any, ...]] = None
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """A context at whose end options are as before.
+
+    These are Grappler's options, TensorFloat-32, deterministic operations and
+    the level of TensorFlow's log. Of several threads the last one that leaves
+    restores them.
+
+    Raises:
+        UserError: eager execution is off.
+    """
+    global _users, _before
+    if not tf.executing_eagerly():
+        raise UserError(
+            "eager execution is off here, as in a graph or after "
+            "tf.compat.v1.disable_v2_behavior(); call adapter_bert where it "
+            "is on, or run the programs, as run_classifier.py"
+        )
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _before = (
+                tf.config.optimizer.get_experimental_options(),
+                tf.config.experimental.tensor_float_32_execution_enabled(),
+                config.is_op_determinism_enabled(),
+                tf.get_logger().level,
+            )
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _restore(*_before)
+
+
+def _restore(
+    graphs: Any, uses_tensor_float: bool, is_deterministic: bool, level: int
+) -> None:
+    # Setting adds to what is set; True is the default.
+    tf.config.optimizer.set_experimental_options(
+        {"arithmetic_optimization": True, **graphs}
+    )
+    tf.config.experimental.enable_tensor_float_32_execution(uses_tensor_float)
+    if not is_deterministic:
+        # Else `tf.random` without a seed would be refused for ever.
+        config.disable_op_determinism()
+    tf.get_logger().setLevel(level)

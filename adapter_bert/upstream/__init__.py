@@ -1,0 +1,1 @@
+"""BERT's own Python API, over the encoder, tokenizer and optimizer here."""

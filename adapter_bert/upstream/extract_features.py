@@ -1,0 +1,197 @@
+"""Names of google-research/bert's `extract_features.py`: hidden states."""
+
+import importlib
+import json
+import re
+from typing import Any, Callable, Iterable, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.upstream import modeling, records
+
+v1 = tf.compat.v1
+# Decimals of the numbers in a file.
+DECIMALS = 6
+
+
+class InputExample:
+    """A line: one text or two."""
+
+    def __init__(self, unique_id: int, text_a: str, text_b: Optional[str]):
+        """Takes the line's number and its texts."""
+        self.unique_id = unique_id
+        self.text_a = text_a
+        self.text_b = text_b
+
+
+class InputFeatures:
+    """What the model reads of a line, `seq_length` numbers each.
+
+    Attributes:
+        unique_id: the line's number.
+        tokens: without padding.
+        input_ids: of the tokens.
+        input_mask: 1 for tokens, 0 for padding.
+        input_type_ids: 1 for the second text.
+    """
+
+    def __init__(
+        self,
+        unique_id: int,
+        tokens: List[str],
+        input_ids: List[int],
+        input_mask: List[int],
+        input_type_ids: List[int],
+    ):
+        """Takes the fields."""
+        self.unique_id = unique_id
+        self.tokens = tokens
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.input_type_ids = input_type_ids
+
+
+def read_examples(input_file: str) -> List[InputExample]:
+    """Reads a text a line; ` ||| ` stands between two."""
+    with tf.io.gfile.GFile(input_file, "r") as file:
+        return examples_of(file)
+
+
+def examples_of(lines: Iterable[str]) -> List[InputExample]:
+    """The examples of lines, as `read_examples` reads them."""
+    examples = []
+    for number, line in enumerate(lines):
+        text = line.strip()
+        pair = re.fullmatch(r"(.*) \|\|\| (.*)", text)
+        texts = pair.groups() if pair else (text, None)
+        examples.append(InputExample(number, *texts))
+    return examples
+
+
+def convert_examples_to_features(
+    examples: Sequence[InputExample], seq_length: int, tokenizer: Any
+) -> List[InputFeatures]:
+    """The features of each line, cut and padded to `seq_length`."""
+    features = []
+    for example in examples:
+        tokens, segments = records.join_texts(
+            tokenizer.tokenize(example.text_a),
+            tokenizer.tokenize(example.text_b) if example.text_b else None,
+            seq_length,
+        )
+        ids = tokenizer.convert_tokens_to_ids(tokens)
+        rows = records.pad(seq_length, ids, [1] * len(ids), segments)
+        features.append(InputFeatures(example.unique_id, tokens, *rows))
+    return features
+
+
+def input_fn_builder(
+    features: Sequence[InputFeatures], seq_length: int
+) -> Callable:
+    """An `input_fn` over features in memory."""
+    del seq_length
+    return records.memory_input_fn(
+        {
+            "unique_ids": [f.unique_id for f in features],
+            "input_ids": [f.input_ids for f in features],
+            "input_mask": [f.input_mask for f in features],
+            "input_type_ids": [f.input_type_ids for f in features],
+        },
+        is_training=False,
+        drop_remainder=False,
+    )
+
+
+def model_fn_builder(
+    bert_config: modeling.BertConfig,
+    init_checkpoint: str,
+    layer_indexes: Sequence[int],
+    use_tpu: bool,
+    use_one_hot_embeddings: bool,
+    tuning_method: Any = None,
+) -> Callable:
+    """A `model_fn` for prediction: `layer_output_<n>`, float32 [B, T, D].
+
+    Args:
+        bert_config: of the BERT.
+        init_checkpoint: where its variables come from.
+        layer_indexes: of the layers, as of a list of them.
+        use_tpu: whether on a TPU.
+        use_one_hot_embeddings: as of `modeling.BertModel`.
+        tuning_method: as of `modeling.BertModel`.
+    """
+
+    def model_fn(features, labels, mode, params):
+        """Raises ValueError in another mode than prediction."""
+        del labels, params
+        if mode != modeling.ModeKeys.PREDICT:
+            raise ValueError(f"the mode is {mode}, expected PREDICT")
+        model = modeling.BertModel(
+            config=bert_config,
+            is_training=False,
+            input_ids=features["input_ids"],
+            input_mask=features["input_mask"],
+            token_type_ids=features["input_type_ids"],
+            use_one_hot_embeddings=use_one_hot_embeddings,
+            tuning_method=tuning_method,
+        )
+        layers = model.get_all_encoder_layers()
+        outputs = {
+            f"layer_output_{n}": layers[index]
+            for n, index in enumerate(layer_indexes)
+        }
+        return v1.estimator.tpu.TPUEstimatorSpec(
+            mode=mode,
+            predictions={"unique_id": features["unique_ids"], **outputs},
+            scaffold_fn=modeling.start_from(init_checkpoint, use_tpu),
+        )
+
+    return model_fn
+
+
+def json_line(
+    feature: InputFeatures,
+    layer_indexes: Sequence[int],
+    outputs: Sequence[np.ndarray],
+) -> str:
+    """A line of the file of hidden states.
+
+    Args:
+        feature: of the text.
+        layer_indexes: of the layers.
+        outputs: of each of them, float32 [T, D].
+    """
+    tokens = [
+        {
+            "token": token,
+            "layers": [
+                {
+                    "index": index,
+                    "values": [
+                        round(float(x), DECIMALS) for x in output[place]
+                    ],
+                }
+                for index, output in zip(layer_indexes, outputs)
+            ],
+        }
+        for place, token in enumerate(feature.tokens)
+    ]
+    # `linex` is how the published program writes it.
+    return json.dumps({"linex_index": feature.unique_id, "features": tokens})
+
+
+def _truncate_seq_pair(
+    tokens_a: List[str], tokens_b: List[str], max_length: int
+) -> None:
+    records.truncate_pair(tokens_a, tokens_b, max_length)
+
+
+def main(_: Any = None) -> None:
+    """Runs the program `extract_features` with the command line's flags.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    importlib.import_module("adapter_bert.commands").run("extract_features")

@@ -1,0 +1,524 @@
+"""Single parts of BERT in the current scope of a TensorFlow 1 graph.
+
+Programs put models of their own together from them; `BertModel` does not need
+them. `modeling.py` has all of their names.
+"""
+
+import math
+from typing import Any, Callable, List, Optional, Tuple
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder, functional
+from adapter_bert.upstream.optimization import ADAPTERS, HEAD, LAYER_NORM
+
+v1 = tf.compat.v1
+# Dimensions as `get_shape_list` gives them: int, or int32 [].
+Shape = List[Any]
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """Gaussian error linear unit in its tanh form, any shape."""
+    return functional.gelu(x)
+
+
+def get_activation(activation_string: Any) -> Optional[Callable]:
+    """The activation of a name; None of `linear` and ""; a function is itself.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if not isinstance(activation_string, str):
+        return activation_string
+    name = activation_string.lower()
+    if name in ("", "linear"):
+        return None
+    if name not in functional.ACTIVATIONS:
+        raise ValueError(
+            f"unsupported activation {activation_string!r}; expected one of "
+            f"{', '.join(functional.ACTIVATIONS)}"
+        )
+    return functional.ACTIVATIONS[name]
+
+
+def dropout(
+    input_tensor: tf.Tensor, dropout_prob: Optional[float]
+) -> tf.Tensor:
+    """Zeroes a share of the values, and scales up the rest."""
+    if not dropout_prob:
+        return input_tensor
+    return tf.nn.dropout(input_tensor, rate=dropout_prob)
+
+
+def layer_norm(
+    input_tensor: tf.Tensor, name: Optional[str] = None
+) -> tf.Tensor:
+    """Layer normalization over the last axis; variables `beta`, `gamma`."""
+    size = [input_tensor.shape[-1]]
+    collections = [LAYER_NORM, v1.GraphKeys.GLOBAL_VARIABLES]
+    with v1.variable_scope(name, default_name="LayerNorm"):
+        beta, gamma = (
+            v1.get_variable(
+                kind, size, initializer=initializer, collections=collections
+            )
+            for kind, initializer in (
+                ("beta", v1.zeros_initializer()),
+                ("gamma", v1.ones_initializer()),
+            )
+        )
+    return functional.layer_norm(
+        input_tensor, *map(tf.convert_to_tensor, (gamma, beta))
+    )
+
+
+def layer_norm_and_dropout(
+    input_tensor: tf.Tensor,
+    dropout_prob: Optional[float],
+    name: Optional[str] = None,
+) -> tf.Tensor:
+    """Layer normalization, then dropout."""
+    return dropout(layer_norm(input_tensor, name), dropout_prob)
+
+
+def create_initializer(initializer_range: float = 0.02) -> Any:
+    """A truncated normal of this standard deviation."""
+    return v1.truncated_normal_initializer(stddev=initializer_range)
+
+
+def embedding_lookup(
+    input_ids: tf.Tensor,
+    vocab_size: int,
+    embedding_size: int = 128,
+    initializer_range: float = 0.02,
+    word_embedding_name: str = "word_embeddings",
+    use_one_hot_embeddings: bool = False,
+) -> Tuple[tf.Tensor, Any]:
+    """Looks up vectors.
+
+    Args:
+        input_ids: int32 [B, T] or [B, T, K].
+        vocab_size: V.
+        embedding_size: E.
+        initializer_range: standard deviation of fresh vectors.
+        word_embedding_name: of the variable.
+        use_one_hot_embeddings: whether by a product of matrices.
+
+    Returns:
+        float32 [B, T, E or K E], and the variable, [V, E].
+    """
+    table = v1.get_variable(
+        word_embedding_name,
+        [vocab_size, embedding_size],
+        initializer=create_initializer(initializer_range),
+    )
+    flat = tf.reshape(input_ids, [-1])
+    if use_one_hot_embeddings:
+        found = tf.matmul(tf.one_hot(flat, vocab_size), table)
+    else:
+        found = tf.gather(table, flat)
+    batch, length, *each = get_shape_list(input_ids)
+    width = math.prod(each) * embedding_size
+    return tf.reshape(found, [batch, length, width]), table
+
+
+def embedding_postprocessor(
+    input_tensor: tf.Tensor,
+    use_token_type: bool = False,
+    token_type_ids: Optional[tf.Tensor] = None,
+    token_type_vocab_size: int = 16,
+    token_type_embedding_name: str = "token_type_embeddings",
+    use_position_embeddings: bool = True,
+    position_embedding_name: str = "position_embeddings",
+    initializer_range: float = 0.02,
+    max_position_embeddings: int = 512,
+    dropout_prob: Optional[float] = 0.1,
+) -> tf.Tensor:
+    """Adds segments and positions, then LayerNorm and dropout.
+
+    Args:
+        input_tensor: float32 [B, T, E].
+        use_token_type: whether segments are added.
+        token_type_ids: int32 [B, T], the segments.
+        token_type_vocab_size: S.
+        token_type_embedding_name: of the variable, [S, E].
+        use_position_embeddings: whether positions are added.
+        position_embedding_name: of the variable, [P, E].
+        initializer_range: standard deviation of fresh vectors.
+        max_position_embeddings: P.
+        dropout_prob: share that dropout zeroes.
+
+    Returns:
+        float32 [B, T, E].
+
+    Raises:
+        ValueError: no segments, or more tokens than positions.
+    """
+    _, length, width = get_shape_list(input_tensor, expected_rank=3)
+    initializer = create_initializer(initializer_range)
+    output = input_tensor
+    if use_token_type:
+        if token_type_ids is None:
+            raise ValueError("use_token_type needs token_type_ids, found None")
+        table = v1.get_variable(
+            token_type_embedding_name,
+            [token_type_vocab_size, width],
+            initializer=initializer,
+        )
+        one_hot = tf.one_hot(token_type_ids, token_type_vocab_size)
+        output += tf.tensordot(one_hot, table, 1)
+    if use_position_embeddings:
+        if isinstance(length, int) and length > max_position_embeddings:
+            raise ValueError(
+                f"found {length} tokens, expected at most the "
+                f"{max_position_embeddings} of max_position_embeddings"
+            )
+        table = v1.get_variable(
+            position_embedding_name,
+            [max_position_embeddings, width],
+            initializer=initializer,
+        )
+        output += table[:length]
+    return layer_norm_and_dropout(output, dropout_prob)
+
+
+def create_attention_mask_from_input_mask(
+    from_tensor: tf.Tensor, to_mask: tf.Tensor
+) -> tf.Tensor:
+    """Each token's view of the others.
+
+    Args:
+        from_tensor: [B, F, ...].
+        to_mask: int32 [B, T].
+
+    Returns:
+        float32 [B, F, T], 1 where a token may be attended to.
+    """
+    batch, length, *_ = get_shape_list(from_tensor, expected_rank=[2, 3])
+    ones = tf.ones([batch, length, 1], tf.float32)
+    return ones * tf.cast(to_mask, tf.float32)[:, tf.newaxis]
+
+
+def _dense(inputs, size, activation, name, initializer_range):
+    """float32 [R, I] -> [R, O]; variables `<name>/kernel`, `<name>/bias`."""
+    with v1.variable_scope(name):
+        kernel = v1.get_variable(
+            "kernel",
+            [inputs.shape[-1], size],
+            initializer=create_initializer(initializer_range),
+        )
+        bias = v1.get_variable(
+            "bias", [size], initializer=v1.zeros_initializer()
+        )
+    outputs = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+    return outputs if activation is None else activation(outputs)
+
+
+def attention_layer(
+    from_tensor: tf.Tensor,
+    to_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
+    num_attention_heads: int = 1,
+    size_per_head: int = 512,
+    query_act: Optional[Callable] = None,
+    key_act: Optional[Callable] = None,
+    value_act: Optional[Callable] = None,
+    attention_probs_dropout_prob: float = 0.0,
+    initializer_range: float = 0.02,
+    do_return_2d_tensor: bool = False,
+    batch_size: Any = None,
+    from_seq_length: Any = None,
+    to_seq_length: Any = None,
+) -> tf.Tensor:
+    """Multi-head attention (Vaswani et al. 2017, section 3.2).
+
+    Args:
+        from_tensor: float32 [B, F, I], or [B F, I].
+        to_tensor: float32 [B, T, J], or [B T, J].
+        attention_mask: [B, F, T], 1 where a token may be attended to.
+        num_attention_heads: N.
+        size_per_head: H.
+        query_act: activation of the queries.
+        key_act: activation of the keys.
+        value_act: activation of the values.
+        attention_probs_dropout_prob: share that dropout zeroes.
+        initializer_range: standard deviation of fresh matrices.
+        do_return_2d_tensor: whether the output is a matrix.
+        batch_size: B, needed of matrices.
+        from_seq_length: F, needed of matrices.
+        to_seq_length: T, needed of matrices.
+
+    Returns:
+        float32 [B, F, N H], or [B F, N H].
+
+    Raises:
+        ValueError: ranks that differ, or matrices without their lengths.
+    """
+    shapes = [get_shape_list(x, [2, 3]) for x in (from_tensor, to_tensor)]
+    if len(shapes[0]) != len(shapes[1]):
+        raise ValueError(
+            "from_tensor and to_tensor have different ranks: "
+            f"{len(shapes[0])} and {len(shapes[1])}"
+        )
+    if len(shapes[0]) == 3:
+        batch_size, from_seq_length, _ = shapes[0]
+        to_seq_length = shapes[1][1]
+    elif None in (batch_size, from_seq_length, to_seq_length):
+        raise ValueError(
+            "tensors of rank 2 need batch_size, from_seq_length and "
+            "to_seq_length"
+        )
+    width = num_attention_heads * size_per_head
+
+    def project(inputs, length, name, activation):
+        outputs = _dense(
+            reshape_to_matrix(inputs),
+            width,
+            activation,
+            name,
+            initializer_range,
+        )
+        heads = [batch_size, length, num_attention_heads, size_per_head]
+        return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
+
+    query = project(from_tensor, from_seq_length, "query", query_act)
+    key = project(to_tensor, to_seq_length, "key", key_act)
+    value = project(to_tensor, to_seq_length, "value", value_act)
+    scores = tf.matmul(query, key, transpose_b=True)
+    scores *= 1.0 / math.sqrt(size_per_head)
+    if attention_mask is not None:
+        mask = tf.cast(attention_mask, tf.float32)[:, tf.newaxis]
+        scores += (1.0 - mask) * encoder.MASKED_SCORE
+    shares = dropout(tf.nn.softmax(scores), attention_probs_dropout_prob)
+    context = tf.transpose(tf.matmul(shares, value), [0, 2, 1, 3])
+    if do_return_2d_tensor:
+        return tf.reshape(context, [batch_size * from_seq_length, width])
+    return tf.reshape(context, [batch_size, from_seq_length, width])
+
+
+def transformer_model(
+    input_tensor: tf.Tensor,
+    attention_mask: Optional[tf.Tensor] = None,
+    hidden_size: int = 768,
+    num_hidden_layers: int = 12,
+    num_attention_heads: int = 12,
+    intermediate_size: int = 3072,
+    intermediate_act_fn: Optional[Callable] = gelu,
+    hidden_dropout_prob: float = 0.1,
+    attention_probs_dropout_prob: float = 0.1,
+    initializer_range: float = 0.02,
+    do_return_all_layers: bool = False,
+    adapter_fn: Optional[Callable] = None,
+) -> Any:
+    """Transformer layers with variables in the current scope.
+
+    Args:
+        input_tensor: float32 [B, T, D].
+        attention_mask: [B, T, T], 1 where a token may be attended to.
+        hidden_size: D.
+        num_hidden_layers: L.
+        num_attention_heads: N.
+        intermediate_size: I.
+        intermediate_act_fn: activation of the inner layer.
+        hidden_dropout_prob: share that dropout zeroes of outputs.
+        attention_probs_dropout_prob: the same, of attention.
+        initializer_range: standard deviation of fresh matrices.
+        do_return_all_layers: whether all layers' outputs are wanted.
+        adapter_fn: called with each sublayer's outputs, [B T, D].
+
+    Returns:
+        float32 [B, T, D] of the last layer, or a list of all layers'.
+
+    Raises:
+        ValueError: a hidden size that the heads do not divide, or inputs of
+            another width.
+    """
+    if hidden_size % num_attention_heads:
+        raise ValueError(
+            f"hidden_size {hidden_size} is no multiple of num_attention_heads "
+            f"{num_attention_heads}"
+        )
+    shape = get_shape_list(input_tensor, expected_rank=3)
+    if shape[2] != hidden_size:
+        raise ValueError(
+            f"input_tensor has width {shape[2]}, expected hidden_size "
+            f"{hidden_size}"
+        )
+
+    def join(inner, inputs):
+        outputs = _dense(inner, hidden_size, None, "dense", initializer_range)
+        outputs = dropout(outputs, hidden_dropout_prob)
+        if adapter_fn:
+            outputs = adapter_fn(outputs)
+        return layer_norm(outputs + inputs)
+
+    hidden = reshape_to_matrix(input_tensor)
+    outputs = []
+    for number in range(num_hidden_layers):
+        with v1.variable_scope(f"layer_{number}"):
+            with v1.variable_scope("attention"):
+                with v1.variable_scope("self"):
+                    attended = attention_layer(
+                        hidden,
+                        hidden,
+                        attention_mask,
+                        num_attention_heads,
+                        hidden_size // num_attention_heads,
+                        attention_probs_dropout_prob=(
+                            attention_probs_dropout_prob
+                        ),
+                        initializer_range=initializer_range,
+                        do_return_2d_tensor=True,
+                        batch_size=shape[0],
+                        from_seq_length=shape[1],
+                        to_seq_length=shape[1],
+                    )
+                with v1.variable_scope("output"):
+                    hidden = join(attended, hidden)
+            with v1.variable_scope("intermediate"):
+                inner = _dense(
+                    hidden,
+                    intermediate_size,
+                    intermediate_act_fn,
+                    "dense",
+                    initializer_range,
+                )
+            with v1.variable_scope("output"):
+                hidden = join(inner, hidden)
+        outputs.append(reshape_from_matrix(hidden, shape))
+    return outputs if do_return_all_layers else outputs[-1]
+
+
+def get_shape_list(
+    tensor: tf.Tensor, expected_rank: Any = None, name: Optional[str] = None
+) -> Shape:
+    """The dimensions: int where the graph knows them, else int32 [].
+
+    Raises:
+        ValueError: as `assert_rank`.
+    """
+    if expected_rank is not None:
+        assert_rank(tensor, expected_rank, name)
+    shape = tensor.shape.as_list()
+    if None not in shape:
+        return shape
+    dynamic = tf.shape(tensor)
+    return [dynamic[n] if x is None else x for n, x in enumerate(shape)]
+
+
+def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+    """[..., D] -> [R, D].
+
+    Raises:
+        ValueError: fewer than two axes.
+    """
+    if input_tensor.shape.ndims < 2:
+        raise ValueError(
+            f"expected at least two axes, found shape {input_tensor.shape}"
+        )
+    if input_tensor.shape.ndims == 2:
+        return input_tensor
+    return tf.reshape(input_tensor, [-1, input_tensor.shape[-1]])
+
+
+def reshape_from_matrix(
+    output_tensor: tf.Tensor, orig_shape_list: Shape
+) -> tf.Tensor:
+    """[R, E] -> [..., E], with the leading axes of `orig_shape_list`."""
+    if len(orig_shape_list) == 2:
+        return output_tensor
+    width = get_shape_list(output_tensor)[-1]
+    return tf.reshape(output_tensor, [*orig_shape_list[:-1], width])
+
+
+def assert_rank(
+    tensor: tf.Tensor, expected_rank: Any, name: Optional[str] = None
+) -> None:
+    """Checks the number of axes.
+
+    Args:
+        tensor: any.
+        expected_rank: int, or several.
+        name: of the tensor, for the message.
+
+    Raises:
+        ValueError: another number.
+    """
+    ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
+    if tensor.shape.ndims not in ranks:
+        raise ValueError(
+            f"the tensor {name or tensor.name} in scope "
+            f"{v1.get_variable_scope().name!r} has shape {tensor.shape} of "
+            f"rank {tensor.shape.ndims}, expected rank {expected_rank}"
+        )
+
+
+def feedforward_adapter(
+    input_tensor: tf.Tensor, hidden_size: int = 64, init_scale: float = 1e-3
+) -> tf.Tensor:
+    """A bottleneck with a residual connection, float32 [R, D] -> [R, D].
+
+    Its variables are in `<current scope>/adapters` and in the collection
+    `adapters`.
+
+    Source: Houlsby et al. 2019, section 2.1; google-research/adapter-bert.
+    """
+    size = input_tensor.shape[-1]
+    collections = [ADAPTERS, v1.GraphKeys.GLOBAL_VARIABLES]
+
+    def project(inputs, number, shape):
+        kernel = v1.get_variable(
+            f"weights{number}",
+            shape,
+            initializer=create_initializer(init_scale),
+            collections=collections,
+        )
+        bias = v1.get_variable(
+            f"biases{number}",
+            [1, shape[1]],
+            initializer=v1.zeros_initializer(),
+            collections=collections,
+        )
+        return tf.matmul(inputs, kernel) + bias
+
+    with v1.variable_scope("adapters"):
+        inner = gelu(project(input_tensor, 1, [size, hidden_size]))
+        return project(inner, 2, [hidden_size, size]) + input_tensor
+
+
+def get_adapter(function_string: Any) -> Optional[Callable]:
+    """The adapter function of a name; a function is given back.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if not isinstance(function_string, str):
+        return function_string
+    if not function_string:
+        return None
+    if function_string.lower() != "feedforward_adapter":
+        raise ValueError(
+            f"unsupported adapter {function_string!r}; expected "
+            "'feedforward_adapter' or a function"
+        )
+    return feedforward_adapter
+
+
+def head_variables(
+    weights: str, bias: str, count: int, size: int
+) -> Tuple[Any, Any]:
+    """The last layer of a head: float32 [C, D] and [C], in `head` as well."""
+    collections = [v1.GraphKeys.GLOBAL_VARIABLES, HEAD]
+    return (
+        v1.get_variable(
+            weights,
+            [count, size],
+            initializer=create_initializer(),
+            collections=collections,
+        ),
+        v1.get_variable(
+            bias,
+            [count],
+            initializer=v1.zeros_initializer(),
+            collections=collections,
+        ),
+    )

@@ -1,0 +1,476 @@
+"""Names of google-research/bert's `modeling.py`, and adapter-bert's.
+
+`BertModel` builds the encoder of `adapter_bert/bert` in a TensorFlow 1 graph,
+under the variable names of Google's checkpoints, with any tuning method.
+`layers.py` has the functions that build single parts.
+"""
+
+import copy
+import dataclasses
+import json
+import re
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert.bert import config as bert_config
+from adapter_bert.bert import encoder
+from adapter_bert.bert.gradients import without_tapes
+from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
+from adapter_bert.methods.houlsby import SCOPES
+from adapter_bert.optimization import Recipe
+from adapter_bert.upstream.layers import (  # noqa: F401
+    assert_rank,
+    attention_layer,
+    create_attention_mask_from_input_mask,
+    create_initializer,
+    dropout,
+    embedding_lookup,
+    embedding_postprocessor,
+    feedforward_adapter,
+    gelu,
+    get_activation,
+    get_adapter,
+    get_shape_list,
+    head_variables,
+    layer_norm,
+    layer_norm_and_dropout,
+    reshape_from_matrix,
+    reshape_to_matrix,
+    transformer_model,
+)
+from adapter_bert.upstream.optimization import (
+    ADAPTERS,
+    LAYER_NORM,
+    add_recipe,
+)
+
+v1 = tf.compat.v1
+ModeKeys = tf.compat.v1.estimator.ModeKeys if hasattr(tf, "estimator") else None
+# The collection of BERT's own variables.
+OWN = "bert"
+# The method of `feedforward_adapter`. Source: google-research/adapter-bert.
+FEEDFORWARD = "houlsby(size=64, init_scale=0.001)"
+
+
+class BertConfig:
+    """The sizes of a BERT; any attribute may be changed or added.
+
+    `adapter_bert.bert.config.BertConfig` is the checked and frozen form, which
+    `BertModel` makes.
+    """
+
+    def __init__(
+        self,
+        vocab_size: Optional[int],
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Any = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 16,
+        initializer_range: float = 0.02,
+    ):
+        """Takes the sizes.
+
+        Args:
+            vocab_size: V.
+            hidden_size: D.
+            num_hidden_layers: L.
+            num_attention_heads: N.
+            intermediate_size: I.
+            hidden_act: an activation's name, or a function.
+            hidden_dropout_prob: share that dropout zeroes of outputs.
+            attention_probs_dropout_prob: the same, of attention.
+            max_position_embeddings: P.
+            type_vocab_size: S.
+            initializer_range: standard deviation of fresh matrices.
+        """
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.hidden_act = hidden_act
+        self.intermediate_size = intermediate_size
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+
+    @classmethod
+    def from_dict(cls, json_object: Mapping[str, Any]) -> "BertConfig":
+        """A config of these attributes, unknown ones too."""
+        config = cls(vocab_size=None)
+        vars(config).update(json_object)
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str) -> "BertConfig":
+        """Reads a `bert_config.json`."""
+        with tf.io.gfile.GFile(json_file, "r") as file:
+            return cls.from_dict(json.load(file))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """A copy of the attributes."""
+        return copy.deepcopy(vars(self))
+
+    def to_json_string(self) -> str:
+        """The attributes as JSON, by name."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
+    """The frozen form, without dropout unless in training.
+
+    Raises:
+        ValueError: sizes that no BERT can have.
+    """
+    names = [field.name for field in dataclasses.fields(bert_config.BertConfig)]
+    sizes = {k: v for k, v in vars(config).items() if k in names}
+    if not is_training:
+        sizes["hidden_dropout_prob"] = 0.0
+        sizes["attention_probs_dropout_prob"] = 0.0
+    get_activation(config.hidden_act)
+    try:
+        return bert_config.BertConfig(**sizes)
+    except UserError as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_features(
+    config: BertConfig,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    token_type_ids: tf.Tensor,
+) -> None:
+    """Raises as `BertModel` if a batch does not fit."""
+    _, length = get_shape_list(input_ids, 2, "input_ids")
+    get_shape_list(input_mask, 2, "input_mask")
+    get_shape_list(token_type_ids, 2, "token_type_ids")
+    for name, ids in (
+        ("input_ids", input_ids),
+        ("token_type_ids", token_type_ids),
+    ):
+        if not ids.dtype.is_integer:
+            raise TypeError(f"{name} is {ids.dtype.name}, expected int32")
+    most = config.max_position_embeddings
+    if isinstance(length, int) and length > most:
+        raise ValueError(
+            f"found {length} tokens in input_ids, expected at most the {most} "
+            "of max_position_embeddings"
+        )
+
+
+class BertModel:
+    """BERT over a batch, in the current graph.
+
+    Attributes:
+        embedding_output: float32 [B, T, D], what the first layer reads.
+        all_encoder_layers: L times float32 [B, T, D].
+        sequence_output: the last of them.
+        pooled_output: float32 [B, D].
+        embedding_table: the word embeddings, float32 [V, D].
+
+    Source: Devlin et al. 2019; google-research/bert and adapter-bert,
+    `modeling.py`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        is_training: bool,
+        input_ids: tf.Tensor,
+        input_mask: Optional[tf.Tensor] = None,
+        token_type_ids: Optional[tf.Tensor] = None,
+        use_one_hot_embeddings: bool = False,
+        scope: Any = None,
+        adapter_fn: Any = None,
+        tuning_method: Any = None,
+    ):
+        """Creates or, in a scope that reuses, finds the variables.
+
+        Args:
+            config: of the BERT.
+            is_training: whether dropout is on.
+            input_ids: int32 [B, T].
+            input_mask: int32 [B, T], 1 for tokens; by default all are.
+            token_type_ids: int32 [B, T]; by default 0.
+            use_one_hot_embeddings: whether words are looked up by a product of
+                matrices, which old TPUs do faster.
+            scope: of the variables; by default `bert`.
+            adapter_fn: as of `get_adapter`: called with each sublayer's
+                outputs, [B T, D], before they join its inputs.
+            tuning_method: a method of `--tuning_method`, or its text, as
+                `lora(rank=8)`. Its variables, and those of BERT that it
+                trains, are in collections that
+                `optimization.create_optimizer` trains.
+
+        Raises:
+            ValueError: sizes or shapes that do not fit.
+            TypeError: ids that are no whole numbers.
+            UserError: no tuning method, or none that this BERT can take.
+        """
+        if input_mask is None:
+            input_mask = tf.ones_like(input_ids)
+        if token_type_ids is None:
+            token_type_ids = tf.zeros_like(input_ids)
+        _check_features(config, input_ids, input_mask, token_type_ids)
+        # Words are gathered, which gives the same numbers.
+        del use_one_hot_embeddings
+        sizes = _checked(config, is_training)
+        method, function = _method_of(adapter_fn, tuning_method)
+        method.check(sizes)
+        seed = None
+        if is_training:
+            limit = 2**31 - 1
+            seed = v1.random_uniform([2], maxval=limit, dtype=tf.int32)
+        context = Context(
+            tf.cast(input_mask, tf.int32),
+            training=is_training,
+            seed=seed,
+            step_seed=seed,
+            # A function may create variables, which a traced layer may not.
+            share_layers=function is None,
+        )
+        with v1.variable_scope(scope, default_name="bert"):
+            create = _VariableMaker(sizes, method, function is not None)
+            added = {
+                name: create.added(name, declared)
+                for name, declared in method.variables(sizes).items()
+            }
+            own = encoder.make_variables(encoder.declare(sizes), create)
+
+            def make_hooks(values: Mapping[str, Any]) -> Hooks:
+                if function is not None:
+                    return _FunctionHooks(function)
+                return method.hooks(sizes, values)
+
+            bert = make_bert(sizes, own, added, make_hooks)
+            self.embedding_table = own["bert/embeddings/word_embeddings"]
+            # No optimizer of a program's own trains what the method freezes.
+            values = {
+                name: v if v.trainable else tf.stop_gradient(v)
+                for name, v in own.items()
+            }
+            bert = dataclasses.replace(bert, values=values)
+            if is_training and "prepare" in bert.hooks.places:
+                prepared = bert.hooks.prepare(context)
+                context = dataclasses.replace(context, handed_on=prepared)
+            with without_tapes():
+                output = bert(
+                    tf.cast(input_ids, tf.int32),
+                    tf.cast(token_type_ids, tf.int32),
+                    context,
+                )
+                self.embedding_output = output.embedding_output
+                self.all_encoder_layers = output.layer_outputs
+                self.sequence_output = output.sequence_output
+                self.pooled_output = bert.pooled_output(
+                    output.sequence_output, context
+                )
+        if tuning_method is not None:
+            add_recipe(Recipe.of(method.variables(sizes)), added)
+
+    def get_pooled_output(self) -> tf.Tensor:
+        """float32 [B, D], of the first token."""
+        return self.pooled_output
+
+    def get_sequence_output(self) -> tf.Tensor:
+        """float32 [B, T, D], of the last layer."""
+        return self.sequence_output
+
+    def get_all_encoder_layers(self) -> List[tf.Tensor]:
+        """L times float32 [B, T, D]."""
+        return self.all_encoder_layers
+
+    def get_embedding_output(self) -> tf.Tensor:
+        """float32 [B, T, D], what the first layer reads."""
+        return self.embedding_output
+
+    def get_embedding_table(self) -> Any:
+        """The variable of the word embeddings, float32 [V, D]."""
+        return self.embedding_table
+
+
+def _method_of(
+    adapter_fn: Any, tuning_method: Any
+) -> Tuple[TuningMethod, Optional[Callable[[tf.Tensor], tf.Tensor]]]:
+    """What acts on BERT: a method, and instead of it perhaps a function.
+
+    Raises:
+        ValueError: both are given, or a method that needs more than a graph.
+    """
+    if adapter_fn and tuning_method:
+        raise ValueError("expected adapter_fn or tuning_method, found both")
+    function = get_adapter(adapter_fn)
+    if function is feedforward_adapter:
+        function, tuning_method = None, FEEDFORWARD
+    method = tuning_method or "full"
+    if isinstance(method, str):
+        method = registry.parse(method)
+    if method.parts or method.first_phase is not None:
+        raise ValueError(
+            f"{method} needs a training of its own: run_classifier.py "
+            "--tuning_method has it; BertModel takes methods of one phase, "
+            "without trained parts"
+        )
+    return method, function
+
+
+class _VariableMaker:
+    """Makes a model's variables in the current scope.
+
+    Frozen ones are not `trainable`, but in the collection of those that are,
+    from where programs restore a checkpoint.
+    """
+
+    def __init__(self, config, method: TuningMethod, has_function: bool):
+        self._range = config.initializer_range
+        self._trains = method.trains(config)
+        if has_function:
+            self._trains = LAYER_NORMS
+        self._seed = v1.get_default_graph().seed or 0
+
+    def __call__(self, name: str, shape: encoder.Shape, _: Any) -> Any:
+        """A variable of BERT's own."""
+        kind = name.rpartition("/")[2]
+        if kind == "gamma":
+            initializer = v1.ones_initializer()
+        elif kind in ("beta", "bias"):
+            initializer = v1.zeros_initializer()
+        else:
+            initializer = create_initializer(self._range)
+        is_trained = bool(re.fullmatch(self._trains, name))
+        collections = [v1.GraphKeys.TRAINABLE_VARIABLES, OWN]
+        if is_trained and "/LayerNorm/" in name:
+            collections.append(LAYER_NORM)
+        return self._get(name, shape, initializer, is_trained, collections)
+
+    def added(self, name: str, declared: Any) -> Any:
+        """A variable of the method's."""
+
+        def initialize(shape, dtype=None, partition_info=None):
+            del dtype, partition_info
+            return tf.constant(
+                encoder.initial_values(
+                    name, tuple(shape), declared.initializer, self._seed
+                )
+            )
+
+        collections = []
+        if declared.trained:
+            collections = [ADAPTERS, v1.GraphKeys.TRAINABLE_VARIABLES]
+        return self._get(
+            name, declared.shape, initialize, declared.trained, collections
+        )
+
+    def _get(self, name, shape, initializer, is_trained, collections):
+        return v1.get_variable(
+            name.removeprefix("bert/"),
+            list(shape),
+            initializer=initializer,
+            trainable=is_trained,
+            collections=[v1.GraphKeys.GLOBAL_VARIABLES, *collections],
+        )
+
+
+class _FunctionHooks(Hooks):
+    """A program's own function at each sublayer's outputs."""
+
+    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]):
+        self._function = function
+
+    def before_norm(self, layer, site, inputs, outputs, *_):
+        """What the function adds, with variables in the sublayer's scope."""
+        scope = SCOPES[site]
+        with v1.variable_scope(
+            f"encoder/layer_{layer}/{scope}", auxiliary_name_scope=False
+        ):
+            flat = reshape_to_matrix(outputs)
+            adapted = tf.reshape(self._function(flat), tf.shape(outputs))
+        return adapted - outputs
+
+
+def get_assignment_map_from_checkpoint(
+    tvars: Sequence[Any], init_checkpoint: str
+) -> Tuple[Dict[str, str], Dict[str, int]]:
+    """Names that variables and a checkpoint share.
+
+    Args:
+        tvars: variables.
+        init_checkpoint: a TensorFlow checkpoint.
+
+    Returns:
+        For `tf.train.init_from_checkpoint`, name -> name, in the checkpoint's
+        order; and the same names, and with `:0`, each -> 1.
+
+    Raises:
+        ValueError: the checkpoint lacks variables of the graph's BERT, which
+            would keep random values.
+    """
+    names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
+    found = {
+        name: name
+        for name, _ in tf.train.list_variables(init_checkpoint)
+        if name in names
+    }
+    own = {variable.op.name for variable in v1.get_collection(OWN)}
+    own = {n for n in own & names if re.match(r"bert/(?!pooler/)", n)}
+    if missing := sorted(own - set(found)):
+        raise ValueError(
+            f"{init_checkpoint} lacks {len(missing)} of BERT's {len(own)} "
+            f"variables, as {missing[0]}; expected a whole pretrained BERT, "
+            "not a training's checkpoint of what was trained"
+        )
+    initialized = {key: 1 for n in found for key in (n, f"{n}:0")}
+    return found, initialized
+
+
+def start_from(
+    init_checkpoint: Optional[str], use_tpu: bool
+) -> Optional[Callable[[], Any]]:
+    """Has a graph's variables start from a checkpoint, and logs which do.
+
+    Returns:
+        The `scaffold_fn` of a TPU, or None.
+    """
+    variables = v1.trainable_variables()
+    initialized: Dict[str, int] = {}
+    scaffold = None
+    if init_checkpoint:
+        assignment, initialized = get_assignment_map_from_checkpoint(
+            variables, init_checkpoint
+        )
+
+        def scaffold():
+            v1.train.init_from_checkpoint(init_checkpoint, assignment)
+            return v1.train.Scaffold()
+
+        if not use_tpu:
+            scaffold()
+            scaffold = None
+    logging.info("**** Trainable Variables ****")
+    for variable in variables:
+        logging.info(
+            "  name = %s, shape = %s%s",
+            variable.name,
+            variable.shape,
+            ", *INIT_FROM_CKPT*" if variable.name in initialized else "",
+        )
+    return scaffold
+
+
+def log_features(features: Mapping[str, tf.Tensor]) -> None:
+    """Logs name and shape of a batch's tensors."""
+    logging.info("*** Features ***")
+    for name, value in sorted(features.items()):
+        logging.info("  name = %s, shape = %s", name, value.shape)

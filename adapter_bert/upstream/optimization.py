@@ -1,0 +1,190 @@
+"""Names of google-research/bert's `optimization.py`, for graphs.
+
+With a tuning method in the graph (`modeling.BertModel`) `create_optimizer`
+trains what the method trains, and not BERT.
+"""
+
+import json
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import tensorflow as tf
+
+from adapter_bert import optimization
+
+v1 = tf.compat.v1
+# Collections of variables. Source: google-research/adapter-bert, `modeling.py`.
+ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
+# A collection of the recipes of the graph's tuning methods, as JSON, which
+# files of graphs can hold.
+RECIPES = "recipes"
+
+
+def add_recipe(
+    recipe: optimization.Recipe, variables: Mapping[str, Any]
+) -> None:
+    """Has `create_optimizer` treat a method's variables as they need it.
+
+    Args:
+        recipe: of the method.
+        variables: of the graph, by the names that the recipe has.
+    """
+    names = {name: v.op.name for name, v in variables.items()}
+    found = {
+        "undecayed": sorted(names[n] for n in recipe.undecayed if n in names),
+        "rates": {names[n]: r for n, r in recipe.rates.items() if n in names},
+    }
+    v1.add_to_collection(RECIPES, json.dumps(found))
+
+
+def trained_variables() -> List[Any]:
+    """The variables that a graph trains: not those that a method freezes."""
+    return [v for v in v1.trainable_variables() if v.trainable]
+
+
+def create_optimizer(
+    loss: tf.Tensor,
+    init_lr: float,
+    num_train_steps: int,
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+) -> tf.Operation:
+    """The operation of a training step: gradients, clipping, Adam, step count.
+
+    Args:
+        loss: float32 [].
+        init_lr: peak of the learning rate.
+        num_train_steps: length of the training, in steps.
+        num_warmup_steps: length of the warm-up, in steps.
+        use_tpu: whether gradients are averaged over TPU cores.
+    """
+    step = v1.train.get_or_create_global_step()
+    schedule = optimization.Schedule(
+        init_lr, num_train_steps, num_warmup_steps or 0
+    )
+    recipes = [json.loads(text) for text in v1.get_collection(RECIPES)]
+    optimizer = AdamWeightDecayOptimizer(
+        learning_rate=schedule(step + 1),
+        weight_decay_rate=optimization.WEIGHT_DECAY,
+        exclude_from_weight_decay=[
+            optimization.NO_DECAY.pattern,
+            *(
+                f"^{re.escape(name)}$"
+                for recipe in recipes
+                for name in recipe["undecayed"]
+            ),
+        ],
+    )
+    for recipe in recipes:
+        optimizer.rates.update(recipe["rates"])
+    if use_tpu:
+        optimizer = v1.tpu.CrossShardOptimizer(optimizer)
+    variables = trained_variables()
+    gradients = optimization.clip(tf.gradients(loss, variables))
+    update = optimizer.apply_gradients(zip(gradients, variables), step)
+    with tf.control_dependencies([update]):
+        return tf.group(v1.assign_add(step, 1))
+
+
+class AdamWeightDecayOptimizer(v1.train.Optimizer):
+    """Adam with decoupled weight decay, without bias correction.
+
+    Slots are variables called `<variable>/adam_m` and `<variable>/adam_v`.
+
+    Source: google-research/bert and adapter-bert, `optimization.py`; Loshchilov
+    and Hutter 2019.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        weight_decay_rate: float = 0.0,
+        beta_1: float = optimization.BETA_1,
+        beta_2: float = optimization.BETA_2,
+        epsilon: float = optimization.EPSILON,
+        exclude_from_weight_decay: Optional[Sequence[str]] = None,
+        name: str = "AdamWeightDecayOptimizer",
+        adapter_weight_decay_rate: Optional[float] = None,
+    ):
+        """Takes the constants.
+
+        Args:
+            learning_rate: float, or float32 [].
+            weight_decay_rate: share of the rate by which a variable shrinks.
+            beta_1: decay of the gradients' average.
+            beta_2: decay of their squares' average.
+            epsilon: added to the root of the squares' average.
+            exclude_from_weight_decay: regular expressions, searched in names.
+            name: of the operations.
+            adapter_weight_decay_rate: as `weight_decay_rate`, of adapters; by
+                default the same.
+        """
+        super().__init__(False, name)
+        self.learning_rate = learning_rate
+        self.weight_decay_rate = weight_decay_rate
+        self.adapter_weight_decay_rate = (
+            weight_decay_rate
+            if adapter_weight_decay_rate is None
+            else adapter_weight_decay_rate
+        )
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.exclude_from_weight_decay = exclude_from_weight_decay
+        # Factors of the rate, by name of the variable.
+        self.rates: Dict[str, float] = {}
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[Tuple[Optional[tf.Tensor], Any]],
+        global_step: Any = None,
+        name: Optional[str] = None,
+    ) -> tf.Operation:
+        """Updates variables and slots; the step count stays what it is."""
+        del global_step
+        updates: List[Any] = []
+        for gradient, variable in grads_and_vars:
+            if gradient is None or variable is None:
+                continue
+            # Of embeddings the gradient is of the rows that were read.
+            gradient = tf.convert_to_tensor(gradient)
+            variable_name = self._get_variable_name(variable.name)
+            m, v = (
+                v1.get_variable(
+                    f"{variable_name}/{slot}",
+                    shape=variable.shape.as_list(),
+                    dtype=tf.float32,
+                    trainable=False,
+                    initializer=tf.zeros_initializer(),
+                )
+                for slot in ("adam_m", "adam_v")
+            )
+            next_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
+            next_v = self.beta_2 * v + (1.0 - self.beta_2) * gradient**2
+            change = next_m / (tf.sqrt(next_v) + self.epsilon)
+            decay = self._decay_of(variable)
+            if decay:
+                change += decay * variable
+            rate = self.learning_rate * self.rates.get(variable_name, 1.0)
+            moved = variable - rate * change
+            # Nothing is assigned before everything has been read.
+            with tf.control_dependencies([moved, next_m, next_v]):
+                updates += [
+                    v1.assign(variable, moved),
+                    v1.assign(m, next_m),
+                    v1.assign(v, next_v),
+                ]
+        return tf.group(*updates, name=name)
+
+    def _decay_of(self, variable: Any) -> float:
+        name = self._get_variable_name(variable.name)
+        excluded = self.exclude_from_weight_decay or ()
+        if any(re.search(pattern, name) for pattern in excluded):
+            return 0.0
+        adapters = {v.name for v in v1.get_collection(ADAPTERS)}
+        if variable.name in adapters:
+            return self.adapter_weight_decay_rate
+        return self.weight_decay_rate
+
+    def _get_variable_name(self, param_name: str) -> str:
+        return re.sub(r":\d+$", "", param_name)

@@ -1,0 +1,509 @@
+"""Names of google-research/bert's `run_classifier.py`.
+
+`create_model` and `model_fn_builder` take `tuning_method` as well, as
+`modeling.BertModel`. `main` runs the program `run_classifier`.
+"""
+
+import csv
+import importlib
+import os
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert.upstream import modeling, optimization, records
+
+v1 = tf.compat.v1
+# An example is told of in the log, of so many first ones.
+SHOWN = 5
+# How many examples are converted between two lines in the log.
+REPORTED = 10000
+
+
+class InputExample:
+    """A row of a table: one text or two, and a label.
+
+    Attributes:
+        guid: unique within its split.
+        text_a: the first text.
+        text_b: the second text, or None.
+        label: or None in a test set.
+    """
+
+    def __init__(
+        self,
+        guid: str,
+        text_a: str,
+        text_b: Optional[str] = None,
+        label: Optional[str] = None,
+    ):
+        """Takes the fields."""
+        self.guid = guid
+        self.text_a = text_a
+        self.text_b = text_b
+        self.label = label
+
+
+class PaddingInputExample:
+    """Fills the last batch of a TPU; in no score and no prediction."""
+
+
+class InputFeatures:
+    """What the model reads of one example, `max_seq_length` numbers each.
+
+    Attributes:
+        input_ids: of the tokens.
+        input_mask: 1 for tokens, 0 for padding.
+        segment_ids: 1 for the second text.
+        label_id: place of the label among the task's.
+        is_real_example: False of a `PaddingInputExample`.
+    """
+
+    def __init__(
+        self,
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        label_id: int,
+        is_real_example: bool = True,
+    ):
+        """Takes the fields."""
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.segment_ids = segment_ids
+        self.label_id = label_id
+        self.is_real_example = is_real_example
+
+
+class DataProcessor:
+    """Reads the examples of a task; a subclass declares one."""
+
+    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+        """The training set."""
+        raise NotImplementedError()
+
+    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+        """The development set."""
+        raise NotImplementedError()
+
+    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+        """What is predicted."""
+        raise NotImplementedError()
+
+    def get_labels(self) -> List[str]:
+        """The labels, in the order of the logits."""
+        raise NotImplementedError()
+
+    @classmethod
+    def _read_tsv(
+        cls, input_file: str, quotechar: Optional[str] = None
+    ) -> List[List[str]]:
+        """The cells of each line of a TSV file."""
+        with tf.io.gfile.GFile(input_file, "r") as file:
+            return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
+
+
+class _File(NamedTuple):
+    """A split's file, and the columns of what is read of it, from 0."""
+
+    name: str
+    text_a: int
+    text_b: Optional[int]
+    # None where there is no label: it is the task's first one then.
+    label: Optional[int]
+    has_header: bool = True
+
+
+class _TableProcessor(DataProcessor):
+    """A task whose splits are TSV files of GLUE's."""
+
+    labels: Sequence[str] = ("0", "1")
+    splits: Mapping[str, _File]
+    # The column that names an example, or None for its line number.
+    guid: Optional[int] = None
+
+    def get_train_examples(self, data_dir):
+        """The training set."""
+        return self._read(data_dir, "train")
+
+    def get_dev_examples(self, data_dir):
+        """The development set."""
+        return self._read(data_dir, "dev")
+
+    def get_test_examples(self, data_dir):
+        """What is predicted."""
+        return self._read(data_dir, "test")
+
+    def get_labels(self):
+        """The labels, in the order of the logits."""
+        return list(self.labels)
+
+    def _read(self, data_dir: str, split: str) -> List[InputExample]:
+        file = self.splits[split]
+        lines = self._read_tsv(os.path.join(data_dir, file.name))
+        # As in upstream's MNLI, whose guids say which development set.
+        name = os.path.splitext(file.name)[0] if split == "dev" else split
+        return [
+            InputExample(
+                guid=f"{name}-{n if self.guid is None else line[self.guid]}",
+                text_a=line[file.text_a],
+                text_b=None if file.text_b is None else line[file.text_b],
+                label=(
+                    self.labels[0] if file.label is None else line[file.label]
+                ),
+            )
+            for n, line in enumerate(lines)
+            if n or not file.has_header
+        ]
+
+
+class MnliProcessor(_TableProcessor):
+    """MultiNLI, as GLUE has it."""
+
+    labels = ("contradiction", "entailment", "neutral")
+    guid = 0
+    splits = {
+        "train": _File("train.tsv", 8, 9, -1),
+        "dev": _File("dev_matched.tsv", 8, 9, -1),
+        "test": _File("test_matched.tsv", 8, 9, None),
+    }
+
+
+class MrpcProcessor(_TableProcessor):
+    """The Microsoft Research Paraphrase Corpus, as GLUE has it."""
+
+    splits = {
+        "train": _File("train.tsv", 3, 4, 0),
+        "dev": _File("dev.tsv", 3, 4, 0),
+        "test": _File("test.tsv", 3, 4, None),
+    }
+
+
+class ColaProcessor(_TableProcessor):
+    """The Corpus of Linguistic Acceptability, as GLUE has it."""
+
+    splits = {
+        "train": _File("train.tsv", 3, None, 1, has_header=False),
+        "dev": _File("dev.tsv", 3, None, 1, has_header=False),
+        "test": _File("test.tsv", 1, None, None),
+    }
+
+
+class XnliProcessor(DataProcessor):
+    """XNLI in one language, without a test set.
+
+    Attributes:
+        language: the code of the language in the files.
+    """
+
+    def __init__(self):
+        """Chooses Chinese."""
+        self.language = "zh"
+
+    def get_train_examples(self, data_dir):
+        """MultiNLI, as it was translated into the language by machine."""
+        path = f"multinli/multinli.train.{self.language}.tsv"
+        return [
+            InputExample(
+                f"train-{number}",
+                line[0],
+                line[1],
+                # So these files call it.
+                line[2].replace("contradictory", "contradiction"),
+            )
+            for number, line in self._lines(data_dir, path)
+        ]
+
+    def get_dev_examples(self, data_dir):
+        """The lines of the language."""
+        return [
+            InputExample(f"dev-{number}", line[6], line[7], line[1])
+            for number, line in self._lines(data_dir, "xnli.dev.tsv")
+            if line[0] == self.language
+        ]
+
+    def get_labels(self):
+        """The labels, in the order of the logits."""
+        return ["contradiction", "entailment", "neutral"]
+
+    def _lines(self, data_dir, path):
+        lines = self._read_tsv(os.path.join(data_dir, path))
+        return list(enumerate(lines))[1:]
+
+
+def convert_single_example(
+    ex_index: int,
+    example: Any,
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: Any,
+) -> InputFeatures:
+    """Makes the features of an example.
+
+    Args:
+        ex_index: its number; the first ones are told of in the log.
+        example: an `InputExample` or a `PaddingInputExample`.
+        label_list: the labels, in the order of the logits.
+        max_seq_length: of a row, in tokens.
+        tokenizer: a `tokenization.FullTokenizer`, or what has its methods.
+
+    Raises:
+        KeyError: a label that is not in the list.
+    """
+    if isinstance(example, PaddingInputExample):
+        zeros = ([0] * max_seq_length for _ in range(3))
+        return InputFeatures(*zeros, label_id=0, is_real_example=False)
+    tokens, segments = records.join_texts(
+        tokenizer.tokenize(example.text_a),
+        tokenizer.tokenize(example.text_b) if example.text_b else None,
+        max_seq_length,
+    )
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    numbers = records.pad(max_seq_length, ids, [1] * len(ids), segments)
+    label_id = {label: n for n, label in enumerate(label_list)}[example.label]
+    if ex_index < SHOWN:
+        logging.info("*** Example ***")
+        logging.info("guid: %s", example.guid)
+        logging.info("tokens: %s", " ".join(tokens))
+        for name, row in zip(
+            ("input_ids", "input_mask", "segment_ids"), numbers
+        ):
+            logging.info("%s: %s", name, " ".join(map(str, row)))
+        logging.info("label: %s (id = %d)", example.label, label_id)
+    return InputFeatures(*numbers, label_id=label_id)
+
+
+def convert_examples_to_features(
+    examples: Sequence[Any],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: Any,
+) -> List[InputFeatures]:
+    """The features of each example; arguments of `convert_single_example`."""
+    features = []
+    for number, example in enumerate(examples):
+        if number % REPORTED == 0:
+            logging.info("Writing example %d of %d", number, len(examples))
+        features.append(
+            convert_single_example(
+                number, example, label_list, max_seq_length, tokenizer
+            )
+        )
+    return features
+
+
+def file_based_convert_examples_to_features(
+    examples: Sequence[Any],
+    label_list: Sequence[str],
+    max_seq_length: int,
+    tokenizer: Any,
+    output_file: str,
+) -> None:
+    """Writes the features of each example to a TFRecord file."""
+    with tf.io.TFRecordWriter(output_file) as writer:
+        for number, example in enumerate(examples):
+            if number % REPORTED == 0:
+                logging.info("Writing example %d of %d", number, len(examples))
+            features = convert_single_example(
+                number, example, label_list, max_seq_length, tokenizer
+            )
+            writer.write(
+                records.make_example(
+                    {
+                        "input_ids": features.input_ids,
+                        "input_mask": features.input_mask,
+                        "segment_ids": features.segment_ids,
+                        "label_ids": [features.label_id],
+                        "is_real_example": [int(features.is_real_example)],
+                    }
+                )
+            )
+
+
+def file_based_input_fn_builder(
+    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
+) -> Callable:
+    """An `input_fn` over what `file_based_convert_...` wrote."""
+    row = [seq_length]
+    shapes: Dict[str, List[int]] = {
+        "input_ids": row,
+        "input_mask": row,
+        "segment_ids": row,
+        "label_ids": [],
+        "is_real_example": [],
+    }
+    return records.record_input_fn(
+        input_file, shapes, is_training, drop_remainder
+    )
+
+
+def input_fn_builder(
+    features: Sequence[InputFeatures],
+    seq_length: int,
+    is_training: bool,
+    drop_remainder: bool,
+) -> Callable:
+    """An `input_fn` over features in memory."""
+    del seq_length
+    return records.memory_input_fn(
+        {
+            "input_ids": [f.input_ids for f in features],
+            "input_mask": [f.input_mask for f in features],
+            "segment_ids": [f.segment_ids for f in features],
+            "label_ids": [f.label_id for f in features],
+        },
+        is_training,
+        drop_remainder,
+    )
+
+
+def _truncate_seq_pair(
+    tokens_a: List[str], tokens_b: List[str], max_length: int
+) -> None:
+    records.truncate_pair(tokens_a, tokens_b, max_length)
+
+
+def create_model(
+    bert_config: modeling.BertConfig,
+    is_training: bool,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+    labels: tf.Tensor,
+    num_labels: int,
+    use_one_hot_embeddings: bool,
+    tuning_method: Any = None,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """A classifier on the pooled output.
+
+    Args:
+        bert_config: of the BERT.
+        is_training: whether dropout is on.
+        input_ids: int32 [B, T].
+        input_mask: int32 [B, T].
+        segment_ids: int32 [B, T].
+        labels: int32 [B].
+        num_labels: C.
+        use_one_hot_embeddings: as of `modeling.BertModel`.
+        tuning_method: as of `modeling.BertModel`.
+
+    Returns:
+        The loss, float32 []; each example's, [B]; logits [B, C]; and
+        probabilities [B, C].
+    """
+    model = modeling.BertModel(
+        config=bert_config,
+        is_training=is_training,
+        input_ids=input_ids,
+        input_mask=input_mask,
+        token_type_ids=segment_ids,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+        tuning_method=tuning_method,
+    )
+    read = model.get_pooled_output()
+    weights, bias = modeling.head_variables(
+        "output_weights", "output_bias", num_labels, read.shape[-1]
+    )
+    with v1.variable_scope("loss"):
+        if is_training:
+            read = tf.nn.dropout(read, rate=0.1)
+        logits = tf.nn.bias_add(
+            tf.matmul(read, weights, transpose_b=True), bias
+        )
+        probabilities = tf.nn.softmax(logits, axis=-1)
+        log_probabilities = tf.nn.log_softmax(logits, axis=-1)
+        one_hot = tf.one_hot(labels, num_labels, dtype=tf.float32)
+        losses = -tf.reduce_sum(one_hot * log_probabilities, axis=-1)
+        return tf.reduce_mean(losses), losses, logits, probabilities
+
+
+def model_fn_builder(
+    bert_config: modeling.BertConfig,
+    num_labels: int,
+    init_checkpoint: Optional[str],
+    learning_rate: float,
+    num_train_steps: Optional[int],
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    use_one_hot_embeddings: bool,
+    tuning_method: Any = None,
+) -> Callable:
+    """A `model_fn` for TPUEstimator; arguments as of `create_model`."""
+
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        modeling.log_features(features)
+        label_ids = features["label_ids"]
+        is_real = tf.ones_like(label_ids, tf.float32)
+        if "is_real_example" in features:
+            is_real = tf.cast(features["is_real_example"], tf.float32)
+        loss, losses, logits, probabilities = create_model(
+            bert_config,
+            mode == modeling.ModeKeys.TRAIN,
+            features["input_ids"],
+            features["input_mask"],
+            features["segment_ids"],
+            label_ids,
+            num_labels,
+            use_one_hot_embeddings,
+            tuning_method,
+        )
+        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
+        spec: Dict[str, Any] = {}
+        if mode == modeling.ModeKeys.TRAIN:
+            spec["loss"] = loss
+            spec["train_op"] = optimization.create_optimizer(
+                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
+            )
+        elif mode == modeling.ModeKeys.EVAL:
+            spec["loss"] = loss
+            spec["eval_metrics"] = (
+                _metrics,
+                [losses, label_ids, logits, is_real],
+            )
+        else:
+            spec["predictions"] = {"probabilities": probabilities}
+        return v1.estimator.tpu.TPUEstimatorSpec(
+            mode=mode, scaffold_fn=scaffold_fn, **spec
+        )
+
+    return model_fn
+
+
+def _metrics(losses, label_ids, logits, is_real):
+    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return {
+        "eval_accuracy": v1.metrics.accuracy(
+            labels=label_ids, predictions=predictions, weights=is_real
+        ),
+        "eval_loss": v1.metrics.mean(values=losses, weights=is_real),
+    }
+
+
+def main(
+    _: Any = None,
+    processors: Optional[Mapping[str, Callable[[], DataProcessor]]] = None,
+) -> None:
+    """Runs the program with the command line's flags.
+
+    Args:
+        processors: makes a processor, by the name that `--task_name` takes in
+            lower case; the program's own tasks are there too.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    commands = importlib.import_module("adapter_bert.commands")
+    commands.run("run_classifier", processors=processors or {})

@@ -1,0 +1,726 @@
+"""Names of google-research/bert's `run_squad.py`.
+
+Answers are cut to whole words, as that program cuts them; `tasks/squad.py` cuts
+them to the character. `--version_2_with_negative`,
+`--null_score_diff_threshold` and `--verbose_logging` are read where they are
+defined and parsed, else they have their defaults.
+"""
+
+import collections
+import importlib
+import json
+import math
+import re
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import tensorflow as tf
+from absl import flags, logging
+
+from adapter_bert import files
+from adapter_bert.upstream import modeling, optimization, records, tokenization
+
+v1 = tf.compat.v1
+# The id of the first window; the others count from it.
+FIRST_ID = 1000000000
+# Windows of so many first questions are told of in the log.
+SHOWN = 20
+
+
+class SquadExample:
+    """A question about a context, whose words are split at white space.
+
+    Attributes:
+        qas_id: unique within its file.
+        question_text: the question.
+        doc_tokens: the context's words.
+        orig_answer_text: the first answer, "" where there is none.
+        start_position: the answer's first word, -1 where there is none.
+        end_position: its last word, -1 where there is none.
+        is_impossible: whether the context has no answer.
+    """
+
+    def __init__(
+        self,
+        qas_id: str,
+        question_text: str,
+        doc_tokens: List[str],
+        orig_answer_text: Optional[str] = None,
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: bool = False,
+    ):
+        """Takes the fields."""
+        self.qas_id = qas_id
+        self.question_text = question_text
+        self.doc_tokens = doc_tokens
+        self.orig_answer_text = orig_answer_text
+        self.start_position = start_position
+        self.end_position = end_position
+        self.is_impossible = is_impossible
+
+    def __repr__(self) -> str:
+        """The question, the context and the answer's place."""
+        shown = {
+            "qas_id": self.qas_id,
+            "question_text": self.question_text,
+            "doc_tokens": f"[{' '.join(self.doc_tokens)}]",
+        }
+        if self.start_position:
+            shown["start_position"] = self.start_position
+            shown["end_position"] = self.end_position
+            shown["is_impossible"] = self.is_impossible
+        return ", ".join(f"{name}: {value}" for name, value in shown.items())
+
+
+class InputFeatures:
+    """A window: a question and a part of its context.
+
+    Attributes:
+        unique_id: of the window.
+        example_index: number of the question.
+        doc_span_index: number of the part.
+        tokens: `[CLS] question [SEP] part [SEP]`.
+        token_to_orig_map: place of a context token -> number of its word.
+        token_is_max_context: place of a context token -> whether no other part
+            has more text around it.
+        input_ids: of the tokens, `max_seq_length` numbers.
+        input_mask: 1 for tokens, 0 for padding.
+        segment_ids: 1 for the part.
+        start_position: of the answer, 0 where the part does not hold it all.
+        end_position: like it.
+        is_impossible: whether the question has no answer.
+    """
+
+    def __init__(
+        self,
+        unique_id: int,
+        example_index: int,
+        doc_span_index: int,
+        tokens: List[str],
+        token_to_orig_map: Mapping[int, int],
+        token_is_max_context: Mapping[int, bool],
+        input_ids: List[int],
+        input_mask: List[int],
+        segment_ids: List[int],
+        start_position: Optional[int] = None,
+        end_position: Optional[int] = None,
+        is_impossible: Optional[bool] = None,
+    ):
+        """Takes the fields."""
+        self.unique_id = unique_id
+        self.example_index = example_index
+        self.doc_span_index = doc_span_index
+        self.tokens = tokens
+        self.token_to_orig_map = token_to_orig_map
+        self.token_is_max_context = token_is_max_context
+        self.input_ids = input_ids
+        self.input_mask = input_mask
+        self.segment_ids = segment_ids
+        self.start_position = start_position
+        self.end_position = end_position
+        self.is_impossible = is_impossible
+
+
+class RawResult(NamedTuple):
+    """The logits of a window, one of each for every token."""
+
+    unique_id: int
+    start_logits: Sequence[float]
+    end_logits: Sequence[float]
+
+
+class _Span(NamedTuple):
+    """A part of a context: its first token, and how many."""
+
+    start: int
+    length: int
+
+
+class _Candidate(NamedTuple):
+    """An answer that logits allow: its window, its places, their logits."""
+
+    feature_index: int
+    start_index: int
+    end_index: int
+    start_logit: float
+    end_logit: float
+
+
+def _flag(name: str, default: Any) -> Any:
+    """A flag's value, or its default where no program has parsed it."""
+    known = name in flags.FLAGS and flags.FLAGS.is_parsed()
+    return flags.FLAGS[name].value if known else default
+
+
+def _allows_none() -> bool:
+    return _flag("version_2_with_negative", False)
+
+
+def read_squad_examples(
+    input_file: str, is_training: bool
+) -> List[SquadExample]:
+    """Reads the questions of a file in SQuAD's layout.
+
+    Questions are left out, with a warning, whose answer is not at its place.
+
+    Raises:
+        ValueError: in training, a question that has not just one answer.
+    """
+    with tf.io.gfile.GFile(input_file, "r") as file:
+        articles = json.load(file)["data"]
+    examples = []
+    for paragraph in (p for a in articles for p in a["paragraphs"]):
+        words, word_of = _split(paragraph["context"])
+        for qa in paragraph["qas"]:
+            answer: Dict[str, Any] = {}
+            if is_training:
+                found = _find_answer(qa, words, word_of)
+                if found is None:
+                    continue
+                answer = found
+            examples.append(
+                SquadExample(qa["id"], qa["question"], words, **answer)
+            )
+    return examples
+
+
+def _split(context: str) -> Tuple[List[str], List[int]]:
+    """The words of a context, and the number of each character's word."""
+    words: List[str] = []
+    word_of: List[int] = []
+    is_inside = False
+    for character in context:
+        if character in " \t\r\n\u202f":
+            is_inside = False
+        elif is_inside:
+            words[-1] += character
+        else:
+            words.append(character)
+            is_inside = True
+        word_of.append(len(words) - 1)
+    return words, word_of
+
+
+def _find_answer(
+    qa: Mapping[str, Any], words: List[str], word_of: List[int]
+) -> Optional[Dict[str, Any]]:
+    """The fields of `SquadExample` that tell the answer; None if it is lost."""
+    if _allows_none() and qa["is_impossible"]:
+        return {
+            "orig_answer_text": "",
+            "start_position": -1,
+            "end_position": -1,
+            "is_impossible": True,
+        }
+    if len(qa["answers"]) != 1:
+        raise ValueError(
+            f"question {qa['id']!r} has {len(qa['answers'])} answers; for "
+            "training each question needs exactly one"
+        )
+    (answer,) = qa["answers"]
+    text, place = answer["text"], answer["answer_start"]
+    start, end = word_of[place], word_of[place + len(text) - 1]
+    context = " ".join(words[start : end + 1])
+    if " ".join(text.split()) not in context:
+        logging.warning("Could not find answer: '%s' vs. '%s'", context, text)
+        return None
+    return {
+        "orig_answer_text": text,
+        "start_position": start,
+        "end_position": end,
+    }
+
+
+def convert_examples_to_features(
+    examples: Sequence[SquadExample],
+    tokenizer: Any,
+    max_seq_length: int,
+    doc_stride: int,
+    max_query_length: int,
+    is_training: bool,
+    output_fn: Callable[[InputFeatures], Any],
+) -> None:
+    """Hands each window of each question to `output_fn`.
+
+    Args:
+        examples: the questions.
+        tokenizer: a `tokenization.FullTokenizer`, or what has its methods.
+        max_seq_length: of a window, in tokens.
+        doc_stride: distance of a context's windows, in tokens.
+        max_query_length: of a question, in tokens; more is cut off.
+        is_training: whether answers are labelled.
+        output_fn: takes a window.
+    """
+    unique_id = FIRST_ID
+    for number, example in enumerate(examples):
+        query = tokenizer.tokenize(example.question_text)[:max_query_length]
+        pieces = [tokenizer.tokenize(word) for word in example.doc_tokens]
+        tokens = [piece for word in pieces for piece in word]
+        word_of = [n for n, word in enumerate(pieces) for _ in word]
+        answer = None
+        if is_training and not example.is_impossible:
+            first_of = [0]
+            for word in pieces:
+                first_of.append(first_of[-1] + len(word))
+            answer = _improve_answer_span(
+                tokens,
+                first_of[example.start_position],
+                first_of[example.end_position + 1] - 1,
+                tokenizer,
+                example.orig_answer_text,
+            )
+        spans = _spans(len(tokens), max_seq_length - len(query) - 3, doc_stride)
+        for span_number, span in enumerate(spans):
+            places = range(span.start, span.start + span.length)
+            row, segments = records.join_texts(
+                list(query), [tokens[place] for place in places], max_seq_length
+            )
+            # Of the part's first token in the row, less that in the context.
+            shift = len(query) + 2 - span.start
+            ids = tokenizer.convert_tokens_to_ids(row)
+            features = InputFeatures(
+                unique_id,
+                number,
+                span_number,
+                row,
+                {place + shift: word_of[place] for place in places},
+                {
+                    place + shift: _check_is_max_context(
+                        spans, span_number, place
+                    )
+                    for place in places
+                },
+                *records.pad(max_seq_length, ids, [1] * len(ids), segments),
+                is_impossible=example.is_impossible,
+            )
+            if is_training:
+                is_whole = answer and all(place in places for place in answer)
+                features.start_position, features.end_position = (
+                    (answer[0] + shift, answer[1] + shift)
+                    if is_whole
+                    else (0, 0)
+                )
+            if number < SHOWN:
+                logging.info(
+                    "*** Example ***\n%s",
+                    "\n".join(f"{k}: {v}" for k, v in vars(features).items()),
+                )
+            output_fn(features)
+            unique_id += 1
+
+
+def _spans(count: int, room: int, stride: int) -> List[_Span]:
+    """The parts of a context of `count` tokens, the last up to its end."""
+    spans: List[_Span] = []
+    start = 0
+    while start < count:
+        spans.append(_Span(start, min(room, count - start)))
+        if start + spans[-1].length == count:
+            break
+        start += min(spans[-1].length, stride)
+    return spans
+
+
+def _improve_answer_span(
+    doc_tokens: List[str],
+    input_start: int,
+    input_end: int,
+    tokenizer: Any,
+    orig_answer_text: str,
+) -> Tuple[int, int]:
+    """The tokens, among those of the answer's words, that are the answer's."""
+    answer = tokenizer.tokenize(orig_answer_text)
+    for start in range(input_start, input_end + 1):
+        end = start + len(answer)
+        if answer and end <= input_end + 1 and doc_tokens[start:end] == answer:
+            return start, end - 1
+    return input_start, input_end
+
+
+def _check_is_max_context(
+    doc_spans: Sequence[Any], cur_span_index: int, position: int
+) -> bool:
+    """Whether no part has more text around a token; the first of equal ones."""
+    scores = []
+    for span in doc_spans:
+        left = position - span.start
+        right = span.start + span.length - 1 - position
+        is_inside = left >= 0 and right >= 0
+        score = min(left, right) + 0.01 * span.length
+        scores.append(score if is_inside else -1.0)
+    return cur_span_index == scores.index(max(scores))
+
+
+def create_model(
+    bert_config: modeling.BertConfig,
+    is_training: bool,
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    segment_ids: tf.Tensor,
+    use_one_hot_embeddings: bool,
+    tuning_method: Any = None,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Start and end logits of every token, float32 [B, T]; padding has too.
+
+    Args:
+        bert_config: of the BERT.
+        is_training: whether dropout is on.
+        input_ids: int32 [B, T].
+        input_mask: int32 [B, T].
+        segment_ids: int32 [B, T].
+        use_one_hot_embeddings: as of `modeling.BertModel`.
+        tuning_method: as of `modeling.BertModel`.
+    """
+    model = modeling.BertModel(
+        config=bert_config,
+        is_training=is_training,
+        input_ids=input_ids,
+        input_mask=input_mask,
+        token_type_ids=segment_ids,
+        use_one_hot_embeddings=use_one_hot_embeddings,
+        tuning_method=tuning_method,
+    )
+    read = model.get_sequence_output()
+    weights, bias = modeling.head_variables(
+        "cls/squad/output_weights", "cls/squad/output_bias", 2, read.shape[-1]
+    )
+    batch, length, _ = modeling.get_shape_list(read, expected_rank=3)
+    logits = tf.matmul(
+        modeling.reshape_to_matrix(read), weights, transpose_b=True
+    )
+    logits = tf.reshape(tf.nn.bias_add(logits, bias), [batch, length, 2])
+    starts, ends = tf.unstack(logits, axis=2)
+    return starts, ends
+
+
+def model_fn_builder(
+    bert_config: modeling.BertConfig,
+    init_checkpoint: Optional[str],
+    learning_rate: float,
+    num_train_steps: Optional[int],
+    num_warmup_steps: Optional[int],
+    use_tpu: bool,
+    use_one_hot_embeddings: bool,
+    tuning_method: Any = None,
+) -> Callable:
+    """A `model_fn` for TPUEstimator; arguments as of `create_model`."""
+
+    def model_fn(features, labels, mode, params):
+        """Raises ValueError in another mode than training and prediction."""
+        del labels, params
+        modeling.log_features(features)
+        if mode not in (modeling.ModeKeys.TRAIN, modeling.ModeKeys.PREDICT):
+            raise ValueError(f"the mode is {mode}, expected TRAIN or PREDICT")
+        logits = create_model(
+            bert_config,
+            mode == modeling.ModeKeys.TRAIN,
+            features["input_ids"],
+            features["input_mask"],
+            features["segment_ids"],
+            use_one_hot_embeddings,
+            tuning_method,
+        )
+        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
+        spec: Dict[str, Any] = {}
+        if mode == modeling.ModeKeys.TRAIN:
+            losses = [
+                tf.reduce_mean(
+                    tf.nn.sparse_softmax_cross_entropy_with_logits(
+                        labels=features[f"{side}_positions"], logits=values
+                    )
+                )
+                for side, values in zip(("start", "end"), logits)
+            ]
+            spec["loss"] = loss = (losses[0] + losses[1]) / 2.0
+            spec["train_op"] = optimization.create_optimizer(
+                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
+            )
+        else:
+            spec["predictions"] = {
+                "unique_ids": features["unique_ids"],
+                "start_logits": logits[0],
+                "end_logits": logits[1],
+            }
+        return v1.estimator.tpu.TPUEstimatorSpec(
+            mode=mode, scaffold_fn=scaffold_fn, **spec
+        )
+
+    return model_fn
+
+
+def input_fn_builder(
+    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
+) -> Callable:
+    """An `input_fn` over what `FeatureWriter` wrote."""
+    shapes: Dict[str, List[int]] = {
+        "unique_ids": [],
+        "input_ids": [seq_length],
+        "input_mask": [seq_length],
+        "segment_ids": [seq_length],
+    }
+    if is_training:
+        shapes.update(start_positions=[], end_positions=[])
+    return records.record_input_fn(
+        input_file, shapes, is_training, drop_remainder
+    )
+
+
+class FeatureWriter:
+    """Writes windows to a TFRecord file.
+
+    Attributes:
+        filename: of the file.
+        is_training: whether windows have labels.
+        num_features: how many were written.
+    """
+
+    def __init__(self, filename: str, is_training: bool):
+        """Opens the file."""
+        self.filename = filename
+        self.is_training = is_training
+        self.num_features = 0
+        self._writer = tf.io.TFRecordWriter(filename)
+
+    def process_feature(self, feature: InputFeatures) -> None:
+        """Writes a window."""
+        self.num_features += 1
+        values = {
+            "unique_ids": [feature.unique_id],
+            "input_ids": feature.input_ids,
+            "input_mask": feature.input_mask,
+            "segment_ids": feature.segment_ids,
+        }
+        if self.is_training:
+            values["start_positions"] = [feature.start_position]
+            values["end_positions"] = [feature.end_position]
+            values["is_impossible"] = [int(bool(feature.is_impossible))]
+        self._writer.write(records.make_example(values))
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._writer.close()
+
+
+def write_predictions(
+    all_examples: Sequence[SquadExample],
+    all_features: Sequence[InputFeatures],
+    all_results: Sequence[RawResult],
+    n_best_size: int,
+    max_answer_length: int,
+    do_lower_case: bool,
+    output_prediction_file: str,
+    output_nbest_file: str,
+    output_null_log_odds_file: str,
+) -> None:
+    """Writes answers, candidates and, for SQuAD 2.0, null odds as JSON.
+
+    Args:
+        all_examples: the questions.
+        all_features: their windows.
+        all_results: the windows' logits.
+        n_best_size: most candidates of a question.
+        max_answer_length: in tokens.
+        do_lower_case: as of the tokenizer.
+        output_prediction_file: id -> answer.
+        output_nbest_file: id -> candidates, with probability and logits.
+        output_null_log_odds_file: id -> null odds.
+    """
+    windows = collections.defaultdict(list)
+    for feature in all_features:
+        windows[feature.example_index].append(feature)
+    results = {result.unique_id: result for result in all_results}
+    answers, candidates, odds = {}, {}, {}
+    for number, example in enumerate(all_examples):
+        features = windows[number]
+        found, null = _candidates(
+            features, results, n_best_size, max_answer_length
+        )
+        best = _texts(example, features, found, n_best_size, do_lower_case)
+        name = example.qas_id
+        if null is not None:
+            best.setdefault("", (null.start_logit, null.end_logit))
+        # In rare cases nothing is allowed.
+        best = best or {"empty": (0.0, 0.0)}
+        shares = _compute_softmax([start + end for start, end in best.values()])
+        candidates[name] = [
+            {
+                "text": text,
+                "probability": share,
+                "start_logit": start,
+                "end_logit": end,
+            }
+            for (text, (start, end)), share in zip(best.items(), shares)
+        ]
+        answers[name] = next(iter(best))
+        if null is not None:
+            answers[name] = next((text for text in best if text), "")
+            start, end = best.get(answers[name], (0.0, 0.0))
+            odds[name] = null.start_logit + null.end_logit - start - end
+            if odds[name] > _flag("null_score_diff_threshold", 0.0):
+                answers[name] = ""
+    contents = {
+        output_prediction_file: answers,
+        output_nbest_file: candidates,
+    }
+    if _allows_none():
+        contents[output_null_log_odds_file] = odds
+    for path, content in contents.items():
+        text = json.dumps(content, indent=4) + "\n"
+        files.write_bytes(path, text.encode())
+
+
+def _candidates(
+    features: Sequence[InputFeatures],
+    results: Mapping[int, RawResult],
+    n_best_size: int,
+    max_answer_length: int,
+) -> Tuple[List[_Candidate], Optional[_Candidate]]:
+    """All that the best logits allow, the best first; and "no answer"."""
+    found: List[_Candidate] = []
+    null: Optional[_Candidate] = None
+    for number, feature in enumerate(features):
+        result = results[feature.unique_id]
+        starts, ends = result.start_logits, result.end_logits
+        here = _Candidate(number, 0, 0, starts[0], ends[0])
+        if null is None or _score(here) < _score(null):
+            null = here
+        for start in _get_best_indexes(starts, n_best_size):
+            for end in _get_best_indexes(ends, n_best_size):
+                if (
+                    feature.token_is_max_context.get(start, False)
+                    and end in feature.token_to_orig_map
+                    and start <= end < start + max_answer_length
+                ):
+                    found.append(
+                        _Candidate(number, start, end, starts[start], ends[end])
+                    )
+    if not _allows_none():
+        null = None
+    elif null is None:
+        null = _Candidate(0, 0, 0, 0.0, 0.0)
+    if null is not None:
+        found.append(null)
+    return sorted(found, key=_score, reverse=True), null
+
+
+def _score(candidate: _Candidate) -> float:
+    return candidate.start_logit + candidate.end_logit
+
+
+def _texts(
+    example: SquadExample,
+    features: Sequence[InputFeatures],
+    found: Sequence[_Candidate],
+    n_best_size: int,
+    do_lower_case: bool,
+) -> Dict[str, Tuple[float, float]]:
+    """The logits of the best candidates of different texts."""
+    best: Dict[str, Tuple[float, float]] = {}
+    for candidate in found:
+        if len(best) >= n_best_size:
+            break
+        start, end = candidate.start_index, candidate.end_index
+        text = ""
+        if start:
+            feature = features[candidate.feature_index]
+            pieces = " ".join(feature.tokens[start : end + 1])
+            pieces = pieces.replace(" ##", "").replace("##", "")
+            words = feature.token_to_orig_map
+            text = get_final_text(
+                " ".join(pieces.split()),
+                " ".join(example.doc_tokens[words[start] : words[end] + 1]),
+                do_lower_case,
+            )
+        best.setdefault(text, (candidate.start_logit, candidate.end_logit))
+    return best
+
+
+def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
+    """The part of a text whose words, tokenized, are a prediction's.
+
+    Args:
+        pred_text: words of the tokenizer, with spaces between.
+        orig_text: words of the context that hold them.
+        do_lower_case: as of the tokenizer.
+
+    Returns:
+        The part; all of `orig_text` where the letters of both do not match one
+        for one.
+    """
+    tokenizer = tokenization.BasicTokenizer(do_lower_case)
+    text = " ".join(tokenizer.tokenize(orig_text))
+    place = text.find(pred_text)
+    letters = [n for n, letter in enumerate(orig_text) if letter != " "]
+    if place < 0 or len(letters) != len(text.replace(" ", "")):
+        if _flag("verbose_logging", False):
+            logging.info("Unable to find '%s' in '%s'", pred_text, orig_text)
+        return orig_text
+    before = len(re.sub(" ", "", text[:place]))
+    count = len(re.sub(" ", "", pred_text))
+    if not count:
+        return orig_text
+    return orig_text[letters[before] : letters[before + count - 1] + 1]
+
+
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> List[int]:
+    """Places of the greatest logits, the first of equal ones first."""
+    order = sorted(range(len(logits)), key=lambda n: logits[n], reverse=True)
+    return order[:n_best_size]
+
+
+def _compute_softmax(scores: Sequence[float]) -> List[float]:
+    """Probabilities of raw scores, in Python's double precision."""
+    if not scores:
+        return []
+    most = max(scores)
+    shares = [math.exp(score - most) for score in scores]
+    total = sum(shares)
+    return [share / total for share in shares]
+
+
+def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
+    """Compares the flags with one another and with the model.
+
+    Raises:
+        ValueError: flags that do not fit.
+    """
+    tokenization.validate_case_matches_checkpoint(
+        _flag("do_lower_case", True), _flag("init_checkpoint", None)
+    )
+    to_do = {
+        "do_train": "train_file",
+        "do_predict": "predict_file",
+    }
+    if not any(_flag(name, False) for name in to_do):
+        raise ValueError(f"expected one of {', '.join(to_do)}, found none")
+    for name, file in to_do.items():
+        if _flag(name, False) and not _flag(file, None):
+            raise ValueError(f"{name} needs {file}, found none")
+    length = _flag("max_seq_length", 384)
+    least = _flag("max_query_length", 64) + 4
+    most = bert_config.max_position_embeddings
+    if not least <= length <= most:
+        raise ValueError(
+            f"max_seq_length is {length}, expected {least} (max_query_length "
+            f"and 4 more) to {most} (max_position_embeddings)"
+        )
+
+
+def main(_: Any = None) -> None:
+    """Runs the program `run_squad` with the command line's flags.
+
+    Raises:
+        SystemExit: the program is done.
+    """
+    # The program stands above this room.
+    importlib.import_module("adapter_bert.commands").run("run_squad")

@@ -1,0 +1,230 @@
+"""Names of google-research/bert's `tokenization.py`.
+
+`FullTokenizer` runs on the `tokenizers` library. `BasicTokenizer` and
+`WordpieceTokenizer` are plain Python, since programs subclass them and hand in
+vocabularies of their own.
+"""
+
+import collections
+import re
+import unicodedata
+from typing import Any, Iterable, List, Mapping, Optional, Union
+
+import tensorflow as tf
+
+from adapter_bert.data import tokenization
+
+Text = Union[str, bytes]
+
+# Blocks of CJK ideographs. Source: google-research/bert, `tokenization.py`,
+# `BasicTokenizer._is_chinese_char`.
+CHINESE = re.compile(
+    "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f])"
+)
+# Google's names of models whose vocabulary has one case.
+UNCASED = (
+    "uncased_L-24_H-1024_A-16",
+    "uncased_L-12_H-768_A-12",
+    "multilingual_L-12_H-768_A-12",
+    "chinese_L-12_H-768_A-12",
+)
+CASED = (
+    "cased_L-12_H-768_A-12",
+    "cased_L-24_H-1024_A-16",
+    "multi_cased_L-12_H-768_A-12",
+)
+
+
+def validate_case_matches_checkpoint(
+    do_lower_case: bool, init_checkpoint: Optional[str]
+) -> None:
+    """Compares the case with the name of one of Google's checkpoints.
+
+    Raises:
+        ValueError: the checkpoint was pretrained with the other case.
+    """
+    match = re.match(
+        r".*?([A-Za-z0-9_-]+)/bert_model.ckpt", init_checkpoint or ""
+    )
+    wrong = CASED if do_lower_case else UNCASED
+    if match and match[1] in wrong:
+        raise ValueError(
+            f"--do_lower_case={bool(do_lower_case)} does not fit "
+            f"--init_checkpoint={init_checkpoint}, a model that was pretrained "
+            f"with {'cased' if do_lower_case else 'lower-cased'} text; pass "
+            f"--do_lower_case={not do_lower_case}"
+        )
+
+
+def convert_to_unicode(text: Text) -> str:
+    """Decodes bytes as UTF-8, without what cannot be decoded.
+
+    Raises:
+        ValueError: neither str nor bytes.
+    """
+    if isinstance(text, bytes):
+        return text.decode("utf-8", "ignore")
+    if not isinstance(text, str):
+        raise ValueError(f"expected str or bytes, found {type(text)}")
+    return text
+
+
+def printable_text(text: Text) -> str:
+    """A text as `print` takes it; raises as `convert_to_unicode`."""
+    return convert_to_unicode(text)
+
+
+def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
+    """Reads `vocab.txt`: an entry a line, its line number the id.
+
+    Raises:
+        tf.errors.NotFoundError: there is no such file.
+    """
+    with tf.io.gfile.GFile(vocab_file, "rb") as file:
+        lines = convert_to_unicode(file.read()).split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return collections.OrderedDict(
+        (line.strip(), number) for number, line in enumerate(lines)
+    )
+
+
+def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> List:
+    """The vocabulary's value of each item; KeyError of one it lacks."""
+    return [vocab[item] for item in items]
+
+
+def convert_tokens_to_ids(
+    vocab: Mapping[str, int], tokens: Iterable[str]
+) -> List[int]:
+    """The ids of tokens."""
+    return convert_by_vocab(vocab, tokens)
+
+
+def convert_ids_to_tokens(
+    inv_vocab: Mapping[int, str], ids: Iterable[int]
+) -> List[str]:
+    """The tokens of ids."""
+    return convert_by_vocab(inv_vocab, ids)
+
+
+def whitespace_tokenize(text: str) -> List[str]:
+    """The words between white space."""
+    return text.split()
+
+
+class FullTokenizer(tokenization.FullTokenizer):
+    """Text to word pieces.
+
+    Attributes:
+        vocab: the id of each token.
+        inv_vocab: the token of each id.
+        basic_tokenizer: splits a text into words.
+        wordpiece_tokenizer: splits words into pieces.
+    """
+
+    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+        """Reads the vocabulary.
+
+        Raises:
+            UserError: no file, or no vocabulary of BERT's.
+        """
+        super().__init__(vocab_file, do_lower_case)
+        self.vocab = self.vocabulary
+        self.inv_vocab = {number: token for token, number in self.vocab.items()}
+        self.basic_tokenizer = BasicTokenizer(do_lower_case)
+        self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+
+    def tokenize(self, text: Text) -> List[str]:
+        """The pieces of a text; those that continue a word begin with ##."""
+        return super().tokenize(convert_to_unicode(text))
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
+        """The tokens of ids; KeyError of an id that there is not."""
+        return convert_by_vocab(self.inv_vocab, ids)
+
+
+class BasicTokenizer:
+    """Text to words: cleaned, lower-cased, split at punctuation."""
+
+    def __init__(self, do_lower_case: bool = True):
+        """`do_lower_case` strips accents as well."""
+        self.do_lower_case = do_lower_case
+
+    def tokenize(self, text: Text) -> List[str]:
+        """The words of a text; each Chinese character is one."""
+        text = "".join(
+            " " if _is_whitespace(character) else character
+            for character in convert_to_unicode(text)
+            if character not in "\0\ufffd" and not _is_control(character)
+        )
+        words = whitespace_tokenize(CHINESE.sub(r" \1 ", text))
+        if self.do_lower_case:
+            words = [_strip_accents(word.lower()) for word in words]
+        spaced = (
+            f" {character} " if _is_punctuation(character) else character
+            for character in " ".join(words)
+        )
+        return whitespace_tokenize("".join(spaced))
+
+
+class WordpieceTokenizer:
+    """Words to pieces: at each place the longest entry of the vocabulary."""
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        unk_token: str = "[UNK]",
+        max_input_chars_per_word: int = 200,
+    ):
+        """Longer words, and those without pieces, become `unk_token`."""
+        self.vocab = vocab
+        self.unk_token = unk_token
+        self.max_input_chars_per_word = max_input_chars_per_word
+
+    def tokenize(self, text: Text) -> List[str]:
+        """The pieces of words between white space."""
+        return [
+            piece
+            for word in whitespace_tokenize(convert_to_unicode(text))
+            for piece in self._pieces(word)
+        ]
+
+    def _pieces(self, word: str) -> List[str]:
+        if len(word) > self.max_input_chars_per_word:
+            return [self.unk_token]
+        pieces: List[str] = []
+        start = 0
+        while start < len(word):
+            mark = "##" if start else ""
+            for end in range(len(word), start, -1):
+                if mark + word[start:end] in self.vocab:
+                    break
+            else:
+                return [self.unk_token]
+            pieces.append(mark + word[start:end])
+            start = end
+        return pieces
+
+
+def _strip_accents(text: str) -> str:
+    return "".join(
+        character
+        for character in unicodedata.normalize("NFD", text)
+        if unicodedata.category(character) != "Mn"
+    )
+
+
+def _is_whitespace(char: str) -> bool:
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def _is_control(char: str) -> bool:
+    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def _is_punctuation(char: str) -> bool:
+    # All ASCII that is no letter or digit, `$` and `^` among them.
+    is_symbol = char.isascii() and char.isprintable() and not char.isalnum()
+    return (is_symbol and char != " ") or unicodedata.category(char)[0] == "P"

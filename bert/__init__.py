@@ -1,0 +1,1 @@
+"""The folder name under which many programs import BERT's modules."""

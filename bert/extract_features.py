@@ -1,0 +1,6 @@
+"""BERT's `extract_features.py`, as adapter_bert/upstream/ has it."""
+
+from adapter_bert.upstream.extract_features import *  # noqa: F403
+from adapter_bert.upstream.extract_features import (  # noqa: F401
+    _truncate_seq_pair,
+)

@@ -1,0 +1,432 @@
+"""`import adapter_bert`: the programs as functions."""
+
+import inspect
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT, SENTENCES, entry_point, write_table
+from tensorflow.python.framework import config as tf_config
+
+import adapter_bert as ab
+from adapter_bert.commands import minilm, run_classifier
+from adapter_bert.data import memory_rows
+from adapter_bert.serving.exported import ExportedModel, Row
+
+ROWS = [{"text": text, "label": label} for text, label in SENTENCES * 3]
+SETTINGS = {
+    "dev_share": 0.25,
+    "tuning_method": "houlsby(size=4)",
+    "num_train_epochs": 2,
+    "train_batch_size": 8,
+    "learning_rate": 3e-3,
+    "max_seq_length": 24,
+    "cpu_lanes": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return ab.load_bert(tiny_bert)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("api")
+
+
+@pytest.fixture(scope="module")
+def run(bert, place):
+    """A training on rows in memory."""
+    return ab.train(bert, ROWS, output_dir=place / "run", **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def shelf(run, tiny_adapters, place):
+    shelf = ab.Library(place / "shelf")
+    shelf.add(run.adapter, name="mood")
+    shelf.add(str(next(iter(tiny_adapters.values()))), name="other")
+    return shelf
+
+
+def bits(folder):
+    """The bytes that a run's settings decide."""
+    folder = pathlib.Path(folder)
+    names = "adapter/adapter.safetensors", "eval_results.json"
+    return [(folder / name).read_bytes() for name in names]
+
+
+def test_the_package_loads_tensorflow_at_first_use():
+    code = (
+        "import sys, adapter_bert as ab\n"
+        "assert {'train', 'Predictor', 'UserError'} <= set(dir(ab))\n"
+        "assert ab.UserError and 'tensorflow' not in sys.modules\n"
+        "assert not hasattr(ab, 'trian')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_it_has_the_bits_of_the_program_and_repeats_them(
+    run, bert, tiny_bert, place
+):
+    table = place / "rows.jsonl"
+    table.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    with entry_point(run_classifier) as program:
+        program(
+            task_name="custom",
+            train_file=table,
+            do_train=True,
+            do_eval=True,
+            init_checkpoint=tiny_bert,
+            output_dir=place / "program",
+            **SETTINGS,
+        )
+    assert bits(run.output_dir) == bits(place / "program")
+    # From the same file, in the same process.
+    again = ab.train(bert, table, output_dir=place / "again", **SETTINGS)
+    assert bits(again.output_dir) == bits(run.output_dir)
+    names = [
+        {re.sub(r"\.tfevents\..*", "", p.name) for p in folder.rglob("*")}
+        for folder in (place / "program", place / "again")
+    ]
+    assert names[0] == names[1]
+
+
+def test_a_run_has_its_scores_curves_and_adapter(run):
+    found = json.loads(
+        pathlib.Path(run.output_dir, "eval_results.json").read_text()
+    )
+    assert set(run.scores) == {"accuracy", "macro_f1", "loss"}
+    assert run.scores["accuracy"] == found["eval_accuracy"]
+    assert run.curve["eval_loss"] == [
+        (found["global_step"], pytest.approx(found["loss"], abs=1e-6))
+    ]
+    assert {"loss", "learning_rate"} <= set(run.curve)
+    assert pathlib.Path(run.adapter, "adapter.safetensors").exists()
+    assert run.adapters == {"custom": run.adapter}
+    assert run.engine == "StrategyEngine"
+    assert run.settings["training"]["seed"] == 1
+    assert ab.Run(run.output_dir) == run
+
+
+def test_a_folder_without_a_run_says_so(tmp_path):
+    empty = ab.Run(str(tmp_path))
+    assert empty.scores == {} and empty.curve == {}
+    with pytest.raises(ab.UserError, match="holds 0 adapters, expected one"):
+        empty.adapter  # noqa: B018
+    with pytest.raises(ab.UserError, match=r"holds no run\.json"):
+        empty.settings  # noqa: B018
+
+
+def test_tensorflows_options_are_as_before(run, bert):
+    tf_config.disable_op_determinism()
+    before = tf.config.optimizer.get_experimental_options()
+    scores = ab.evaluate(bert, run.adapter, ROWS, cpu_lanes=1)
+    assert set(scores) == set(run.scores)
+    assert 0 <= scores["accuracy"] <= 1
+    assert tf.config.optimizer.get_experimental_options() == {
+        **before,
+        "arithmetic_optimization": True,
+    }
+    # Refused without a seed where determinism is on.
+    assert tf.random.normal([1]).shape == 1
+
+
+def test_it_predicts(run, bert):
+    predictor = ab.Predictor(bert, run, predict_batch_size=4)
+    assert predictor.names == ["custom"]
+    answers = predictor.predict([text for text, _ in SENTENCES])
+    first = answers[0]
+    assert isinstance(first, ab.Answer)
+    assert first.label == max(first.scores, key=first.scores.get)
+    assert first["probability"] == first.probability
+    assert json.loads(json.dumps(first)) == first
+    with pytest.raises(AttributeError, match="has no value, but label"):
+        first.value  # noqa: B018
+    # Of any form of rows.
+    texts = [{"text": text, "id": 1} for text, _ in SENTENCES]
+    assert predictor.predict(texts) == answers
+    [one] = predictor.predict(SENTENCES[0][0])
+    assert one.probability == pytest.approx(first.probability, abs=1e-6)
+
+
+def test_a_library_answers_rows_of_several_tasks(bert, shelf):
+    predictor = ab.Predictor(bert, shelf)
+    assert predictor.names == ["mood", "other"]
+    texts = ["the cat sat", "a dog ran"]
+    mood, other = (predictor.predict(texts, task=t) for t in predictor.names)
+    mixed = predictor.predict(texts, task=["other", "mood"])
+    assert [set(answer.scores) for answer in (mood[1], other[0])] == [
+        set(answer.scores) for answer in (mixed[1], mixed[0])
+    ]
+    assert mixed[1].scores == pytest.approx(mood[1].scores, abs=1e-5)
+    predictor.remove("other")
+    found = predictor.predict(texts)
+    assert [answer.label for answer in found] == [x.label for x in mood]
+    assert predictor.add(shelf.folder("other"), "again") == "again"
+
+
+def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
+    path = tmp_path / "rows.tsv"
+    write_table(path, [("the cat sat",)], ("text",))
+    answers = ab.Predictor(bert, run).predict(path)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ab.UserError, match="pip install pandas"):
+        answers.to_frame()
+    stand_in = types.SimpleNamespace(json_normalize=lambda rows: rows)
+    monkeypatch.setitem(sys.modules, "pandas", stand_in)
+    assert answers.to_frame() == list(answers)
+
+
+def test_it_exports(bert, shelf, place):
+    folder = ab.export(bert, shelf, place / "exported", adapter_dtype="float32")
+    assert folder == str(place / "exported" / "1")
+    model = ExportedModel(str(place / "exported"))
+    answer = model.answers([Row(b"the cat sat", b"", b"mood")])[0]
+    [own] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
+    assert answer["label"] == own.label
+    assert answer["probability"] == pytest.approx(own.probability, abs=1e-5)
+
+
+def test_texts_have_vectors(run, bert):
+    plain = ab.embed(bert, ["the cat", "a dog ran"], layers=(-1, -2))
+    assert plain.dtype == np.float32 and plain.shape == (2, 32)
+    tuned = ab.embed(
+        bert, ["the cat", ("a dog", "ran")], adapter=run.adapter, normalize=True
+    )
+    np.testing.assert_allclose(np.linalg.norm(tuned, axis=1), 1, rtol=1e-5)
+    [tokens] = ab.embed(bert, [{"text": "the cat"}], pooling="tokens")
+    assert tokens.tokens == ["[CLS]", "the", "cat", "[SEP]"]
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"num_epochs": 3}, r"did you mean num_train_epochs\?"),
+        ({"num_train_epochs": "many"}, "expected a number"),
+        ({"train_batch_size": 0}, "--train_batch_size is 0, expected >= 1"),
+        ({"compute_dtype": "int8"}, "should be one of"),
+        ({"tuning_method": "hulsby"}, "hulsby"),
+        ({"do_train": False}, "the function's own arguments say it"),
+        ({"vocab_file": "v"}, "a setting of load_bert"),
+        ({"label_column": "lable"}, "^rows:1: no key 'lable', found 'text'"),
+        ({"output_dir": None}, "--output_dir is missing"),
+        ({"train_file": "a.csv"}, "rows and train_file exclude each other"),
+        ({"task_name": "mrpc"}, "is for --task_name=custom"),
+    ],
+)
+def test_errors_are_the_programs(bert, tmp_path, settings, message):
+    with pytest.raises(ab.UserError, match=message) as found:
+        ab.train(bert, ROWS, **{**SETTINGS, "output_dir": tmp_path, **settings})
+    assert "\n" not in str(found.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
+    with pytest.raises(ab.UserError, match="nothing"):
+        ab.Predictor(bert, tmp_path / "nothing")
+    with pytest.raises(ab.UserError, match="a setting of load_bert"):
+        ab.Predictor(bert, run, compute_dtype="bfloat16")
+    predictor = ab.Predictor(bert, shelf)
+    for texts, task, message in (
+        (["a"], None, "pass task=one of mood, other"),
+        (["a"], "moods", "no adapter is called 'moods'"),
+        (["a", "b", "c"], ["mood", "other"], "names 2 adapters for 3 rows"),
+        ([{"message": "a"}], "mood", "row 1: found the columns 'message'"),
+        ([3], "mood", "a row is a int"),
+        (3, "mood", "texts: found a int, expected rows"),
+    ):
+        with pytest.raises(ab.UserError, match=message):
+            predictor.predict(texts, task=task)
+    with pytest.raises(ab.UserError, match="nowhere"):
+        ab.load_bert(tmp_path / "nowhere")
+
+
+def test_it_needs_eager_execution(run, bert):
+    with tf.Graph().as_default():
+        with pytest.raises(ab.UserError, match="eager execution is off"):
+            ab.embed(bert, ["a"], adapter=run.adapter)
+
+
+class Frame:
+    """What is used of a pandas DataFrame."""
+
+    def __init__(self, **columns):
+        self.columns = list(columns)
+        self.shape = (len(next(iter(columns.values()))), len(columns))
+        self._columns = columns
+
+    def __getitem__(self, name):
+        return np.array(self._columns[name])
+
+
+class Tables(dict):
+    """What is used of several tables of `datasets`."""
+
+    column_names = {"train": ["text"]}
+
+
+class Dataset(list):
+    """What is used of a table of `datasets`."""
+
+    column_names = ["text", "label"]
+    features = {
+        "text": object(),
+        "label": types.SimpleNamespace(names=["bad", "good"]),
+    }
+
+
+def test_rows_have_many_forms(tmp_path):
+    texts, labels = zip(*SENTENCES)
+    numbers = [int(label == "good") for label in labels]
+    columns = {"text": texts, "label": labels}
+    forms = [
+        [dict(zip(columns, row)) for row in SENTENCES],
+        SENTENCES,
+        map(list, SENTENCES),
+        columns,
+        Frame(**columns),
+        Dataset(
+            {"text": t, "label": number} for t, number in zip(texts, numbers)
+        ),
+    ]
+    written = []
+    for number, rows in enumerate(forms):
+        path = tmp_path / f"{number}.jsonl"
+        memory_rows.write_json_lines(str(path), rows, list(columns), "rows")
+        written.append(path.read_text())
+    assert len(written[0].splitlines()) == len(SENTENCES)
+    assert written == written[:1] * len(forms)
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ([], "rows holds no rows"),
+        (["a text"], "rows:1: found 1 values, expected 2"),
+        ([("a", "b"), 3], "rows:2: found a int, expected 2"),
+        ({"text": ["a"], "label": []}, "several lengths"),
+        (
+            Tables(train=Frame(text=["a"])),
+            "'train' is a Frame, expected a list",
+        ),
+        ({"train": 3}, "'train' is a int, expected a list"),
+        ("a text", "found a str, expected rows"),
+    ],
+)
+def test_other_forms_are_refused(tmp_path, rows, message):
+    with pytest.raises(ab.UserError, match=message):
+        memory_rows.write_json_lines(
+            str(tmp_path / "rows.jsonl"), rows, ["text", "label"], "rows"
+        )
+
+
+def test_missing_and_numpy_values_are_json():
+    values = [np.int64(3), np.array([1, 2]), float("nan"), None, ("a",), True]
+    assert [memory_rows._plain(value) for value in values] == [
+        *(3, [1, 2], None, None, ["a"], True)
+    ]
+
+
+TEXTS, LABELS = zip(*SENTENCES * 2)
+KINDS = {
+    "regression": (
+        [(text, len(text)) for text in TEXTS],
+        {"regression": True, "dev_share": 0.5},
+    ),
+    "multi-label": (
+        [(text, [label, "any"]) for text, label in zip(TEXTS, LABELS)],
+        {"multi_label": True, "dev_share": 0.5},
+    ),
+    "choices": (
+        [(text, "the cat", "a dog", 1) for text in TEXTS],
+        {"choice_columns": ["a", "b"], "dev_share": 0.5},
+    ),
+    "tagging": (
+        [(text.split(), ["B-ART"] + ["O"] * text.count(" ")) for text in TEXTS],
+        {"task_name": "tagging"},
+    ),
+    "squad": (
+        [
+            {
+                "question": "a cat ?",
+                "context": text,
+                "answers": {"text": [text[:3]], "answer_start": [0]},
+            }
+            for text in TEXTS
+        ],
+        {"task_name": "squad", "max_query_length": 8, "doc_stride": 4},
+    ),
+    "masked_lm": (list(TEXTS), {"task_name": "masked_lm"}),
+}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
+    rows, settings = KINDS[kind]
+    common = {**SETTINGS, "num_train_epochs": 1}
+    if "dev_share" not in settings:
+        del common["dev_share"]
+        settings = {**settings, "eval_rows": rows}
+    run = ab.train(
+        bert, rows, output_dir=tmp_path / "out", **{**common, **settings}
+    )
+    assert run.scores
+    if kind == "tagging":
+        [answer] = ab.Predictor(bert, run).predict([["the", "cat"]])
+        assert set(answer.tags) <= {"O", "B-ART"}
+
+
+@pytest.mark.gate
+def test_several_glue_tasks_have_an_adapter_each(bert, tiny_glue, tmp_path):
+    run = ab.train(
+        bert,
+        task_name="sts-b,MNLI",
+        data_dir=tiny_glue,
+        output_dir=tmp_path / "out",
+        **{**SETTINGS, "dev_share": None, "num_train_epochs": 1},
+    )
+    assert set(run.adapters) == {"sts-b", "mnli"}
+    with pytest.raises(ab.UserError, match="holds 2 adapters .*, expected one"):
+        run.adapter  # noqa: B018
+    assert ab.Predictor(bert, run).names == list(run.adapters)
+
+
+def python_blocks(page):
+    """The indented or fenced Python of a page that imports the package."""
+    fenced = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return [block for block in fenced if "import adapter_bert" in block]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/python_api.md"])
+def test_the_pages_example_runs(
+    name, tiny_bert, place, tmp_path, monkeypatch, capsys
+):
+    """With a tiny BERT in the place of MiniLM."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(minilm, "folder", lambda: str(tiny_bert))
+    for file in ("tickets", "new"):
+        rows = SENTENCES * (4 if file == "tickets" else 1)
+        lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]
+        pathlib.Path(f"{file}.csv").write_text("\n".join(lines) + "\n")
+    [code] = python_blocks(ROOT / name)
+    # The tiny BERT has 32 positions.
+    code = code.replace("max_seq_length=64", "max_seq_length=24")
+    code = code.replace("answers.to_frame()", "answers")
+    exec(compile(code, name, "exec"), {})
+    assert pathlib.Path("out/tickets/adapter/adapter.safetensors").exists()
+
+
+def test_the_signature_shows_the_settings():
+    shown = inspect.signature(ab.train).parameters
+    assert shown["num_train_epochs"].default == 3.0
+    assert shown["label_columns"].annotation
+    assert not {"settings", "init_checkpoint", "do_train"} & set(shown)
+    assert "output_dir" not in inspect.signature(ab.Predictor).parameters

@@ -1,0 +1,112 @@
+"""Vectors of texts: equal to recorded hidden states, alike in any batch."""
+
+import numpy as np
+import pytest
+from test_golden_model import Recorded
+from tiny_artifacts import make_artifact
+
+from adapter_bert.errors import UserError
+from adapter_bert.methods.houlsby import Houlsby
+from adapter_bert.serving.embeddings import (
+    Embedder,
+    EmbeddingModel,
+    VectorForm,
+    embed,
+)
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
+
+ROWS = ["the cat sat", ("a dog", "on the mat"), "", "the mat " * 40, "a cat"]
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+def test_golden_hidden_states(golden_dir):
+    recorded = Recorded(golden_dir / "adapter_bert_tiny", "model.ckpt-0")
+    layers = [recorded.arrays[f"layer_{n}"] for n in range(3)]
+    mask = recorded.arrays["input_mask"][..., np.newaxis]
+    states = np.concatenate([layers[-1], layers[0]], axis=-1)
+    mean = (states * mask).sum(axis=1) / mask.sum(axis=1)
+    length = np.linalg.norm(mean, axis=-1, keepdims=True)
+    for form, expected in (
+        (VectorForm("tokens", (-1, 0)), states),
+        (VectorForm("cls", (-1, 0)), states[:, 0]),
+        (VectorForm("mean", (2, -3)), mean),
+        (VectorForm("mean", (-1, 0), normalize=True), mean / length),
+    ):
+        model = EmbeddingModel(
+            recorded.config,
+            Houlsby(recorded.training["adapter_size"]),
+            form,
+            lambda name, *_: recorded.variables[name],
+        )
+        found = model(recorded.features, recorded.context)["vectors"]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "method", ["houlsby(size=4)", "prefix(length=3)", "top_layers(k=1)"]
+)
+def test_adapter_changes_vectors_alike_in_any_batch(
+    bert, tiny_bert, tmp_path, method
+):
+    make_artifact(tmp_path / "adapter", tiny_bert, method)
+    task = load_task(bert, str(tmp_path / "adapter"), None)
+    alone = [embed(bert, [row], task=task, pooling="mean") for row in ROWS]
+    found = embed(bert, ROWS, task=task, batch_size=2)
+    assert (found.dtype, found.shape) == (np.float32, (5, 16))
+    np.testing.assert_allclose(found, np.concatenate(alone), rtol=0, atol=1e-6)
+    without = embed(bert, ROWS, max_seq_length=24)
+    assert np.abs(found - without).max() > 0.01
+
+
+@pytest.mark.newer_stack
+def test_tokens_have_vectors(bert):
+    found = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
+    first = embed(bert, ROWS, pooling="cls", layers=(-1, -2))
+    mean = embed(bert, ROWS, layers=(-1, -2))
+    assert found[0].tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert found[2].tokens == ["[CLS]", "[SEP]"]
+    assert found[1].tokens.count("[SEP]") == 2
+    for number, (tokens, vectors) in enumerate(found):
+        assert vectors.shape == (len(tokens), 32)
+        np.testing.assert_array_equal(vectors[0], first[number])
+        np.testing.assert_allclose(vectors.mean(0), mean[number], atol=1e-6)
+
+
+@pytest.mark.newer_stack
+def test_no_rows_and_many(bert):
+    assert embed(bert, []).shape == (0, 16)
+    assert embed(bert, [], pooling="tokens") == []
+    embedder = Embedder(bert, max_seq_length=8)
+    rows = (ROWS[n % 5] for n in range(1500))
+    parts = list(embedder.stream(rows))
+    assert [len(part) for part in parts] == [1024, 476]
+    assert embedder.cut_rows == 300
+    np.testing.assert_allclose(parts[1][4], parts[0][3], atol=1e-6)
+
+
+@pytest.mark.newer_stack
+def test_wrong_arguments(bert):
+    for message, arguments in (
+        ("the pooling is 'max', expected one of cls, mean", {"pooling": "max"}),
+        ("the layers name -3, but the model has 2", {"layers": [-1, -3]}),
+        ("expected -2 to -1, or 0 to 1", {"layers": [2]}),
+        ("no layer is named", {"layers": []}),
+        ("--max_seq_length is 3, expected 4 to", {"max_seq_length": 3}),
+        ("--max_seq_length is 99, expected 4 to", {"max_seq_length": 99}),
+    ):
+        with pytest.raises(UserError, match=message):
+            embed(bert, ["a"], **arguments)
+    for message, row in (
+        ("row 2: found 3 texts, expected one or two", ("a", "b", "c")),
+        ("row 2: found a int, expected a text", ("a", 1)),
+        ("row 2: the text holds half a character", "\ud800"),
+        ("row 2: found a tuple, expected a text", ["a", "b"]),
+    ):
+        with pytest.raises(UserError, match=message):
+            embed(bert, ["a", row])

@@ -1,0 +1,162 @@
+"""`extract_features.py`: BERT's names, and the program."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import entry_point, run_process
+from graphs import initialize, session
+from task_files import put, refusal
+from tiny_artifacts import make_artifact
+
+from adapter_bert.checkpoints import sources
+from adapter_bert.commands import extract_features as program
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.upstream import extract_features, modeling
+
+LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
+
+
+@pytest.fixture
+def extract():
+    with entry_point(program) as run:
+        yield run
+
+
+@pytest.fixture
+def given(tiny_bert, tmp_path):
+    return {
+        "input_file": put(tmp_path / "in.txt", LINES),
+        "output_file": tmp_path / "out.jsonl",
+        "init_checkpoint": tiny_bert,
+        "layers": "-1,0",
+        "max_seq_length": 12,
+        "batch_size": 3,
+    }
+
+
+def read(given):
+    text = given["output_file"].read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_texts_and_pairs(tmp_path, tokenizer):
+    path = put(tmp_path / "in.txt", LINES)
+    examples = extract_features.read_examples(str(path))
+    assert [(e.unique_id, e.text_a, e.text_b) for e in examples[:2]] == [
+        (0, "the cat sat", None),
+        (1, "is the dog in ?", "a dog ran out !"),
+    ]
+    features = extract_features.convert_examples_to_features(
+        examples, 12, tokenizer
+    )
+    # The longer text lost a token.
+    tokens = "[CLS] is the dog in ? [SEP] a dog ran out [SEP]".split()
+    assert features[1].tokens == tokens
+    assert features[1].input_type_ids == [0] * 7 + [1] * 5
+    assert features[2].tokens == ["[CLS]", "[SEP]"]
+    assert features[0].input_mask == [1] * 5 + [0] * 7
+    make = extract_features.input_fn_builder(features, 12)
+    batch = next(iter(make({"batch_size": 8})))
+    assert batch["unique_ids"].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_states_are_those_of_bert_model(extract, given, tiny_bert, tokenizer):
+    extract(**given)
+    examples = extract_features.read_examples(str(given["input_file"]))
+    features = extract_features.convert_examples_to_features(
+        examples, 12, tokenizer
+    )
+    weights = sources.open_init_checkpoint(str(tiny_bert)).weights
+    config = modeling.BertConfig.from_json_file(str(tiny_bert / "config.json"))
+    config.hidden_act = "gelu_erf"
+    with session() as opened:
+        model = modeling.BertModel(
+            config,
+            False,
+            *(
+                tf.constant([getattr(f, name) for f in features])
+                for name in ("input_ids", "input_mask", "input_type_ids")
+            ),
+        )
+        initialize(opened)
+        for variable in modeling.v1.global_variables():
+            variable.load(weights.read(variable.op.name), opened)
+        layers = model.get_all_encoder_layers()
+        states = opened.run([layers[-1], layers[0]])
+    lines = read(given)
+    assert [line["linex_index"] for line in lines] == [0, 1, 2, 3]
+    for row, (line, feature) in enumerate(zip(lines, features)):
+        found = line["features"]
+        assert [token["token"] for token in found] == feature.tokens
+        for place, token in enumerate(found):
+            assert list(token) == ["token", "layers"]
+            assert [x["index"] for x in token["layers"]] == [-1, 0]
+            values = np.array([x["values"] for x in token["layers"]])
+            assert np.array_equal(values, values.round(6))
+            np.testing.assert_allclose(
+                values, [x[row, place] for x in states], rtol=0, atol=2e-6
+            )
+
+
+def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
+    make_artifact(tmp_path / "adapter", tiny_bert, "houlsby(size=4)")
+    extract(**given, adapter=tmp_path / "adapter")
+    with_adapter = read(given)
+    extract(**given)
+    assert read(given) != with_adapter
+    bert = FrozenBert.open(str(tiny_bert))
+    task = load_task(bert, str(tmp_path / "adapter"), None)
+    rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
+    found = embed(
+        bert,
+        rows,
+        task=task,
+        pooling="tokens",
+        layers=(-1, 0),
+        max_seq_length=12,
+    )
+    for line, (tokens, vectors) in zip(with_adapter, found):
+        assert [x["token"] for x in line["features"]] == tokens
+        values = [
+            [number for layer in x["layers"] for number in layer["values"]]
+            for x in line["features"]
+        ]
+        np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
+
+
+def test_a_line_is_written_as_upstream_writes_it():
+    feature = extract_features.InputFeatures(7, ["a"], [3], [1], [0])
+    line = extract_features.json_line(
+        feature, [-1], [np.array([[0.1, 1e-7]], np.float32)]
+    )
+    assert line == (
+        '{"linex_index": 7, "features": [{"token": "a", "layers": '
+        '[{"index": -1, "values": [0.1, 0.0]}]}]}'
+    )
+
+
+def test_flags_that_are_refused(extract, given, tmp_path, roberta_folder):
+    def refused(**changes):
+        return refusal(lambda: extract(**{**given, **changes}))
+
+    assert "--layers is 0,2" in refused(layers="0,2")
+    assert "--layers is top" in refused(layers="top")
+    assert "--input_file is missing" in refused(input_file="")
+    assert "nothing.txt" in refused(input_file=tmp_path / "nothing.txt")
+    assert "has only 32 positions" in refused(max_seq_length=33)
+    assert "is a RoBERTa" in refused(init_checkpoint=roberta_folder)
+    del given["layers"]
+    assert "--layers is -1,-2,-3,-4, expected numbers from -2" in refused()
+    assert not given["output_file"].exists()
+
+
+@pytest.mark.gate
+@pytest.mark.older_stack
+def test_the_program(given):
+    flags = [f"--{name}={value}" for name, value in given.items()]
+    run_process(*flags, program="extract_features.py")
+    assert len(read(given)) == 4

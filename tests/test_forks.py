@@ -1,0 +1,181 @@
+"""Programs in the shapes of BERT's public forks, plain and with adapters.
+
+They are in `forks/`. Each takes a tuning method by one argument.
+"""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+from conftest import ROOT, SENTENCES, TINY_WORDS
+from task_files import TAGGED, conll, put
+
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
+
+v1 = tf.compat.v1
+METHOD = "houlsby(size=4)"
+# What each method trains of BERT, and adds to it.
+TRAINED = {
+    None: r"bert/.*",
+    METHOD: r"bert/.*/(adapters|LayerNorm)/.*",
+}
+RUN = """
+import importlib, json, sys, traceback
+data, bert, out, *programs = sys.argv[1:]
+found = {}
+for name in programs:
+    for number, method in enumerate((None, "houlsby(size=4)")):
+        try:
+            main = importlib.import_module(name).main
+            result = main(data, bert, f"{out}/{name}{number}", method)
+        except Exception:
+            result = traceback.format_exc()
+        found[f"{name} {method}"] = result
+json.dump(found, open(f"{out}/found.json", "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def google_bert(tmp_path_factory, tiny_config, tiny_weights):
+    """The tiny BERT as Google publishes one."""
+    folder = tmp_path_factory.mktemp("google_bert")
+    put(folder / "vocab.txt", "\n".join(TINY_WORDS) + "\n")
+    put(folder / "bert_config.json", json.dumps(vars(tiny_config)))
+    with tf.Graph().as_default(), v1.Session() as session:
+        for name, value in tiny_weights.items():
+            v1.get_variable(name, initializer=value)
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, tiny_data):
+    folder = tmp_path_factory.mktemp("forks_data")
+    put(folder / "tags.txt", conll(TAGGED))
+    put(folder / "texts.txt", "".join(f"{text}\n" for text, _ in SENTENCES))
+    put(folder / "train.tsv", (tiny_data / "train.tsv").read_text())
+    pairs = [
+        f"{a}\t{b}\t{float(x == y)}\n"
+        for a, x in SENTENCES[:3]
+        for b, y in SENTENCES[3:6]
+    ]
+    put(folder / "pairs.tsv", "".join(pairs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory, google_bert, data):
+    """What the programs return, from one process of their own."""
+    out = tmp_path_factory.mktemp("forks")
+    names = ("ner_crf", "feature_service", "notebook", "siamese")
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            RUN,
+            *map(str, (data, google_bert, out)),
+            *names,
+        ],
+        check=True,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'forks'}"},
+    )
+    results = json.loads((out / "found.json").read_text())
+
+    def result(name, method):
+        one = results[f"{name} {method}"]
+        assert isinstance(one, dict), one
+        return one
+
+    return result
+
+
+EVERY_METHOD = pytest.mark.parametrize("method", TRAINED, ids=str)
+
+
+def check_trained(names, method, *heads):
+    own = {name for name in names if name not in heads}
+    assert set(heads) <= set(names) and own
+    assert all(re.fullmatch(TRAINED[method], name) for name in own)
+    # The plain program trains adapters no more than the other one BERT.
+    assert any("/adapters/" in name for name in own) == bool(method)
+    assert any("/kernel" in name for name in own) != bool(method)
+
+
+@EVERY_METHOD
+def test_named_entities_with_a_crf(found, method):
+    result = found("ner_crf", method)
+    check_trained(result["trained"], method, "crf/weights", "crf/transitions")
+    assert result["accuracy"] > 0.6
+
+
+@EVERY_METHOD
+def test_a_service_of_vectors(found, method, data):
+    result = found("feature_service", method)
+    check_trained(result["trained"], method)
+    assert len(result["vectors"]) == len(SENTENCES)
+    assert len(result["vectors"][0]) == 16
+
+
+def test_fresh_adapters_change_vectors_little(found):
+    plain, adapted = (
+        found("feature_service", method)["vectors"] for method in TRAINED
+    )
+    assert plain != adapted
+    differences = [
+        abs(x - y) for a, b in zip(plain, adapted) for x, y in zip(a, b)
+    ]
+    assert max(differences) < 1e-2
+
+
+@EVERY_METHOD
+def test_a_notebook_s_classifier(found, method):
+    result = found("notebook", method)
+    check_trained(result["trained"], method, "output_weights", "output_bias")
+    assert result["loss"] < 0.8
+
+
+@EVERY_METHOD
+def test_similarity_of_two_models_that_share_variables(found, method):
+    result = found("siamese", method)
+    check_trained(result["trained"], method)
+    before, after = result["losses"]
+    assert after < 0.8 * before
+
+
+@pytest.mark.parametrize("method", ["full", METHOD])
+def test_a_new_task(google_bert, tiny_data, tmp_path, method):
+    out = tmp_path / "out"
+    flags = {
+        "task_name": "Reviews",
+        "data_dir": tiny_data,
+        "init_checkpoint": google_bert / "bert_model.ckpt",
+        "output_dir": out,
+        "do_train": "true",
+        "do_eval": "true",
+        "do_predict": "true",
+        "max_seq_length": 16,
+        "train_batch_size": 8,
+        "num_train_epochs": 1,
+        "cpu_lanes": 1,
+        "tuning_method": method,
+    }
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "tests" / "forks" / "new_task.py"),
+            *(f"--{name}={value}" for name, value in flags.items()),
+        ],
+        check=True,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
+    scores = json.loads((out / "eval_results.json").read_text())
+    assert "eval_accuracy" in scores
+    adapter = json.loads((out / "adapter" / "adapter_config.json").read_text())
+    assert adapter["task"]["labels"] == ["good", "bad"]
+    predicted = (out / "test_predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in predicted[:2]] == ["id", "test-1"]

@@ -1,0 +1,228 @@
+"""Adapters and trainings in the form of google-research/adapter-bert."""
+
+import dataclasses
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from test_golden_model import Recorded
+from test_sources import save_tensorflow
+from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
+
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import adapter_artifact, google, sources
+from adapter_bert.checkpoints.weights import identify
+from adapter_bert.commands import convert as convert_command
+from adapter_bert.errors import UserError
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.training import run_files
+
+
+@pytest.fixture
+def convert(monkeypatch, capsys):
+    """Runs the program within this process; what is printed."""
+
+    def run(source, to, target, *more):
+        arguments = [
+            f"--init_checkpoint={source}",
+            f"--to={to}",
+            f"--output_dir={target}",
+            *more,
+        ]
+        monkeypatch.setattr(sys, "argv", ["convert", *arguments])
+        convert_command.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def google_tiny(convert, tiny_bert, tmp_path):
+    """The tiny BERT in Google's form."""
+    folder = tmp_path / "google_tiny"
+    shutil.copytree(tiny_bert, tmp_path / "source")
+    path = tmp_path / "source" / "config.json"
+    config = {**json.loads(path.read_text()), "hidden_act": "gelu_new"}
+    path.write_text(json.dumps(config))
+    convert(tmp_path / "source", "google", folder)
+    return folder
+
+
+def read(folder):
+    weights = google.open_tensorflow(str(folder / "bert_model.ckpt"))
+    return {name: weights.read(name) for name in weights.shapes}
+
+
+def states_of(folder, adapter, rows):
+    """Hidden states that this program computes, of a BERT with an adapter."""
+    bert = FrozenBert.open(str(folder))
+    task = load_task(bert, str(adapter), None) if adapter else None
+    return embed(bert, rows, task=task, layers=(0, -1), max_seq_length=24)
+
+
+def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
+    """What upstream's program has written, from its parts."""
+    recorded = Recorded(golden_dir / "adapter_bert_tiny", "model.ckpt-20")
+    values = {n: v.numpy() for n, v in recorded.variables.items()}
+    trained = {n for n, _ in recorded.trained}
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir()
+    own = encoder.list_variables(recorded.config)
+    save_tensorflow(base / "bert_model.ckpt", {n: values[n] for n in own})
+    shutil.copy(
+        golden_dir / "adapter_bert_tiny" / "bert_config.json",
+        base / "bert_config.json",
+    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    words += map("[unused{}]".format, range(recorded.config.vocab_size - 6))
+    (base / "vocab.txt").write_text("\n".join(words) + "\n")
+    opened = sources.open_init_checkpoint(str(base))
+    adapter.mkdir()
+    adapter_artifact.write(
+        str(adapter),
+        {
+            "method": f"houlsby(size={recorded.training['adapter_size']})",
+            "task": {**CLASSIFICATION, "labels": ["0", "1", "2"]},
+            "base": identify(opened.weights, own).describe(),
+            "tokenizer": sources.read_tokenizer(
+                opened, recorded.config
+            ).describe(),
+            "bert_config": dataclasses.asdict(recorded.config),
+        },
+        {name: values[name] for name in trained},
+    )
+    out = tmp_path / "out"
+    told = convert(base, "adapter_bert", out, f"--adapter={adapter}")
+    assert "adapters of size 8, hidden_size of feedforward_adapter" in told
+    found = read(out)
+    assert {n: list(v.shape) for n, v in found.items()} == {
+        name: shape for name, shape in recorded.training["all"]
+    }
+    for name, value in values.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    config = json.loads((out / "bert_config.json").read_text())
+    assert config["hidden_act"] == "gelu"
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "method, size",
+    [
+        ("houlsby(size=4)", 4),
+        ("houlsby(size=4, layers='1', sites='ffn')", 4),
+        ("lora(rank=2)", 64),
+    ],
+)
+def test_same_outputs(convert, google_tiny, tmp_path, method, size):
+    """Also where the method has no adapters at some places."""
+    adapter, out = tmp_path / "adapter", tmp_path / "out"
+    make_artifact(adapter, google_tiny, method)
+    convert(google_tiny, "adapter_bert", out, f"--adapter={adapter}")
+    found = read(out)
+    places = [n for n in found if n.endswith("adapters/weights1")]
+    assert len(places) == 4
+    assert {found[name].shape for name in places} == {(16, size)}
+    assert all(np.abs(found[name]).max() > 0 for name in places)
+    # As a whole model of the program's adapters.
+    whole = tmp_path / "whole"
+    config = {
+        **adapter_artifact.read_config(str(adapter)),
+        "method": f"houlsby(size={size})",
+        "base": read_base(google_tiny)[2].describe(),
+    }
+    whole.mkdir()
+    kept = {
+        name: value
+        for name, value in found.items()
+        if "adapters" in name or "LayerNorm" in name or "output_" in name[:7]
+    }
+    plain = tmp_path / "plain"
+    shutil.copytree(google_tiny, plain)
+    save_tensorflow(
+        plain / "bert_model.ckpt",
+        {n: found[n] for n in read(google_tiny)},
+    )
+    config["base"] = read_base(plain)[2].describe()
+    adapter_artifact.write(str(whole), config, kept)
+    rows = ["the cat sat", "a dog on the mat"]
+    np.testing.assert_allclose(
+        states_of(plain, whole, rows),
+        states_of(google_tiny, adapter, rows),
+        rtol=0,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", ["google", "hugging_face"])
+def test_mergeable_ones_become_plain(convert, google_tiny, tmp_path, form):
+    adapter, out = tmp_path / "adapter", tmp_path / "out"
+    make_artifact(adapter, google_tiny, "lora(rank=2)")
+    convert(google_tiny, form, out, f"--adapter={adapter}")
+    rows = ["the cat sat", "a dog on the mat"]
+    np.testing.assert_allclose(
+        states_of(out, None, rows),
+        states_of(google_tiny, adapter, rows),
+        rtol=0,
+        atol=1e-5,
+    )
+    opened = sources.open_init_checkpoint(str(out))
+    assert opened.labels == tuple(CLASSIFICATION["labels"])
+
+
+@pytest.mark.newer_stack
+def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
+    """Gives what its adapter gives, also before its end."""
+    # As run_classifier_with_tfhub.py calls it.
+    del tiny_flags["init_checkpoint"]
+    tiny_flags["bert_hub_module_handle"] = google_tiny
+    classify(**{**tiny_flags, "num_train_epochs": 1})
+    run = tiny_flags["output_dir"]
+    a, b = tmp_path / "a", tmp_path / "b"
+    adapter = run / run_files.ADAPTER
+    convert(google_tiny, "adapter_bert", a, f"--adapter={adapter}")
+    shutil.rmtree(adapter)
+    convert(run, "adapter_bert", b)
+    assert (a / "bert_model.ckpt.index").read_bytes() == (
+        b / "bert_model.ckpt.index"
+    ).read_bytes()
+    for name, value in read(a).items():
+        np.testing.assert_array_equal(read(b)[name], value)
+    with pytest.raises(UserError, match="adds computation to BERT, so it can"):
+        convert(run, "google", tmp_path / "c")
+    with pytest.raises(UserError, match="pass the BERT as --init_checkpoint"):
+        convert(run, "google", tmp_path / "c", f"--adapter={a}")
+
+
+@pytest.mark.newer_stack
+def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(UserError, match="has no adapter to write for adapter-"):
+        convert(google_tiny, "adapter_bert", out)
+    for number, (method, message) in enumerate(
+        (
+            ("prefix(length=2)", "computes houlsby alone, and prefix adds"),
+            ("houlsby(size=4, depth=2)", "have no depth but houlsby's"),
+            (
+                "houlsby(size=4, nonlinearity='relu')",
+                "no other nonlinearity th",
+            ),
+            ("houlsby(size=4, layer_norm=True)", "have no other layer_norm"),
+        )
+    ):
+        adapter = tmp_path / str(number)
+        make_artifact(adapter, google_tiny, method)
+        with pytest.raises(UserError, match=message):
+            convert(google_tiny, "adapter_bert", out, f"--adapter={adapter}")
+    adapter = tmp_path / "other"
+    make_artifact(adapter, tiny_bert, "houlsby(size=4)")
+    with pytest.raises(UserError, match="the gelu of the error function, whi"):
+        convert(tiny_bert, "adapter_bert", out, f"--adapter={adapter}")
+    assert not out.exists()
+    more = f"--adapter={adapter}", "--activation=gelu"
+    told = convert(tiny_bert, "adapter_bert", out, *more)
+    assert "of random tokens differ by at most" in told.splitlines()[2]

@@ -1,0 +1,366 @@
+"""`modeling.py` and `optimization.py` by BERT's and adapter-bert's names."""
+
+import functools
+import json
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from graphs import (
+    INPUTS,
+    batch,
+    initialize,
+    names,
+    session,
+    small_config,
+    small_model,
+    trained,
+)
+
+from adapter_bert.errors import UserError
+from adapter_bert.optimization import Recipe
+from adapter_bert.upstream import modeling, optimization
+
+v1 = tf.compat.v1
+
+
+def unread(graph, outputs):
+    """Operations with tensors that no output and no initializer needs."""
+    needed, waiting = set(), [x.op for x in outputs]
+    while waiting:
+        op = waiting.pop()
+        if op not in needed:
+            needed.add(op)
+            waiting += [x.op for x in op.inputs] + list(op.control_inputs)
+    for op in set(graph.get_operations()) - needed:
+        if op.inputs or op.outputs:
+            yield op.name
+
+
+@pytest.mark.parametrize("is_training", [False, True])
+def test_shapes_of_outputs(is_training):
+    with session() as opened:
+        model = small_model(is_training=is_training)
+        outputs = [
+            model.get_embedding_output(),
+            model.get_sequence_output(),
+            model.get_pooled_output(),
+            *model.get_all_encoder_layers(),
+        ]
+        graph = tf.compat.v1.get_default_graph()
+        left = [name for name in unread(graph, outputs) if "Identity" in name]
+        initialize(opened)
+        found = opened.run(outputs)
+        assert [x.shape for x in found] == [
+            (3, 7, 16),
+            (3, 7, 16),
+            (3, 16),
+            (3, 7, 16),
+            (3, 7, 16),
+        ]
+        assert model.get_embedding_table().shape == [40, 16]
+        assert not [n for n in left if re.match(r"bert/Identity(_\d+)?$", n)]
+
+
+def test_config_is_mutable_and_keeps_what_it_does_not_know(tmp_path):
+    config = modeling.BertConfig(vocab_size=99, hidden_size=37)
+    found = json.loads(config.to_json_string())
+    assert (found["vocab_size"], found["hidden_size"]) == (99, 37)
+    assert found["type_vocab_size"] == 16
+    path = tmp_path / "bert_config.json"
+    path.write_text(json.dumps({**found, "my_key": [1]}))
+    read = modeling.BertConfig.from_json_file(str(path))
+    read.hidden_size = 38
+    assert read.to_dict() == {**found, "hidden_size": 38, "my_key": [1]}
+
+
+def test_names_of_variables():
+    with session():
+        small_model(adapter_fn="feedforward_adapter")
+        layer = "bert/encoder/layer_1/attention"
+        all_names = names(v1.global_variables())
+        assert {
+            "bert/embeddings/word_embeddings",
+            f"{layer}/self/query/kernel",
+            f"{layer}/output/adapters/weights1",
+            f"{layer}/output/LayerNorm/gamma",
+            "bert/pooler/dense/bias",
+        } <= all_names
+        assert names(v1.get_collection("adapters")) == {
+            name for name in all_names if "/adapters/" in name
+        }
+        assert names(v1.get_collection("layer_norm")) == {
+            name for name in all_names if "/LayerNorm/" in name
+        }
+        # A checkpoint is restored into frozen ones as well.
+        assert names(v1.trainable_variables()) == all_names
+
+
+METHODS = {
+    None: r"bert/.*",
+    "houlsby(size=4)": r".*/(adapters|LayerNorm)/.*",
+    "lora(rank=2)": r".*/lora_.*",
+    "bitfit": r"bert/.*(bias|beta)",
+    "prefix(length=2)": r"bert/prefix/.*",
+    "top_layers(k=1)": r"bert/(encoder/layer_1|pooler)/.*",
+}
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_any_optimizer_trains_what_the_method_trains(method):
+    with session() as opened:
+        model = small_model(tuning_method=method)
+        weights = v1.get_variable("output_weights", [2, 16])
+        logits = tf.matmul(model.get_pooled_output(), weights, transpose_b=True)
+        loss = tf.reduce_sum(tf.square(logits - 1.0))
+        expected = {
+            name
+            for name in names(v1.global_variables())
+            if re.fullmatch(METHODS[method], name)
+        } | {"output_weights"}
+        assert trained() <= expected
+        optimizer = v1.train.AdamOptimizer(0.01)
+        pairs = optimizer.compute_gradients(loss)
+        moved = names(v for g, v in pairs if g is not None)
+        assert moved == trained() == expected
+        own = optimization.create_optimizer(loss, 1e-2, 10, 0, False)
+        initialize(opened)
+        before = opened.run(v1.trainable_variables())
+        opened.run(own)
+        after = opened.run(v1.trainable_variables())
+        changed = {
+            v.op.name
+            for v, x, y in zip(v1.trainable_variables(), before, after)
+            if not np.array_equal(x, y)
+        }
+        # Half of LoRA's and the adapters' matrices have no gradient at first.
+        assert changed <= expected and changed - {"output_weights"}
+
+
+def golden_batch(folder):
+    arrays = np.load(folder / "forward.npz")
+    return arrays, [tf.constant(arrays[name]) for name in INPUTS]
+
+
+def recorded_model(folder, arrays, inputs, **given):
+    """The recorded model: its BertModel, logits and loss."""
+    config = modeling.BertConfig.from_json_file(
+        str(folder / "bert_config.json")
+    )
+    model = modeling.BertModel(config, False, *inputs, **given)
+    weights, bias = modeling.head_variables(
+        "output_weights", "output_bias", 3, config.hidden_size
+    )
+    logits = tf.matmul(model.pooled_output, weights, transpose_b=True) + bias
+    loss = tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=arrays["label_ids"], logits=logits
+        )
+    )
+    checkpoint = str(folder / "model.ckpt-0")
+    found, _ = modeling.get_assignment_map_from_checkpoint(
+        v1.global_variables(), checkpoint
+    )
+    v1.train.init_from_checkpoint(checkpoint, found)
+    return model, logits, loss
+
+
+@pytest.mark.parametrize("by_function", [False, True])
+def test_golden_forward_pass_and_steps(golden_dir, by_function):
+    folder = golden_dir / "adapter_bert_tiny"
+    training = json.loads((folder / "training.json").read_text())
+    size = training["adapter_size"]
+    given = {"tuning_method": f"houlsby(size={size})"}
+    if by_function:
+        adapter = modeling.feedforward_adapter
+        given = {"adapter_fn": functools.partial(adapter, hidden_size=size)}
+    with session() as opened:
+        arrays, inputs = golden_batch(folder)
+        model, logits, loss = recorded_model(folder, arrays, inputs, **given)
+        assert names(v1.global_variables()) == {n for n, _ in training["all"]}
+        assert trained() == set(training["trainable"])
+        step = optimization.create_optimizer(
+            loss,
+            training["learning_rate"],
+            training["num_train_steps"],
+            training["num_warmup_steps"],
+            False,
+        )
+        computed = {
+            "embedding_output": model.get_embedding_output(),
+            "sequence_output": model.get_sequence_output(),
+            "pooled_output": model.get_pooled_output(),
+            "logits": logits,
+            "loss": loss,
+            **{
+                f"layer_{number}": layer
+                for number, layer in enumerate(model.get_all_encoder_layers())
+            },
+        }
+        initialize(opened)
+        for name, value in opened.run(computed).items():
+            np.testing.assert_allclose(
+                value, arrays[name], rtol=0, atol=1e-5, err_msg=name
+            )
+        values = {v.op.name: v for v in optimization.trained_variables()}
+        for number in range(1, 21):
+            opened.run(step)
+            if number in (1, 5, 20):
+                expected = np.load(folder / f"after_{number}.npz")
+                for name, value in opened.run(values).items():
+                    np.testing.assert_allclose(
+                        value, expected[name], rtol=0, atol=1e-4
+                    )
+
+
+def test_single_layers_make_the_same_model():
+    """`transformer_model` and the like, on the variables of BertModel."""
+    config = small_config()
+    with session() as opened:
+        model = small_model(config, False)
+        ids, mask, segments = batch(config)
+        with v1.variable_scope("bert", reuse=True):
+            with v1.variable_scope("embeddings"):
+                found, table = modeling.embedding_lookup(
+                    ids, 40, 16, use_one_hot_embeddings=True
+                )
+                embedded = modeling.embedding_postprocessor(
+                    found,
+                    use_token_type=True,
+                    token_type_ids=segments,
+                    token_type_vocab_size=2,
+                    max_position_embeddings=24,
+                    dropout_prob=0.0,
+                )
+            with v1.variable_scope("encoder"):
+                layers = modeling.transformer_model(
+                    embedded,
+                    modeling.create_attention_mask_from_input_mask(ids, mask),
+                    16,
+                    2,
+                    2,
+                    20,
+                    modeling.get_activation("gelu"),
+                    0.0,
+                    0.0,
+                    do_return_all_layers=True,
+                )
+        assert table is model.get_embedding_table()
+        initialize(opened)
+        expected = [model.embedding_output, *model.all_encoder_layers]
+        for x, y in zip(*opened.run([expected, [embedded, *layers]])):
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
+
+
+def test_two_models_share_variables_in_a_scope_that_reuses():
+    with session() as opened:
+        first = small_model(is_training=False, scope="twin")
+        count = len(v1.global_variables())
+        with v1.variable_scope("", reuse=True):
+            second = small_model(is_training=False, scope="twin")
+        assert len(v1.global_variables()) == count
+        initialize(opened)
+        x, y = opened.run([first.pooled_output, second.pooled_output])
+        assert np.array_equal(x, y)
+
+
+def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
+    golden_dir, tmp_path
+):
+    folder = golden_dir / "adapter_bert_tiny"
+    config = modeling.BertConfig.from_json_file(
+        str(folder / "bert_config.json")
+    )
+    with session() as opened:
+        small_model(config, adapter_fn="feedforward_adapter")
+        initialize(opened)
+        saver = v1.train.Saver(optimization.trained_variables())
+        path = saver.save(opened, str(tmp_path / "model.ckpt"))
+        with pytest.raises(ValueError, match="lacks .*expected a whole pre"):
+            modeling.get_assignment_map_from_checkpoint(
+                v1.trainable_variables(), path
+            )
+    config.hidden_size *= 2
+    with session():
+        small_model(config)
+        path = str(folder / "model.ckpt-0")
+        found, initialized = modeling.get_assignment_map_from_checkpoint(
+            v1.trainable_variables(), path
+        )
+        assert set(initialized) == {*found, *(f"{n}:0" for n in found)}
+        with pytest.raises(ValueError, match="shape"):
+            v1.train.init_from_checkpoint(path, found)
+
+
+@pytest.mark.parametrize(
+    "given, error, message",
+    [
+        ({"tuning_method": "magic"}, UserError, "magic"),
+        ({"tuning_method": "fusion(a, b)"}, ValueError, "needs a training"),
+        ({"adapter_fn": "magic"}, ValueError, "feedforward_adapter"),
+        (
+            {"tuning_method": "bitfit", "adapter_fn": "feedforward_adapter"},
+            ValueError,
+            "found both",
+        ),
+    ],
+)
+def test_methods_that_are_refused(given, error, message):
+    with session(), pytest.raises(error, match=message):
+        small_model(**given)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, sizes, error, message",
+    [
+        ([3], tf.int32, {}, ValueError, "rank 1, expected rank 2"),
+        ([3, 7], tf.float32, {}, TypeError, "float32, expected int32"),
+        ([3, 25], tf.int32, {}, ValueError, "25 tokens .* at most the 24"),
+        ([3, 7], tf.int32, {"hidden_size": 17}, ValueError, "17"),
+        ([3, 7], tf.int32, {"hidden_act": "magic"}, ValueError, "magic"),
+    ],
+)
+def test_batches_and_sizes_that_are_refused(
+    shape, dtype, sizes, error, message
+):
+    with session(), pytest.raises(error, match=message):
+        modeling.BertModel(small_config(**sizes), False, tf.zeros(shape, dtype))
+
+
+def test_adam_reaches_a_minimum():
+    with session() as opened:
+        w = v1.get_variable(
+            "w", initializer=tf.constant([0.1, -0.2, -0.1], tf.float32)
+        )
+        loss = tf.reduce_mean(tf.square(tf.constant([0.4, 0.2, -0.5]) - w))
+        optimizer = optimization.AdamWeightDecayOptimizer(learning_rate=0.2)
+        pairs = zip(tf.gradients(loss, [w]), [w])
+        step = optimizer.apply_gradients(
+            pairs, v1.train.get_or_create_global_step()
+        )
+        assert {"w/adam_m", "w/adam_v"} <= names(v1.global_variables())
+        initialize(opened)
+        for _ in range(100):
+            opened.run(step)
+        np.testing.assert_allclose(
+            opened.run(w), [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2
+        )
+
+
+def test_a_method_s_recipe():
+    recipe = Recipe(frozenset({"ours/scale"}), {"ours/scale": 3.0})
+    with session() as opened:
+        plain, scaled = (
+            v1.get_variable(name, initializer=tf.constant([1.0]))
+            for name in ("plain", "a_scale")
+        )
+        optimization.add_recipe(recipe, {"ours/scale": scaled})
+        loss = tf.reduce_sum(plain + scaled)
+        step = optimization.create_optimizer(loss, 0.1, 10**9, 0, False)
+        initialize(opened)
+        opened.run(step)
+        decayed, other = opened.run([plain, scaled])
+        np.testing.assert_allclose(
+            3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5
+        )

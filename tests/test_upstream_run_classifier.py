@@ -1,0 +1,214 @@
+"""`run_classifier.py` by BERT's names; a program's own processors."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import ROOT
+from graphs import initialize, names, session, small_config, trained
+from task_files import refusal
+
+from adapter_bert.tasks.from_processor import processor_task
+from adapter_bert.upstream import run_classifier, tokenization
+
+pytestmark = pytest.mark.older_stack
+
+v1 = tf.compat.v1
+PROCESSORS = {
+    "MRPC": run_classifier.MrpcProcessor,
+    "CoLA": run_classifier.ColaProcessor,
+}
+
+
+def examples_of(processor, folder, split):
+    return getattr(processor, f"get_{split}_examples")(str(folder))
+
+
+@pytest.mark.pretrained
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_golden_features(golden_dir, pretrained_dir, tmp_path, name, split):
+    folder = golden_dir / "classifier_features"
+    recorded = json.loads((folder / f"{name}_{split}.json").read_text())
+    tokenizer = tokenization.FullTokenizer(str(pretrained_dir / "vocab.txt"))
+    processor = PROCESSORS[name]()
+    assert processor.get_labels() == recorded["labels"]
+    examples = examples_of(processor, folder / name, split)
+    length = recorded["max_seq_length"]
+    arguments = (examples, processor.get_labels(), length, tokenizer)
+    found = run_classifier.convert_examples_to_features(*arguments)
+    assert len(found) == len(examples) == recorded["n_examples"]
+    for row, expected in enumerate(recorded["features"], recorded["first"]):
+        count = len(expected["input_ids"])
+        features, example = found[row], examples[row]
+        padding = [0] * (length - count)
+        assert features.input_ids == expected["input_ids"] + padding
+        assert features.segment_ids == expected["segment_ids"] + padding
+        assert features.input_mask == [1] * count + padding
+        assert features.label_id == expected["label_id"]
+        assert example.guid == expected["guid"]
+    path = str(tmp_path / "features.tf_record")
+    run_classifier.file_based_convert_examples_to_features(*arguments, path)
+    by_file = run_classifier.file_based_input_fn_builder(
+        path, length, is_training=False, drop_remainder=False
+    )
+    in_memory = run_classifier.input_fn_builder(
+        found, length, is_training=False, drop_remainder=False
+    )
+    params = {"batch_size": 4}
+    for x, y in zip(by_file(params), in_memory(params)):
+        for key, value in y.items():
+            assert x[key].dtype == tf.int32
+            assert np.array_equal(x[key], value)
+
+
+def test_mnli_s_columns(tmp_path):
+    cells = [str(n) for n in range(12)]
+    lines = [cells, [*cells[:-1], "neutral"]]
+    text = "".join("\t".join(line) + "\n" for line in lines)
+    for name in ("train", "dev_matched", "test_matched"):
+        (tmp_path / f"{name}.tsv").write_text(text)
+    processor = run_classifier.MnliProcessor()
+    for split, guid, label in (
+        ("train", "train-0", "neutral"),
+        ("dev", "dev_matched-0", "neutral"),
+        ("test", "test-0", "contradiction"),
+    ):
+        [example] = examples_of(processor, tmp_path, split)
+        assert vars(example) == {
+            "guid": guid,
+            "text_a": "8",
+            "text_b": "9",
+            "label": label,
+        }
+
+
+def test_padding_and_cuts():
+    vocab = {word: n for n, word in enumerate("[CLS] [SEP] a b c".split())}
+
+    class Words:
+        tokenize = staticmethod(str.split)
+
+        def convert_tokens_to_ids(self, tokens):
+            return [vocab[token] for token in tokens]
+
+    convert = run_classifier.convert_single_example
+    example = run_classifier.InputExample("1", "a b c", "c b a", "y")
+    features = convert(0, example, ["x", "y"], 7, Words())
+    # The second text gives way first where both are equally long.
+    assert features.input_ids == [0, 2, 3, 1, 4, 3, 1]
+    assert features.segment_ids == [0, 0, 0, 0, 1, 1, 1]
+    assert features.label_id == 1 and features.is_real_example
+    padding = run_classifier.PaddingInputExample()
+    features = convert(0, padding, ["x", "y"], 7, Words())
+    assert features.input_ids == [0] * 7 and not features.is_real_example
+
+
+@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
+def test_create_model(method):
+    config = small_config(hidden_dropout_prob=0.0)
+    with session() as opened:
+        ids = tf.ones([3, 5], tf.int32)
+        loss, losses, logits, probabilities = run_classifier.create_model(
+            config, False, ids, ids, 0 * ids, tf.constant([0, 1, 1]), 2, False,
+            tuning_method=method,
+        )  # fmt: skip
+        head = {"output_weights", "output_bias"}
+        assert names(v1.get_collection("head")) == head
+        lora = {n for n in names(v1.global_variables()) if "/lora_" in n}
+        assert bool(lora) == bool(method)
+        assert not method or trained() == lora | head
+        initialize(opened)
+        loss, losses, logits, probabilities = opened.run(
+            [loss, losses, logits, probabilities]
+        )
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+        expected = -np.log(probabilities[[0, 1, 2], [0, 1, 1]])
+        np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        np.testing.assert_allclose(loss, losses.mean(), rtol=1e-6)
+        assert logits.shape == (3, 2)
+
+
+class Reviews(run_classifier.DataProcessor):
+    """A task of a program's own, over the tiny BERT's sentences."""
+
+    def _read(self, data_dir, split):
+        [header, *lines] = self._read_tsv(f"{data_dir}/{split}.tsv")
+        return [
+            run_classifier.InputExample(
+                f"{split}-{n}", line[0], None, (line[1:] or ["bad"])[0]
+            )
+            for n, line in enumerate(lines)
+        ]
+
+    def get_train_examples(self, data_dir):
+        return self._read(data_dir, "train")
+
+    def get_dev_examples(self, data_dir):
+        return self._read(data_dir, "dev")
+
+    def get_test_examples(self, data_dir):
+        return self._read(data_dir, "test")
+
+    def get_labels(self):
+        return ["good", "bad"]
+
+
+def test_a_processor_s_task(tiny_data):
+    task = processor_task(Reviews(), str(tiny_data), ["dev", "test"])
+    _, rows = task.read(str(tiny_data), ["dev", "test"])
+    assert task.labels == ("good", "bad")
+    assert rows["dev"].label[:2] == ["good", "bad"]
+    assert rows["test"].label is None and rows["test"].row_id[0] == "test-0"
+    assert task.describe()["pairs"] is False
+
+
+def test_processors_that_are_refused(tiny_data, tmp_path):
+    found = refusal(processor_task, Reviews(), str(tmp_path), ["dev"])
+    assert "Reviews.get_dev_examples cannot read" in found
+
+    class Mixed(Reviews):
+        def get_dev_examples(self, data_dir):
+            examples = super().get_dev_examples(data_dir)
+            examples[0].text_b = "a cat"
+            return examples
+
+        def get_test_examples(self, data_dir):
+            return []
+
+    found = refusal(processor_task, Mixed(), str(tiny_data), ["dev"])
+    assert "pairs and single texts" in found
+    found = refusal(processor_task, Mixed(), str(tiny_data), ["test"])
+    assert "gives no examples" in found
+
+
+IMPORTS = """
+import tensorflow as tf
+before = (tf.executing_eagerly(), tf.config.get_visible_devices(),
+          tf.compat.v1.resource_variables_enabled(),
+          tf.config.optimizer.get_experimental_options())
+import modeling, tokenization, optimization
+import run_classifier, run_squad, extract_features
+import bert.modeling
+from bert import run_classifier as own, run_squad as own_squad
+from bert.tokenization import FullTokenizer, _is_control
+from adapter_bert.upstream import run_classifier as installed
+after = (tf.executing_eagerly(), tf.config.get_visible_devices(),
+         tf.compat.v1.resource_variables_enabled(),
+         tf.config.optimizer.get_experimental_options())
+assert before == after
+assert bert.modeling.BertModel is modeling.BertModel
+assert own.InputExample is run_classifier.InputExample
+assert own.main is run_classifier.main is installed.main
+assert FullTokenizer is tokenization.FullTokenizer
+run_classifier._truncate_seq_pair, extract_features.read_examples
+run_squad._compute_softmax, own_squad.write_predictions, modeling.gelu
+optimization.create_optimizer
+"""
+
+
+def test_modules_of_the_root_change_no_behaviour_of_tensorflow():
+    subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, check=True)

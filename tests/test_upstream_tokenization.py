@@ -1,0 +1,108 @@
+"""`tokenization.py` by BERT's names."""
+
+import gzip
+import json
+
+import pytest
+
+from adapter_bert.upstream import tokenization
+
+pytestmark = pytest.mark.older_stack
+
+PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing".split()
+
+
+def test_full_tokenizer(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*PIECES, ","]) + "\n")
+    tokenizer = tokenization.FullTokenizer(str(path))
+    tokens = tokenizer.tokenize("UNwant\u00e9d,running")
+    assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing"]
+    assert tokenizer.tokenize("UNwant\u00e9d,running".encode()) == tokens
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    assert ids == [7, 4, 5, 10, 8, 9]
+    assert tokenizer.convert_ids_to_tokens(ids) == tokens
+    assert tokenization.load_vocab(str(path)) == tokenizer.vocab
+    with pytest.raises(KeyError):
+        tokenizer.convert_ids_to_tokens([99])
+
+
+@pytest.mark.pretrained
+@pytest.mark.parametrize("case", ["uncased", "cased"])
+def test_golden_tokens(golden_dir, pretrained_dir, case):
+    recorded = json.loads(
+        gzip.decompress((golden_dir / "tokenization.json.gz").read_bytes())
+    )
+    tokenizer = tokenization.FullTokenizer(
+        str(pretrained_dir / "vocab.txt"), do_lower_case=case == "uncased"
+    )
+    for row in recorded:
+        # The library's tables of characters are newer than BERT's.
+        words = tokenizer.basic_tokenizer.tokenize(row["text"])
+        pieces = tokenizer.wordpiece_tokenizer.tokenize(" ".join(words))
+        assert pieces == row[case], row["text"]
+        if pieces == tokenizer.tokenize(row["text"]):
+            found = tokenizer.convert_tokens_to_ids(pieces)
+            assert found == row[f"{case}_ids"]
+
+
+@pytest.mark.parametrize(
+    "text, lower, plain",
+    [
+        (
+            " \tHeLLo!how  \n Are yoU?  ",
+            ["hello", "!", "how", "are", "you", "?"],
+            ["HeLLo", "!", "how", "Are", "yoU", "?"],
+        ),
+        ("H\u00e9llo", ["hello"], ["H\u00e9llo"]),
+        ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"], None),
+    ],
+)
+def test_basic_tokenizer(text, lower, plain):
+    assert tokenization.BasicTokenizer().tokenize(text) == lower
+    found = tokenization.BasicTokenizer(do_lower_case=False).tokenize(text)
+    assert found == (plain or lower)
+
+
+def test_wordpiece_tokenizer():
+    vocab = {piece: number for number, piece in enumerate(PIECES)}
+    tokenizer = tokenization.WordpieceTokenizer(vocab=vocab)
+    assert tokenizer.tokenize("") == []
+    pieces = ["un", "##want", "##ed", "runn", "##ing"]
+    assert tokenizer.tokenize("unwanted running") == pieces
+    assert tokenizer.tokenize("unwantedX running") == ["[UNK]", *pieces[3:]]
+    short = tokenization.WordpieceTokenizer(vocab, "[CLS]", 7)
+    assert short.tokenize("unwanted running") == ["[CLS]", "runn", "##ing"]
+    ids = tokenization.convert_tokens_to_ids(vocab, pieces)
+    assert ids == [7, 4, 5, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "test, holds, fails",
+    [
+        ("_is_whitespace", " \t\r\n\u00a0", "A-"),
+        ("_is_control", "\u0005", "A \t\r\U0001f4a9"),
+        ("_is_punctuation", "-$`.", "A "),
+    ],
+)
+def test_kinds_of_characters(test, holds, fails):
+    test = getattr(tokenization, test)
+    assert all(map(test, holds)) and not any(map(test, fails))
+
+
+def test_convert_to_unicode():
+    assert tokenization.convert_to_unicode(b"caf\xc3\xa9\xff") == "caf\u00e9"
+    assert tokenization.printable_text("caf\u00e9") == "caf\u00e9"
+    with pytest.raises(ValueError, match="expected str or bytes"):
+        tokenization.convert_to_unicode(7)
+
+
+def test_case_of_a_known_checkpoint():
+    check = tokenization.validate_case_matches_checkpoint
+    check(True, None)
+    check(True, "models/my_bert/bert_model.ckpt")
+    check(True, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
+    with pytest.raises(ValueError, match="--do_lower_case=True"):
+        check(False, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
+    with pytest.raises(ValueError, match="--do_lower_case=False"):
+        check(True, "models/cased_L-12_H-768_A-12/bert_model.ckpt")

@@ -1,0 +1,146 @@
+"""`adapter-bert predict --embeddings`, and the files that it writes."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, entry_point, write_table
+from tiny_artifacts import make_artifact
+
+from adapter_bert.commands import predict
+from adapter_bert.errors import UserError
+from adapter_bert.serving import vector_files
+from adapter_bert.serving.embeddings import VectorForm, embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.trained_task import load_task
+
+pytestmark = pytest.mark.newer_stack
+ROWS = [text for text, _ in SENTENCES]
+
+
+@pytest.fixture
+def ask():
+    """Runs `adapter-bert predict` with flags, within this process."""
+    with entry_point(predict) as run:
+        yield run
+
+
+@pytest.fixture
+def flags(tiny_bert, tmp_path):
+    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    return {"init_checkpoint": tiny_bert, "input": tmp_path / "rows.txt"}
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+def read(path):
+    """The vectors of a file, float32 [N, D]."""
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix == ".tsv":
+        return np.loadtxt(path, np.float32, delimiter="\t", ndmin=2)
+    lines = path.read_text().splitlines()
+    return np.float32([json.loads(line)["vector"] for line in lines])
+
+
+def test_every_kind_of_file_has_the_same_bits(ask, flags, bert, tmp_path):
+    more = {"embeddings": "mean", "layers": "-1,-2", "normalize": True}
+    expected = embed(bert, ROWS, layers=(-1, -2), normalize=True)
+    for ending in (".npy", ".tsv", ".jsonl"):
+        output = tmp_path / f"vectors{ending}"
+        ask(**flags, **more, output=output)
+        np.testing.assert_array_equal(read(output), expected)
+        assert read(output).dtype == np.float32
+
+
+def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
+    make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)")
+    task = load_task(bert, str(tmp_path / "a"), None)
+    output = tmp_path / "vectors.npy"
+    ask(**flags, adapter=tmp_path / "a", embeddings="cls", output=output)
+    expected = embed(bert, ROWS, task=task, pooling="cls")
+    np.testing.assert_array_equal(read(output), expected)
+    pairs = list(zip(ROWS, ROWS[1:]))
+    write_table(tmp_path / "pairs.tsv", pairs, ("said", "then"))
+    flags["input"] = tmp_path / "pairs.tsv"
+    ask(**flags, columns="said,then", embeddings="mean", output=output)
+    np.testing.assert_array_equal(read(output), embed(bert, pairs))
+
+
+def test_tokens(ask, flags, bert, tmp_path, capsys):
+    flags["input"].write_text("the cat\nsat\n")
+    ask(**flags, embeddings="tokens", output=tmp_path / "t.jsonl")
+    text = (tmp_path / "t.jsonl").read_text()
+    lines = list(map(json.loads, text.splitlines()))
+    assert lines[0]["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
+    expected = embed(bert, ["the cat", "sat"], pooling="tokens")
+    for line, (tokens, vectors) in zip(lines, expected):
+        assert list(line) == ["tokens", "vectors"]
+        assert line["tokens"] == tokens
+        np.testing.assert_array_equal(np.float32(line["vectors"]), vectors)
+    ask(**flags, embeddings="tokens")
+    assert capsys.readouterr().out == text
+
+
+def test_cut_rows_are_counted(ask, flags, tmp_path, caplog):
+    output = tmp_path / "v.npy"
+    ask(**flags, embeddings="cls", output=output, max_seq_length=6)
+    count = sum(len(text.split()) > 4 for text in ROWS)
+    assert f"{count} rows are cut, longer than" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"output": "v.bin"}, "v.bin ends in .bin, expected .npy, .jsonl or"),
+        ({"output": "v"}, "ends in nothing, expected .npy"),
+        ({"embeddings": "tokens"}, "vectors of tokens are written as JSON L"),
+        ({"layers": "-1,x"}, "--layers is -1,x, expected numbers with commas"),
+        ({"layers": "-9"}, "the layers name -9, but the model has 2"),
+        ({"embeddings": None, "layers": "-1"}, "--layers is of vectors; pass"),
+        ({"embeddings": None, "normalize": True}, "--normalize is of vectors"),
+        ({"columns": "a,b,c"}, "a vector is of one text or of a pair, but"),
+        ({"max_seq_length": 99}, "--max_seq_length is 99, expected 4 to 32"),
+        ({"task": "a"}, "--library and --task go together"),
+        ({"init_checkpoint": ""}, "--init_checkpoint is missing"),
+    ],
+)
+def test_wrong_flags(ask, flags, tmp_path, changes, message):
+    given = {"embeddings": "cls", "output": "v.npy", **flags, **changes}
+    given["output"] = tmp_path / given["output"]
+    with pytest.raises(UserError, match=message):
+        ask(**{name: x for name, x in given.items() if x is not None})
+    assert not given["output"].exists()
+
+
+def test_two_adapters_are_refused(ask, flags, tiny_bert, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for seed, name in enumerate(("first", "second")):
+        make_artifact(tmp_path / name, tiny_bert, "ia3", seed=seed)
+        shelf.add(str(tmp_path / name), name)
+    flags.update(library=shelf.path, task="all", embeddings="cls")
+    with pytest.raises(UserError, match="takes one adapter, found first, sec"):
+        ask(**flags)
+
+
+def test_malformed_rows_and_stdin(ask, flags, tmp_path):
+    flags.update(embeddings="cls", output=tmp_path / "v.npy")
+    flags["input"].write_text("the cat\nthe\tdog\n")
+    with pytest.raises(UserError, match="rows.txt:2: found 2 texts"):
+        ask(**flags)
+    del flags["input"]
+    with pytest.raises(UserError, match="stdin does not tell; pass --input"):
+        ask(**flags)
+
+
+def test_count_of_rows_must_hold(tmp_path):
+    part = np.zeros((2, 3), np.float32)
+    path = tmp_path / "v.npy"
+    with pytest.raises(UserError, match="the input had 3 rows at first and 2"):
+        vector_files.write(str(path), [part], 3, 3)
+    assert not list(tmp_path.iterdir())
+    vector_files.check_path("", VectorForm("tokens"))
