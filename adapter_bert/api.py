@@ -16,10 +16,12 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
     Mapping,
     Optional,
     Sequence,
+    Tuple,
     TypeVar,
     Union,
 )
@@ -42,17 +44,18 @@ from adapter_bert.commands import (
 )
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import declared, of_keywords
+from adapter_bert.flags import declared, is_given, of_keywords, read
 from adapter_bert.reports.report_run import Curve, read_curves
 from adapter_bert.serving import embeddings, row_stream
+from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving.answers import Answer
-from adapter_bert.serving.embeddings import TokenVectors
-from adapter_bert.serving.flags import Answering
+from adapter_bert.serving.embeddings import TokenVectors, VectorForm
+from adapter_bert.serving.flags import Answering, Embedding
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks import masked_lm, tagging
-from adapter_bert.tasks.task import Task
+from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
+from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
 from adapter_bert.training.engines import Hardware
@@ -80,12 +83,23 @@ OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
 OF_ADAPTERS = (*OF_BERT, "compute_dtype", "adapter", "task", "output_dir")
+# Settings of all programs; settings of tables come first.
+OF_PROGRAMS = tuple(
+    settings
+    for program in (run_classifier, *PROGRAMS.values())
+    for settings in program.SETTINGS
+)
+# Defaults other than the programs'.
+DEFAULTS: Dict[str, Any] = {"engine": "strategy"}
 
 
 def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
     """Adds settings to a function's signature, for help and completion."""
+    found: Dict[str, dataclasses.Field] = {}
+    for name, _, field in declared(classes):
+        found.setdefault(name, field)
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
@@ -94,18 +108,23 @@ def _shows_settings(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=[]
-                if field.default is dataclasses.MISSING
-                else field.default,
+                default=DEFAULTS.get(name, _default_of(field)),
                 annotation=field.type,
             )
-            for name, _, field in declared(classes)
+            for name, field in found.items()
             if name not in (*without, *signature.parameters)
         ]
         function.__signature__ = signature.replace(parameters=[*own, *more])
         return function
 
     return decorate
+
+
+def _default_of(field: dataclasses.Field) -> Any:
+    """A setting's default; lists have a factory."""
+    if field.default is dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +153,7 @@ class Bert:
             self.settings["bert_config_file"],
             self.settings["vocab_file"],
             self.settings["compute_dtype"],
+            self.settings["do_lower_case"],
         )
 
 
@@ -162,10 +182,15 @@ def load_bert(
         UserError: the model, its config or its vocabulary is missing or
             damaged.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise UserError(
+            f"name is a {type(name).__name__}, expected 'minilm', or a "
+            "model's folder, archive or handle"
+        )
     path = minilm.folder() if name == "minilm" else os.fspath(name)
     settings = {
-        "bert_config_file": os.fspath(bert_config_file),
-        "vocab_file": os.fspath(vocab_file),
+        "bert_config_file": os.fspath(bert_config_file or ""),
+        "vocab_file": os.fspath(vocab_file or ""),
         "do_lower_case": do_lower_case,
         "compute_dtype": compute_dtype,
     }
@@ -268,7 +293,37 @@ class Run:
         return self.settings["versions"]["engine"]
 
 
-@_shows_settings(run_classifier.SETTINGS, OF_RUNS)
+# A folder, or the run that trained the only adapter of its folder.
+Adapter = Union[Path, Run]
+
+
+def _checked(bert: Any) -> Bert:
+    """The argument `bert`; raises UserError for another type."""
+    if not isinstance(bert, Bert):
+        raise UserError(
+            f"bert is a {type(bert).__name__}, expected a Bert, which "
+            "load_bert() makes of a model's folder"
+        )
+    return bert
+
+
+def _folder(adapter: Any) -> str:
+    """An adapter's folder, of its path or of the run that trained it.
+
+    Raises:
+        UserError: the value is something else, or the run has not one adapter.
+    """
+    if isinstance(adapter, Run):
+        return adapter.adapter
+    if not isinstance(adapter, (str, os.PathLike)):
+        raise UserError(
+            f"an adapter is a {type(adapter).__name__}, expected its folder or "
+            "a Run"
+        )
+    return os.fspath(adapter)
+
+
+@_shows_settings(OF_PROGRAMS, OF_RUNS)
 def train(
     bert: Bert,
     rows: Table = None,
@@ -309,16 +364,20 @@ def train(
     return _run("train()", bert, task_name, given, settings, do_train=True)
 
 
-@_shows_settings(run_classifier.SETTINGS, (*OF_RUNS, "adapter"))
+@_shows_settings(OF_PROGRAMS, (*OF_RUNS, "adapter"))
 def evaluate(
-    bert: Bert, adapter: Path, rows: Table = None, **settings: Any
+    bert: Bert,
+    adapter: Adapter,
+    rows: Table = None,
+    **settings: Any,
 ) -> Dict[str, float]:
     """Scores a trained adapter on labelled rows.
 
     Args:
         bert: the BERT that the adapter was trained on.
-        adapter: its folder.
-        rows: as of `train`; None: `data_dir` or `eval_file`.
+        adapter: its folder, or the run that trained it.
+        rows: as of `train`, tuples in the order of the adapter's columns;
+            None: `data_dir` or `eval_file`.
         **settings: as of `train`. `output_dir` is for the files, which are
             not kept by default.
 
@@ -328,7 +387,7 @@ def evaluate(
     Raises:
         UserError: as of `train`, or the adapter is damaged or of another BERT.
     """
-    folder = os.fspath(adapter)
+    folder = _folder(adapter)
     task = adapter_artifact.read_config(folder)["task"]
     name = "" if "tasks" in task else task["name"]
     with contextlib.ExitStack() as stack:
@@ -354,10 +413,13 @@ def _run(
     do_train: bool,
 ) -> Run:
     """Runs a task's program with these settings and rows by split."""
+    _checked(bert)
     _refuse(caller, settings, OF_RUNS)
+    if settings.get("adapter"):
+        settings = {**settings, "adapter": _folder(settings["adapter"])}
     program = PROGRAMS.get(task_name.lower(), run_classifier)
     values = {
-        "engine": "strategy",
+        **DEFAULTS,
         **bert.settings,
         "init_checkpoint": bert.init_checkpoint,
         "do_train": do_train,
@@ -365,10 +427,17 @@ def _run(
     if program is run_classifier:
         values["task_name"] = task_name
     given = {name: rows for name, rows in given.items() if rows is not None}
+    if program is run_squad and {"eval_rows", "predict_rows"} <= set(given):
+        raise UserError(
+            f"eval_rows and predict_rows exclude each other for {QUESTIONS}, "
+            "where the rows that are scored are answered too"
+        )
+    with of_keywords(program.SETTINGS, settings, caller):
+        columns = _columns(program, settings.get("adapter") or "")
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(files.temporary_folder())
         paths = {
-            name: _file_of(name, rows, program, settings, place)
+            name: _file_of(name, rows, program, columns, place)
             for name, rows in given.items()
         }
         for name, path in paths.items():
@@ -431,10 +500,13 @@ def _file_of(
     name: str,
     rows: Table,
     program: Any,
-    settings: Mapping[str, Any],
+    columns: Tuple[Sequence[str], Sequence[str]],
     folder: str,
 ) -> str:
-    """The path of a split's file, which is written if rows are in memory."""
+    """The path of a split's file, which is written if rows are in memory.
+
+    `columns` name the texts and the labels.
+    """
     if isinstance(rows, (str, os.PathLike)):
         return os.fspath(rows)
     # Names that tell nothing: an adapter's default name is its task's.
@@ -445,27 +517,45 @@ def _file_of(
     if program is run_mlm:
         memory_rows.write_lines(f"{path}.txt", rows, name)
         return f"{path}.txt"
-
-    def setting(key: str, default: Any) -> Any:
-        return settings.get(key) or default
-
-    if program is run_tagger:
-        columns = [
-            setting("token_column", "tokens"),
-            setting("tag_column", "tags"),
-        ]
-    else:
-        texts = setting("text_a_column", "text"), setting("text_b_column", "")
-        label = setting("label_column", "label")
-        columns = [
-            *filter(None, texts),
-            *setting("choice_columns", ()),
-            *setting("label_columns", [label]),
-        ]
-    if name == "predict_rows":
-        columns = columns[:1] if program is run_tagger else columns[:-1]
-    memory_rows.write_json_lines(f"{path}.jsonl", rows, columns, name)
+    texts, labels = columns
+    names = texts if name == "predict_rows" else [*texts, *labels]
+    memory_rows.write_json_lines(f"{path}.jsonl", rows, names, name)
     return f"{path}.jsonl"
+
+
+def _columns(program: Any, adapter: str) -> Tuple[List[str], List[str]]:
+    """Columns of texts and labels: the flags', the adapter's, or the usual.
+
+    Raises:
+        UserError: the adapter is missing or damaged.
+    """
+    if program not in (run_classifier, run_tagger):
+        return [], []
+    known: Dict[str, Any] = {}
+    if adapter:
+        trained = adapter_artifact.read_config(adapter)
+        known = trained.get("task_settings", {})
+        if trained["task"].get("name") == CUSTOM:
+            source = f"the adapter {adapter}"
+            known = custom_arguments(trained["task"], known, source)
+    if program is run_tagger:
+        asked = read(tagging_files.Columns)
+        token, tag = tagging_files.Columns(
+            asked.token or known.get("token_column"),
+            asked.tag or known.get("tag_column"),
+        ).keys
+        return [token], [tag]
+    own = vars(read(custom.Table))
+
+    def named(flag: str) -> Any:
+        return own[flag] if is_given(flag) else known.get(flag, own[flag])
+
+    texts = [named("text_a_column"), named("text_b_column")]
+    labels = [] if is_given("label_column") else named("label_columns")
+    return (
+        [*filter(None, texts), *named("choice_columns")],
+        labels or [named("label_column")],
+    )
 
 
 class Library(AdapterLibrary):
@@ -480,8 +570,8 @@ class Library(AdapterLibrary):
         super().__init__(os.fspath(path), create=True)
 
 
-# A folder, some of them, folders by name, or all adapters of a library.
-Adapters = Union[Path, Sequence[Path], Mapping[str, Path], Library, Run]
+# One adapter, some of them, some by name, or all of a library.
+Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]
 
 
 def _adapter_settings(bert: Bert, adapters: Adapters) -> Dict[str, Any]:
@@ -489,15 +579,14 @@ def _adapter_settings(bert: Bert, adapters: Adapters) -> Dict[str, Any]:
     named = {"init_checkpoint": bert.init_checkpoint}
     if isinstance(adapters, AdapterLibrary):
         return {**named, "library": adapters.path, "task": [ALL]}
-    if isinstance(adapters, Run):
-        found = adapters.adapters
-        adapters = found if len(found) > 1 else adapters.adapter
-    if isinstance(adapters, (str, os.PathLike)):
-        adapters = [adapters]
+    if isinstance(adapters, Run) and len(adapters.adapters) > 1:
+        adapters = adapters.adapters
     if isinstance(adapters, Mapping):
-        folders = [f"{n}={os.fspath(f)}" for n, f in adapters.items()]
+        folders = [f"{name}={_folder(one)}" for name, one in adapters.items()]
+    elif isinstance(adapters, str) or not isinstance(adapters, Iterable):
+        folders = [_folder(adapters)]
     else:
-        folders = list(map(os.fspath, adapters))
+        folders = list(map(_folder, adapters))
     return {**named, "adapter": folders}
 
 
@@ -534,8 +623,8 @@ class Predictor:
 
         Args:
             bert: the BERT that they were trained on.
-            adapters: a folder, folders, folders by name, a run, or all of a
-                library.
+            adapters: a folder or a run, several of them, also by name, or
+                a library for all of it.
             **settings: flags of `adapter-bert predict` by their names, as
                 `max_seq_length` (tokens), `predict_batch_size` (rows).
 
@@ -544,7 +633,7 @@ class Predictor:
                 have one name, or a setting is not as expected.
         """
         _refuse("Predictor()", settings, OF_ADAPTERS)
-        values = {**settings, **_adapter_settings(bert, adapters)}
+        values = {**settings, **_adapter_settings(_checked(bert), adapters)}
         classes = (Answering,)
         with (
             process_options.restored(),
@@ -558,7 +647,7 @@ class Predictor:
         """The names of the adapters."""
         return self._predictor.names
 
-    def add(self, adapter: Path, name: Optional[str] = None) -> str:
+    def add(self, adapter: Adapter, name: Optional[str] = None) -> str:
         """Loads another adapter, or replaces the one of this name.
 
         Returns:
@@ -568,7 +657,7 @@ class Predictor:
             UserError: the adapter is missing, damaged or of another BERT.
         """
         with process_options.restored():
-            return self._predictor.add(os.fspath(adapter), name)
+            return self._predictor.add(_folder(adapter), name)
 
     def remove(self, name: str) -> None:
         """Unloads an adapter; raises UserError if none has this name."""
@@ -590,9 +679,11 @@ class Predictor:
 
         Raises:
             UserError: no adapter has the name, several are loaded and none is
-                named, or a row does not fit the task.
+                named, none is loaded, or a row does not fit the task.
         """
         predictor = self._predictor
+        if not predictor.names:
+            raise UserError("no adapter is loaded; add() loads one")
         if task is None:
             if len(predictor.names) != 1:
                 raise UserError(
@@ -601,8 +692,9 @@ class Predictor:
                 )
             [task] = predictor.names
         names = None if isinstance(task, str) else list(task)
-        first = predictor.task(names[0] if names else task).task
-        rows = _rows_of(texts, first)
+        asked = [task] if names is None else names or predictor.names
+        first = predictor.task(asked[0]).task
+        rows = _rows_of(texts, first.columns, first.takes_tokens)
         if names is None:
             names = [task] * len(rows)
         if len(names) != len(rows):
@@ -621,21 +713,25 @@ class Predictor:
             return Answers(predictor.ask(list(zip(names, rows))))
 
 
-def _rows_of(texts: Table, first: Task) -> List[Any]:
-    """Rows of any form; a file's columns are those of the first task."""
+def _rows_of(
+    texts: Table, columns: Sequence[str], takes_tokens: bool = False
+) -> List[Any]:
+    """Rows of any form; a file has these columns, or the usual ones."""
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
         return list(memory_rows.records(texts, "texts"))
-    columns = [first.columns, TEXT_COLUMNS[: len(first.columns)]]
     found = row_stream.file_rows(
-        os.fspath(texts), columns, lambda size: None, first.takes_tokens
+        os.fspath(texts),
+        [columns, TEXT_COLUMNS[: len(columns)]],
+        lambda size: None,
+        takes_tokens,
     )
     return [row for row, _ in found]
 
 
 def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
-    """A row's texts; of a dictionary those of a task's or the usual columns."""
+    """A row's texts; a dictionary's in a task's or the usual columns."""
     if not isinstance(row, Mapping):
         return row
     for names in (columns, TEXT_COLUMNS[: len(columns)]):
@@ -654,9 +750,9 @@ def embed(
     bert: Bert,
     texts: Table,
     *,
-    adapter: Optional[Path] = None,
+    adapter: Optional[Adapter] = None,
     pooling: str = embeddings.MEAN,
-    layers: Sequence[int] = (-1,),
+    layers: Union[int, Sequence[int]] = (-1,),
     normalize: bool = False,
     predict_batch_size: int = 32,
     max_seq_length: Optional[int] = None,
@@ -665,9 +761,12 @@ def embed(
 
     Args:
         bert: the model.
-        texts: a list of texts or pairs of texts, or a table with the columns
-            `text` and for pairs `text_b`.
-        adapter: folder of an adapter that acts on BERT; default: BERT alone.
+        texts: as of `Predictor.predict`: a list of texts or pairs of texts, a
+            table by the adapter's columns, or a `pathlib.Path` of a file. For
+            BERT alone the columns are `text`, and in memory `text_b` makes
+            pairs.
+        adapter: folder or run of an adapter that acts on BERT; default: BERT
+            alone.
         pooling: `mean` of the tokens, `cls` (the first token) or `tokens`.
         layers: numbered as Python's lists are, -1 the last one; vectors of
             several are concatenated.
@@ -684,31 +783,48 @@ def embed(
         UserError: an argument or a row is not as expected, or the adapter is
             missing, damaged or of another BERT.
     """
+    values = {
+        "layers": layers,
+        "normalize": normalize,
+        "predict_batch_size": predict_batch_size,
+        "max_seq_length": max_seq_length,
+    }
+    folder = None if adapter is None else _folder(adapter)
+    with of_keywords((Answering, Embedding), values, "embed()"):
+        asked, vectors = read(Answering), read(Embedding)
+    numbers = adapter_flags.read_layers(vectors)
+    form = VectorForm(pooling, numbers, vectors.normalize)
+    form.check(_checked(bert).config)
     task = None
     with process_options.restored():
         frozen = bert.frozen
         devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
-        if adapter is not None:
-            task = load_task(frozen, os.fspath(adapter), max_seq_length)
+        if folder is not None:
+            task = load_task(frozen, folder, asked.max_seq_length)
+        columns = task.task.columns if task else TEXT_COLUMNS[:1]
         rows = [
-            tuple(row[name] for name in TEXT_COLUMNS if name in row)
-            if isinstance(row, Mapping)
-            else row
-            for row in memory_rows.records(texts, "texts")
+            _texts_at(
+                row,
+                TEXT_COLUMNS
+                if not task and isinstance(row, Mapping) and "text_b" in row
+                else columns,
+                f"row {number}",
+            )
+            for number, row in enumerate(_rows_of(texts, columns), 1)
         ]
         return embeddings.embed(
             frozen,
             rows,
             task=task,
-            pooling=pooling,
-            layers=layers,
-            normalize=normalize,
-            batch_size=predict_batch_size,
-            max_seq_length=max_seq_length,
+            pooling=form.pooling,
+            layers=form.layers,
+            normalize=form.normalize,
+            batch_size=asked.predict_batch_size,
+            max_seq_length=asked.max_seq_length,
         )
 
 
-@_shows_settings((Answering,), OF_ADAPTERS)
+@_shows_settings(export_program.SETTINGS, OF_ADAPTERS)
 def export(
     bert: Bert, adapters: Adapters, output_dir: Path, **settings: Any
 ) -> str:
@@ -731,7 +847,7 @@ def export(
     _refuse("export()", settings, OF_ADAPTERS)
     values = {
         **settings,
-        **_adapter_settings(bert, adapters),
+        **_adapter_settings(_checked(bert), adapters),
         "output_dir": output_dir,
     }
     program = export_program

@@ -22,7 +22,6 @@ import uuid
 from typing import (
     Any,
     BinaryIO,
-    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -369,24 +368,6 @@ def read_object(
             "it as it is"
         )
     return value
-
-
-def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
-    """The result of `read`, given what `look` has seen.
-
-    Another process may replace the files in between. So an error counts only if
-    `look` still sees the same.
-
-    Raises:
-        UserError: as `look` and `read`.
-    """
-    while True:
-        seen = look()
-        try:
-            return read(seen)
-        except UserError:
-            if look() == seen:
-                raise
 
 
 @contextlib.contextmanager

@@ -54,6 +54,9 @@ class _Given:
     def __getitem__(self, name: str) -> flags.Flag:
         return _given.get()[name]
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_given.get(), name, value)
+
     def __contains__(self, name: str) -> bool:
         return name in _given.get()
 
@@ -164,7 +167,7 @@ def define(
         if typing.get_origin(kind) is typing.Union:
             [kind] = set(typing.get_args(kind)) - {type(None)}
         if default is dataclasses.MISSING:
-            default = []
+            default = list(field.default_factory())
         make = plain.get(kind, flags.DEFINE_list)
         if about.repeated:
             make = flags.DEFINE_multi_string
@@ -416,7 +419,7 @@ def of_keywords(
             continue
         flag = known[name]
         try:
-            flag.parse(_as_argument(value, flag.flag_type() == "string"))
+            flag.parse(_as_argument(name, value, flag.flag_type()))
         except flags.IllegalFlagValueError as error:
             raise _of_wrong_value(known, error) from error
         # Of a list that is empty too.
@@ -428,15 +431,35 @@ def of_keywords(
         _given.reset(token)
 
 
-def _as_argument(value: Any, is_text: bool) -> Any:
-    """A Python value in a form that absl's parsers take."""
+def _as_argument(name: str, value: Any, kind: str) -> Any:
+    """A Python value in a form that absl's parsers of a flag's type take.
+
+    Raises:
+        UserError: the value is a set, or a list flag's part is no text.
+    """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        if is_text:
+        if kind == "string":
             return json.dumps(dict(value), ensure_ascii=False)
         return [f"{name}={part}" for name, part in value.items()]
-    if isinstance(value, (tuple, set)):
-        return list(value)
-    # Numbers of numpy.
-    return value.item() if hasattr(value, "item") else value
+    if isinstance(value, (set, frozenset)):
+        raise UserError(f"--{name} is a set, which has no order; pass a list")
+    # Of numpy and pandas: arrays, columns and numbers.
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, tuple):
+        value = list(value)
+    is_list = "list" in kind or kind.startswith("multi")
+    if not is_list or isinstance(value, str):
+        return value
+    parts = []
+    for part in value if isinstance(value, list) else [value]:
+        if type(part) in (int, float):
+            part = str(part)
+        if not isinstance(part, (str, os.PathLike)):
+            raise UserError(
+                f"--{name} has a {type(part).__name__}, expected a list of "
+                "texts or numbers"
+            )
+        parts.append(os.fspath(part))
+    return parts

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import socket
-from typing import Iterator, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
 from absl import logging
 
@@ -209,3 +209,21 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
         raise
     finally:
         _held.remove(found)
+
+
+def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
+    """The result of `read`, given what `look` has seen.
+
+    Another process may replace the files in between. So an error counts only if
+    `look` still sees the same.
+
+    Raises:
+        UserError: as `look` and `read`.
+    """
+    while True:
+        seen = look()
+        try:
+            return read(seen)
+        except UserError:
+            if look() == seen:
+                raise

@@ -341,6 +341,8 @@ def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
         arguments.append(f"--adapter={adapter}")
     else:
         arguments.append(f"--to={to}")
+    if to == "google":
+        arguments.append("--activation=gelu")
     monkeypatch.setattr("sys.argv", ["program", *arguments])
     program.main()
     before, after = (

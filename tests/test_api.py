@@ -4,6 +4,7 @@ import inspect
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -11,7 +12,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, entry_point, write_table
+from conftest import ROOT, SENTENCES, TINY_WORDS, entry_point, write_table
 from tensorflow.python.framework import config as tf_config
 
 import adapter_bert as ab
@@ -139,7 +140,7 @@ def test_tensorflows_options_are_as_before(run, bert):
 
 
 def test_it_predicts(run, bert):
-    predictor = ab.Predictor(bert, run, predict_batch_size=4)
+    predictor = ab.Predictor(bert, [run], predict_batch_size=4)
     assert predictor.names == ["custom"]
     answers = predictor.predict([text for text, _ in SENTENCES])
     first = answers[0]
@@ -185,10 +186,13 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
 
 
 def test_it_exports(bert, shelf, place):
-    folder = ab.export(bert, shelf, place / "exported", adapter_dtype="float32")
+    vectors = {"embeddings": "mean", "layers": (-1, -2)}
+    folder = ab.export(bert, shelf, place / "exported", **vectors)
     assert folder == str(place / "exported" / "1")
     model = ExportedModel(str(place / "exported"))
     answer = model.answers([Row(b"the cat sat", b"", b"mood")])[0]
+    [vector] = model.vectors([Row(b"the cat sat", b"", b"mood")])
+    assert len(vector) == 32
     [own] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
     assert answer["label"] == own.label
     assert answer["probability"] == pytest.approx(own.probability, abs=1e-5)
@@ -197,8 +201,11 @@ def test_it_exports(bert, shelf, place):
 def test_texts_have_vectors(run, bert):
     plain = ab.embed(bert, ["the cat", "a dog ran"], layers=(-1, -2))
     assert plain.dtype == np.float32 and plain.shape == (2, 32)
+    for layers in (-1, np.array([-1])):
+        one = ab.embed(bert, ["the cat", "a dog ran"], layers=layers)
+        np.testing.assert_array_equal(one, plain[:, :16])
     tuned = ab.embed(
-        bert, ["the cat", ("a dog", "ran")], adapter=run.adapter, normalize=True
+        bert, ["the cat", ("a dog", "ran")], adapter=run, normalize=True
     )
     np.testing.assert_allclose(np.linalg.norm(tuned, axis=1), 1, rtol=1e-5)
     [tokens] = ab.embed(bert, [{"text": "the cat"}], pooling="tokens")
@@ -246,6 +253,113 @@ def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
             predictor.predict(texts, task=task)
     with pytest.raises(ab.UserError, match="nowhere"):
         ab.load_bert(tmp_path / "nowhere")
+
+
+def test_first_mistakes_are_one_line(run, bert, tiny_bert):
+    not_bert = "bert is a str, expected a Bert, which load_bert"
+    for call, message in (
+        (lambda: ab.load_bert(None), "name is a NoneType, expected 'minilm'"),
+        (lambda: ab.train("folder", ROWS), not_bert),
+        (lambda: ab.evaluate("folder", run, ROWS), not_bert),
+        (lambda: ab.embed("folder", ["a"]), not_bert),
+        (lambda: ab.Predictor("folder", run), not_bert),
+        (lambda: ab.export("folder", run, "out"), not_bert),
+        (lambda: ab.Predictor(bert, 3), "an adapter is a int, expected its"),
+        (lambda: ab.Predictor(bert, [run, None]), "an adapter is a NoneType"),
+        (lambda: ab.embed(bert, ["a"], adapter=[run]), "an adapter is a list"),
+        (
+            lambda: ab.Predictor(bert, [run, run]),
+            "two adapters are called 'custom'",
+        ),
+        (
+            lambda: ab.embed(bert, ["a"], predict_batch_size=0),
+            "--predict_batch_size is 0, which is too small",
+        ),
+        (
+            lambda: ab.embed(bert, ["a"], max_seq_length="long"),
+            "expected a whole number",
+        ),
+        (lambda: ab.embed(bert, ["a"], layers="last"), "--layers is last, exp"),
+        (lambda: ab.embed(bert, ["a"], layers=[0.5]), "--layers is 0.5, exp"),
+        (lambda: ab.embed(bert, ["a"], layers=[9]), "the layers name 9, but"),
+        (lambda: ab.embed(bert, ["a"], layers={-1}), "--layers is a set"),
+        (lambda: ab.embed(bert, ["a"], layers=()), "no layer is named"),
+        (lambda: ab.embed(bert, [{"said": "a"}]), "row 1: found the columns"),
+        (
+            lambda: ab.train(
+                bert, ROWS, ROWS, ROWS, task_name="squad", output_dir="out"
+            ),
+            "eval_rows and predict_rows exclude each other for squad",
+        ),
+    ):
+        with pytest.raises(ab.UserError, match=message) as found:
+            call()
+        assert "\n" not in str(found.value)
+    predictor = ab.Predictor(bert, {"mood": run})
+    assert predictor.names == ["mood"]
+    assert predictor.predict([], task=[]) == predictor.predict([]) == []
+    predictor.remove("mood")
+    with pytest.raises(ab.UserError, match="no adapter is loaded"):
+        predictor.predict(["a"])
+
+
+@pytest.fixture(scope="module")
+def other_columns(run, place):
+    """The run's adapter, as if it was trained on other columns."""
+    folder = shutil.copytree(run.adapter, place / "other_columns")
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["task_settings"].update(columns=["said"], label_column="mood")
+    del config["content_sha256"]
+    path.write_text(json.dumps(config))
+    return folder
+
+
+def test_columns_are_the_adapters(run, bert, other_columns):
+    expected = ab.evaluate(bert, run, SENTENCES, cpu_lanes=1)
+    table = [{"said": text, "mood": label} for text, label in SENTENCES]
+    for rows in (SENTENCES, table):
+        found = ab.evaluate(bert, other_columns, rows, cpu_lanes=1)
+        assert found == expected
+    named = {"text_a_column": "text", "label_column": "label"}
+    rows = ROWS[: len(SENTENCES)]
+    assert expected == ab.evaluate(
+        bert, other_columns, rows, cpu_lanes=1, **named
+    )
+
+
+def test_tables_have_vectors(bert, other_columns, tmp_path):
+    texts = [text for text, _ in SENTENCES]
+    expected = ab.embed(bert, texts, adapter=other_columns)
+    path = tmp_path / "rows.tsv"
+    write_table(path, [(text, "x") for text in texts], ("said", "id"))
+    said = [{"said": text, "text_b": "a dog"} for text in texts]
+    for rows in (said, [{"text": text} for text in texts], path):
+        found = ab.embed(bert, rows, adapter=other_columns)
+        np.testing.assert_array_equal(found, expected)
+    pair = ab.embed(bert, ("the cat", "a dog"))
+    table = {"text": ["the cat"], "text_b": ["a dog"]}
+    np.testing.assert_array_equal(ab.embed(bert, table), pair)
+    (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
+    np.testing.assert_array_equal(
+        ab.embed(bert, tmp_path / "rows.txt"), ab.embed(bert, texts)
+    )
+
+
+def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    # Words without capital or small letters tell no case.
+    signs = [*TINY_WORDS[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
+    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    words = {
+        ab.embed(
+            ab.load_bert(folder, do_lower_case=lower),
+            ["\ud55c"],
+            pooling="tokens",
+        )[0].tokens[1]
+        for lower in (True, False)
+    }
+    assert words == {"[UNK]", "\ud55c"}
 
 
 def test_it_needs_eager_execution(run, bert):
@@ -429,4 +543,10 @@ def test_the_signature_shows_the_settings():
     assert shown["num_train_epochs"].default == 3.0
     assert shown["label_columns"].annotation
     assert not {"settings", "init_checkpoint", "do_train"} & set(shown)
+    # Defaults of the functions, flags of all kinds of tasks.
+    assert shown["engine"].default == "strategy"
+    assert {"token_column", "doc_stride"} <= set(shown)
     assert "output_dir" not in inspect.signature(ab.Predictor).parameters
+    shown = inspect.signature(ab.export).parameters
+    assert {"embeddings", "layers", "normalize"} <= set(shown)
+    assert shown["layers"].default == ["-1"]

@@ -353,7 +353,7 @@ def test_what_stands_beside_the_files_is_limited(
         return part
 
     monkeypatch.setattr(published_models._Limited, "read", count)
-    refuses(path, "more than 1048576 bytes next to its")
+    refuses(path, "more than 1048576 bytes besides its")
     assert sum(read) < 2**20 + 2**15
     assert os.listdir(tmp_path) == [path.name]
 

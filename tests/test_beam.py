@@ -306,7 +306,7 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
         ({"input": tmp_path / "*.tsv.gz"}, "is a table, whose first line"),
         ({"output": "a*"}, "expected what the names of files begin"),
         ({"output": "a/"}, "expected what the names of files begin"),
-        ({"input": tmp_path / "*.zst"}, "rows.jsonl.zst ends with .zst, of"),
+        ({"input": tmp_path / "*.zst"}, "rows.jsonl.zst ends with .zst, and"),
         ({"input": tmp_path / "empty*"}, "empty.jsonl.gz is empty, which no"),
         (
             {"output": taken},

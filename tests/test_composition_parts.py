@@ -234,7 +234,7 @@ def test_what_is_exchanged_is_not_looked_for(
 
 
 @pytest.mark.gate
-def test_a_name_may_say_again_what_was_trained_upon(
+def test_a_name_may_repeat_the_training(
     classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
     """Also the path of the folder, or the shell's."""
@@ -249,7 +249,7 @@ def test_a_name_may_say_again_what_was_trained_upon(
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
     with pytest.raises(
-        UserError, match="is not the adapter a that .*=a=.*other/a"
+        UserError, match="is not the adapter a of the training.*=a=.*other/a"
     ):
         predict(
             classify,

@@ -119,6 +119,7 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
         convert(source, "hugging_face", tmp_path / "x", "--activation=gelu")
     for name, message in (
         ("swish", "hidden_act is swish, which Google's programs do not know; "),
+        ("relu", "hidden_act is relu, which .* leave --activation=gelu out"),
         ("gelu_new", None),
     ):
         config["hidden_act"] = name

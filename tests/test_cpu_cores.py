@@ -24,27 +24,89 @@ def test_cores_are_those_that_the_process_may_use(four, monkeypatch, tmp_path):
     assert cpu_cores.count(str(tmp_path)) == 8
 
 
+def processes(folder, group, mounts):
+    """A process's files; `mounts` are (root, folder, system, options)."""
+    proc = folder / "proc"
+    proc.mkdir()
+    (proc / "cgroup").write_text(group)
+    lines = ["22 1 0:2 / / rw - overlay overlay rw"]
+    lines += [
+        f"{number} 22 0:28 {root} {place} rw,relatime shared:9 - "
+        f"{system} cgroup rw,{options}"
+        for number, (root, place, system, options) in enumerate(mounts)
+    ]
+    (proc / "mountinfo").write_text("\n".join(lines) + "\n")
+    return str(proc)
+
+
+def write(folder, **values):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in values.items():
+        (folder / name.replace("cpu_", "cpu.")).write_text(f"{value}\n")
+
+
 @pytest.mark.parametrize(
-    "quota, cores",
+    "root, parent, own, cores",
     [
-        ("max 100000", 4),
-        ("200000 100000", 2),
-        ("50000 100000", 1),
-        ("150000 100000", 2),
-        ("900000 100000", 4),
+        ("max 100000", "max 100000", "max 100000", 4),
+        ("max 100000", "max 100000", "200000 100000", 2),
+        ("max 100000", "100000 50000", "300000 100000", 2),
+        ("50000 100000", "max 100000", "max 100000", 1),
+        ("max 100000", "max 100000", "150000 100000", 2),
+        ("max 100000", "max 100000", "900000 100000", 4),
+        (None, None, "100000 100000", 1),
+        (None, None, None, 4),
     ],
 )
-def test_a_quota_counts(four, tmp_path, quota, cores):
-    (tmp_path / "cpu.max").write_text(f"{quota}\n")
-    assert cpu_cores.count(str(tmp_path)) == cores
+def test_quotas_of_a_group_and_its_parents_count(
+    four, tmp_path, root, parent, own, cores
+):
+    mount = tmp_path / "cgroup"
+    for folder, value in (("", root), ("a", parent), ("a/b", own)):
+        write(mount / folder, **({"cpu_max": value} if value else {}))
+    proc = processes(
+        tmp_path, "0::/a/b\n", [("/", mount, "cgroup2", "nsdelegate")]
+    )
+    assert cpu_cores.count(proc) == cores
 
 
 @pytest.mark.parametrize("quota, cores", [(-1, 4), (250000, 3), (1000, 1)])
 def test_quotas_of_version_1_count(four, tmp_path, quota, cores):
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert cpu_cores.count(str(tmp_path)) == cores
+    """Beside a group of version 2 that says nothing."""
+    cpu, unified = tmp_path / "cpu,cpuacct", tmp_path / "unified"
+    write(cpu, cpu_cfs_quota_us=-1, cpu_cfs_period_us=100000)
+    write(cpu / "job", cpu_cfs_quota_us=quota, cpu_cfs_period_us=100000)
+    write(unified)
+    proc = processes(
+        tmp_path,
+        "12:memory:/other\n4:cpu,cpuacct:/job\n1:name=systemd:/\n0::/\n",
+        [
+            ("/", tmp_path / "memory", "cgroup", "memory"),
+            ("/", cpu, "cgroup", "cpu,cpuacct"),
+            ("/", unified, "cgroup2", "nsdelegate"),
+        ],
+    )
+    assert cpu_cores.count(proc) == cores
+
+
+@pytest.mark.parametrize(
+    "root, group",
+    [
+        ("/docker/1", "/docker/1"),
+        ("/docker/1", "/docker/1/.."),
+        ("/", "/"),
+        ("/", "/../other"),
+    ],
+)
+def test_a_container_may_see_its_own_group_as_the_root(
+    four, tmp_path, root, group
+):
+    mount = tmp_path / "cgroup"
+    write(mount, cpu_cfs_quota_us=150000, cpu_cfs_period_us=100000)
+    proc = processes(
+        tmp_path, f"4:cpu:{group}\n", [(root, mount, "cgroup", "cpu")]
+    )
+    assert cpu_cores.count(proc) == 2
 
 
 def test_this_machine_has_a_core():

@@ -97,6 +97,8 @@ def test_wrong_arguments(bert):
         ("the layers name -3, but the model has 2", {"layers": [-1, -3]}),
         ("expected -2 to -1, or 0 to 1", {"layers": [2]}),
         ("no layer is named", {"layers": []}),
+        ("--predict_batch_size is 0, which is too small", {"batch_size": 0}),
+        ("--predict_batch_size is -1, which is too", {"batch_size": -1}),
         ("--max_seq_length is 3, expected 4 to", {"max_seq_length": 3}),
         ("--max_seq_length is 99, expected 4 to", {"max_seq_length": 99}),
     ):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_model import create_variable
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
@@ -11,7 +12,7 @@ from adapter_bert.bert.hooks import Context, Hooks
 @pytest.fixture
 def bert(tiny_config):
     values = encoder.make_variables(
-        encoder.declare(tiny_config), encoder.create_variable
+        encoder.declare(tiny_config), create_variable
     )
     return encoder.Bert(tiny_config, values, Hooks())
 

@@ -16,7 +16,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import evaluation, strategy, training_step
+from adapter_bert.training import evaluation, strategy
 from adapter_bert.training.settings import Training
 
 pytestmark = pytest.mark.older_stack
@@ -83,7 +83,7 @@ def test_it_changes_no_bit_and_builds_nothing_more_often(
         monkeypatch.setattr(owner, name, counted)
 
     count(task_model.TaskModel, "__init__")
-    count(strategy if engine == "strategy" else training_step, "predict")
+    count(strategy, "predict")
     classify(**{**flags, "output_dir": tmp_path / "plain"})
     expected, made[:] = list(made), []
     classify(**flags, eval_steps=3)

@@ -128,6 +128,20 @@ def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
         np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
 
 
+def test_flags_of_published_commands(extract, given):
+    extract(**given)
+    plain = given["output_file"].read_bytes()
+    published = {
+        "use_one_hot_embeddings": True,
+        "master": "grpc://10.0.0.2:8470",
+        "num_tpu_cores": 32,
+    }
+    extract(**given, use_tpu=False, **published)
+    assert given["output_file"].read_bytes() == plain
+    told = refusal(lambda: extract(**given, use_tpu=True, **published))
+    assert "runs on a GPU or the CPU: leave --use_tpu out" in told
+
+
 def test_a_line_is_written_as_upstream_writes_it():
     feature = extract_features.InputFeatures(7, ["a"], [3], [1], [0])
     line = extract_features.json_line(

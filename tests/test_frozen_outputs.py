@@ -354,7 +354,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert run("labels", data_dir=other)
     # By default next to the data.
     del flags["frozen_layers_dir"]
-    assert not run("next to", data_dir=other)
+    assert not run("other_data", data_dir=other)
     assert os.listdir(other / "frozen_layers")
     del flags["data_dir"]
     assert run("named", train_file=other / "train.tsv")

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_model import create_variable
 
-from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
@@ -75,7 +75,7 @@ def test_layers_are_dense_and_the_activation():
 
 
 def test_hidden_layers_are_drawn_as_berts_own_are():
-    layers = HiddenLayers(HeadShape(layers=2), "", 64, encoder.create_variable)
+    layers = HiddenLayers(HeadShape(layers=2), "", 64, create_variable)
     ((weights, bias),) = layers.layers
     assert not bias.numpy().any()
     # Normal values of 0.02, none of them beyond twice that.
@@ -119,7 +119,7 @@ def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
 
     def create(name, shape, initializer):
         names.append(name)
-        return encoder.create_variable(name, shape, initializer)
+        return create_variable(name, shape, initializer)
 
     TaskModel(tiny_config, parse("head"), task.build_head, create)
     assert any("pooler" in name for name in names) == pooler

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tiny_model import create_variable
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks, dropout
@@ -75,9 +76,9 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
     """Of BERT with the head of masked tokens."""
     hooks = Halving(hook)
     variables = encoder.make_variables(
-        encoder.declare(tiny_config), encoder.create_variable
+        encoder.declare(tiny_config), create_variable
     )
-    head = MaskedLMHead(tiny_config, encoder.create_variable)
+    head = MaskedLMHead(tiny_config, create_variable)
     halved, plain = (
         encoder.Bert(tiny_config, variables, own) for own in (hooks, Hooks())
     )
@@ -95,7 +96,7 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
 def test_sublayers_are_told_layer_and_site(tiny_config):
     hooks = Halving("before_norm")
     values = encoder.make_variables(
-        encoder.declare(tiny_config), encoder.create_variable
+        encoder.declare(tiny_config), create_variable
     )
     bert = encoder.Bert(tiny_config, values, hooks)
     ids = tf.constant([[2, 5, 6, 3]])

@@ -274,7 +274,7 @@ JSON = st.recursive(
 @hypothesis.given(JSON.map(json.dumps).map(str.encode) | st.binary())
 def test_any_body_is_read_or_refused(body):
     try:
-        rows, _ = read_rows(body, 5)
+        rows, _, _ = read_rows(body, 5)
     except Refused as refused:
         assert refused.status_code == 400 and refused.detail
     else:
@@ -530,6 +530,21 @@ def test_vectors_and_answers_wait_in_one_queue():
         assert (status, content) == (200, {"embeddings": [[1.0, 0.5]] * 2})
         status, content = server.ask(server.rows("none"), path=path)
         assert (status, content["error"][:6]) == (400, "row 1:")
+        # As TensorFlow Serving has it.
+        named = {**server.rows("one", "two"), "signature_name": "embed"}
+        columns = {"task": ["one"], "text": ["x"]}
+        columns = {"inputs": columns, "signature_name": "embed"}
+        for body, place, expected in (
+            (named, PREDICT, {"predictions": [[1.0, 0.5]] * 2}),
+            (columns, PREDICT, {"outputs": [[1.0, 0.5]]}),
+            (named, path, {"embeddings": [[1.0, 0.5]] * 2}),
+        ):
+            assert server.ask(body, path=place) == (200, expected)
+        _, content = server.ask(named, path="/v1/models/tiny:answer")
+        assert content["error"] == "an answer has no vectors; ask :embed"
+        _, content = server.ask({**named, "signature_name": "vec"})
+        known = "there are 'serving_default' and 'embed'"
+        assert content["error"] == f"unknown signature_name; {known}"
         # Both in one batch.
         model.may_go.clear()
         first = server.send(server.rows("one"))

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from absl import flags as absl_flags
 from absl.testing import flagsaver
 from conftest import ROOT, SENTENCES, own_lines, run_process
 from run_folders import artifact_bytes
@@ -249,7 +250,7 @@ def task_of(classify, description, **values):
     """The task that flags and an adapter's description mean."""
     with flagsaver.flagsaver():
         names = [f"--{name}={value}" for name, value in values.items()]
-        run_classifier.FLAGS(["run_classifier.py", *names])
+        absl_flags.FLAGS(["run_classifier.py", *names])
         return run_classifier.task_from_flags(description)
 
 
@@ -293,7 +294,7 @@ def test_an_adapter_supplies_its_length(
     monkeypatch.setattr(run_flags, "adapter_description", lambda: description)
     with flagsaver.flagsaver():
         names = [f"--{name}={value}" for name, value in given.items()]
-        run_classifier.FLAGS(["run_classifier.py", "--adapter=a", *names])
+        absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
             assert refusal(run_flags.max_seq_length) == expected
         else:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from engine_jobs import MULTI, make_job
-from tiny_model import TinyModel
+from tiny_model import TinyModel, create_variable
 
-from adapter_bert.bert.encoder import create_variable
 from adapter_bert.data.input_pipeline import (
     Features,
     batch_signature,

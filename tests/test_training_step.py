@@ -189,7 +189,7 @@ def test_a_variable_that_is_read_twice_is_a_defect():
 
     model = Rows(4)
     model.hooks = Twice()
-    with pytest.raises(ValueError, match="weights is read next to"):
+    with pytest.raises(ValueError, match="weights is read outside"):
         one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 

@@ -214,6 +214,33 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
                     )
 
 
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ("GELU", "gelu"),
+        ("", "linear"),
+        (None, "linear"),
+        (modeling.gelu, "gelu"),
+        (lambda x: tf.maximum(x, 0.0), "relu"),
+    ],
+)
+def test_activations_in_every_form_that_bert_takes(given, name):
+    found = []
+    for act in (name, given):
+        with session() as opened:
+            config = small_config(hidden_act=act, initializer_range=0.5)
+            model = small_model(config, False)
+            [slope] = tf.gradients(
+                tf.reduce_sum(model.sequence_output**3),
+                [model.get_embedding_table()],
+            )
+            initialize(opened)
+            slope = tf.convert_to_tensor(slope)
+            found.append(opened.run([model.sequence_output, slope]))
+    for x, y in zip(*found):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+
 def test_single_layers_make_the_same_model():
     """`transformer_model` and the like, on the variables of BertModel."""
     config = small_config()
@@ -293,6 +320,32 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
+    path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
+    before = v1.logging.get_verbosity()
+    v1.logging.set_verbosity(v1.logging.INFO)
+    try:
+        with session():
+            v1.get_variable("output_bias", [3])
+            modeling.start_from(path, use_tpu=False)
+    finally:
+        v1.logging.set_verbosity(before)
+    [line] = [r for r in caplog.records if "INIT_FROM_CKPT" in r.getMessage()]
+    assert line.name == "tensorflow"
+    assert line.getMessage().startswith("  name = output_bias:0, shape = (3,)")
+
+
+def test_no_weight_stays_random_in_silence(golden_dir):
+    two_lines = "`import tensorflow.compat.v1 as tf` and `tf.disable_v2_beh"
+    with tf.init_scope(), pytest.raises(RuntimeError, match=two_lines):
+        small_model()
+    path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
+    with session(), pytest.raises(ValueError, match="found none; pass tf"):
+        modeling.get_assignment_map_from_checkpoint(
+            v1.trainable_variables(), path
+        )
+
+
 @pytest.mark.parametrize(
     "given, error, message",
     [
@@ -319,6 +372,7 @@ def test_methods_that_are_refused(given, error, message):
         ([3, 25], tf.int32, {}, ValueError, "25 tokens .* at most the 24"),
         ([3, 7], tf.int32, {"hidden_size": 17}, ValueError, "17"),
         ([3, 7], tf.int32, {"hidden_act": "magic"}, ValueError, "magic"),
+        ([3, 7], tf.int32, {"hidden_act": 7}, ValueError, "activation 7"),
     ],
 )
 def test_batches_and_sizes_that_are_refused(

@@ -1,16 +1,20 @@
 """`run_classifier.py` by BERT's names; a program's own processors."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl.testing import flagsaver
 from conftest import ROOT
 from graphs import initialize, names, session, small_config, trained
 from task_files import refusal
 
+from adapter_bert.commands.run_classifier import task_from_flags
 from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.upstream import run_classifier, tokenization
 
@@ -183,6 +187,63 @@ def test_processors_that_are_refused(tiny_data, tmp_path):
     assert "pairs and single texts" in found
     found = refusal(processor_task, Mixed(), str(tiny_data), ["test"])
     assert "gives no examples" in found
+
+
+def test_labels_that_are_numbers(tiny_data):
+    class Stars(Reviews):
+        missing = ()
+
+        def _read(self, data_dir, split):
+            examples = super()._read(data_dir, split)
+            for n, example in enumerate(examples):
+                example.label = None if n in self.missing else n % 2
+            return examples
+
+        def get_labels(self):
+            return [0, 1]
+
+    task = processor_task(Stars(), str(tiny_data), ["train"])
+    learned, rows = task.read(str(tiny_data), ["train"])
+    assert rows["train"].label[:3] == ["0", "1", "0"]
+    assert task.labels == ("0", "1")
+    Stars.missing = (1, 2)
+    found = refusal(processor_task, Stars(), str(tiny_data), ["dev"])
+    assert "dev_examples gives 2 examples without a label, as 'dev-1'" in found
+    assert processor_task(Stars(), str(tiny_data), ["test"])
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({}, "--task_name is missing; expected one of reviews, stars, cola"),
+        (
+            {"task_name": "review"},
+            "unknown task 'review'; expected one of reviews, stars, cola",
+        ),
+        (
+            {"task_name": "mrpc,Reviews"},
+            "--task_name is mrpc,Reviews; the program's own task Reviews is",
+        ),
+    ],
+)
+def test_errors_name_a_program_s_own_tasks(classify, given, message):
+    own = {"reviews": Reviews, "stars": Reviews}
+    with flagsaver.flagsaver(**given):
+        assert message in refusal(task_from_flags, None, own)
+
+
+@pytest.mark.parametrize(
+    "name", ["run_classifier", "run_squad", "extract_features"]
+)
+def test_the_programs_of_the_folder_bert(name):
+    done = subprocess.run(
+        [sys.executable, ROOT / "bert" / f"{name}.py"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert re.search(r"^error: .* is missing", done.stderr, re.M), done.stderr
 
 
 IMPORTS = """

@@ -131,7 +131,22 @@ def test_questions_that_are_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("length, stride", [(5, 1), (4, 1), (6, 0), (6, -1)])
+def test_windows_that_would_never_end(length, stride):
+    class Words:
+        tokenize = staticmethod(str.split)
+
+    example = run_squad.SquadExample("q", "who ?", ["a", "cat"])
+    message = f"is {length} and doc_stride is {stride}, expected at least 6"
+    with pytest.raises(ValueError, match=message):
+        run_squad.convert_examples_to_features(
+            [example], Words(), length, stride, 64, False, list
+        )
+
+
 def test_feature_writer(tmp_path):
+    # Trainings of other tests leave determinism on, which asks for a seed.
+    tf.random.set_seed(1)
     path = str(tmp_path / "windows.tf_record")
     writer = run_squad.FeatureWriter(path, is_training=True)
     ids = [1, 2, 3, 0]

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+import tensorflow as tf
 
 from adapter_bert.upstream import tokenization
 
@@ -25,6 +26,52 @@ def test_full_tokenizer(tmp_path):
     assert tokenization.load_vocab(str(path)) == tokenizer.vocab
     with pytest.raises(KeyError):
         tokenizer.convert_ids_to_tokens([99])
+
+
+def test_parts_that_a_program_changes(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*PIECES, ","]) + "\n")
+
+    class Splits(tokenization.BasicTokenizer):
+        def tokenize(self, text):
+            return super().tokenize(text.replace("_", " "))
+
+    def make():
+        return tokenization.FullTokenizer(str(path))
+
+    text = "unwanted_Runn new"
+    pieces = "un ##want ##ed [UNK] runn [UNK]".split()
+    assert make().tokenize(text) == pieces
+    tokenizer = make()
+    tokenizer.basic_tokenizer = Splits()
+    assert tokenizer.tokenize(text) == [*pieces[:3], *pieces[4:]]
+    tokenizer = make()
+    tokenizer.basic_tokenizer.do_lower_case = False
+    assert tokenizer.tokenize("Runn runn") == ["[UNK]", "runn"]
+    tokenizer = make()
+    tokenizer.wordpiece_tokenizer.max_input_chars_per_word = 5
+    assert tokenizer.tokenize("running runn") == ["[UNK]", "runn"]
+    tokenizer = make()
+    tokenizer.vocab["new"] = len(tokenizer.vocab)
+    assert tokenizer.tokenize("new runn") == ["new", "runn"]
+    assert tokenizer.convert_tokens_to_ids(["new", "runn"]) == [11, 8]
+
+    class Own(tokenization.FullTokenizer):
+        def __init__(self):
+            self.vocab = {"[UNK]": 0, "un": 1}
+            self.basic_tokenizer = tokenization.BasicTokenizer()
+            self.wordpiece_tokenizer = tokenization.WordpieceTokenizer(
+                self.vocab
+            )
+
+    assert Own().convert_tokens_to_ids(Own().tokenize("un x")) == [1, 0]
+
+
+def test_a_vocabulary_that_is_not_there(tmp_path):
+    path = str(tmp_path / "nothing.txt")
+    for read in (tokenization.FullTokenizer, tokenization.load_vocab):
+        with pytest.raises(tf.errors.NotFoundError, match="nothing.txt"):
+            read(path)
 
 
 @pytest.mark.pretrained

@@ -1,6 +1,7 @@
 """`adapter-bert predict --embeddings`, and the files that it writes."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -71,6 +72,28 @@ def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
     np.testing.assert_array_equal(read(output), embed(bert, pairs))
 
 
+def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
+    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    words = (folder / "vocab.txt").read_text().splitlines()
+    # Words without capital or small letters tell no case.
+    signs = [*words[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
+    assert len(signs) == len(words)
+    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    (tmp_path / "rows.txt").write_text("\ud55c\n")
+
+    def first_word(**more):
+        flags = {"init_checkpoint": folder, "input": tmp_path / "rows.txt"}
+        ask(**flags, embeddings="tokens", **more)
+        return json.loads(capsys.readouterr().out)["tokens"][1]
+
+    assert first_word() == "[UNK]"
+    assert first_word(do_lower_case=False) == "\ud55c"
+    said = json.dumps({"do_lower_case": False})
+    (folder / "tokenizer_config.json").write_text(said)
+    assert first_word() == "\ud55c"
+    assert first_word(do_lower_case=True) == "[UNK]"
+
+
 def test_tokens(ask, flags, bert, tmp_path, capsys):
     flags["input"].write_text("the cat\nsat\n")
     ask(**flags, embeddings="tokens", output=tmp_path / "t.jsonl")
@@ -107,6 +130,11 @@ def test_cut_rows_are_counted(ask, flags, tmp_path, caplog):
         ({"max_seq_length": 99}, "--max_seq_length is 99, expected 4 to 32"),
         ({"task": "a"}, "--library and --task go together"),
         ({"init_checkpoint": ""}, "--init_checkpoint is missing"),
+        ({"do_lower_case": False}, "has no words with capital letters"),
+        (
+            {"embeddings": None, "do_lower_case": True},
+            "--do_lower_case is for --embeddings without --adapter",
+        ),
     ],
 )
 def test_wrong_flags(ask, flags, tmp_path, changes, message):

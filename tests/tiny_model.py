@@ -10,6 +10,13 @@ from adapter_bert.data.tables import Layout
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 
+
+def create_variable(name, shape, initializer, *, seed=0):
+    """A float32 variable with fresh values."""
+    values = encoder.initial_values(name, shape, initializer, seed)
+    return tf.Variable(values, name=name)
+
+
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 

@@ -1,7 +1,7 @@
 """The sizes of a BERT or a RoBERTa, and what else decides what it computes."""
 
 import dataclasses
-from typing import Any, Dict
+from typing import Any, Callable, Dict, Union
 
 from adapter_bert import files
 from adapter_bert.bert import functional
@@ -30,7 +30,8 @@ class BertConfig:
 
     `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
     the first token's position embedding: 0 in BERT, one more than the padding
-    token's id in RoBERTa, where those before it are of padding.
+    token's id in RoBERTa, where those before it are of padding. `hidden_act` is
+    a name; programs that write no config may give an elementwise function.
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
@@ -44,7 +45,7 @@ class BertConfig:
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     intermediate_size: int = 3072
-    hidden_act: str = "gelu"
+    hidden_act: Union[str, Callable] = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
@@ -78,7 +79,15 @@ class BertConfig:
                 f"BERT config: hidden_size {self.hidden_size} is not a "
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
-        functional.activation(self.hidden_act)
+        if not callable(self.hidden_act):
+            functional.activation(self.hidden_act)
+
+    @property
+    def activation(self) -> Callable:
+        """The activation of a layer's inner values, any shape."""
+        if callable(self.hidden_act):
+            return self.hidden_act
+        return functional.activation(self.hidden_act)
 
     @property
     def head_size(self) -> int:

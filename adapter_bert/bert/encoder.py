@@ -89,15 +89,6 @@ class OfPretrained:
     compute: Callable[[Callable[[str], np.ndarray]], np.ndarray]
 
 
-def create_variable(
-    name: str, shape: Shape, initializer: Initializer, *, seed: int = 0
-) -> tf.Variable:
-    """A float32 variable with fresh values: the plainest `create` function."""
-    return tf.Variable(
-        initial_values(name, shape, initializer, seed), name=name
-    )
-
-
 def initial_values(
     name: str,
     shape: Shape,
@@ -355,7 +346,7 @@ class Bert(Modules):
         output = f"{scope}/attention/output"
         hidden = self._join(layer, "attention", output, inputs, inner, context)
         inner = self.project(f"{scope}/intermediate/dense", hidden, context)
-        inner = functional.activation(self.config.hidden_act)(inner)
+        inner = self.config.activation(inner)
         output = f"{scope}/output"
         return self._join(layer, "ffn", output, hidden, inner, context)
 

@@ -7,17 +7,57 @@ Dimension letters are those of `encoder.py`; R stands for rows of any number of
 leading dimensions.
 """
 
+import contextlib
+import contextvars
+import itertools
 import math
-from typing import Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert.gradients import custom_gradient
 from adapter_bert.errors import UserError
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
 # google-research/bert calls.
 LAYER_NORM_EPSILON = 1e-12
+
+# Whether gradients come from tapes; see `without_tapes`.
+_HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
+_NUMBERS = itertools.count()
+
+
+@contextlib.contextmanager
+def without_tapes() -> Iterator[None]:
+    """Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`.
+
+    There `tf.custom_gradient` would leave operations that nothing reads.
+    """
+    token = _HAS_TAPES.set(False)
+    try:
+        yield
+    finally:
+        _HAS_TAPES.reset(token)
+
+
+def custom_gradient(function: Callable[..., Tuple]) -> Callable:
+    """As `tf.custom_gradient`, of a function that gives one tensor."""
+
+    def call(*arguments: Any) -> tf.Tensor:
+        if _HAS_TAPES.get() or tf.inside_function():
+            return tf.custom_gradient(function)(*arguments)
+        arguments = [tf.convert_to_tensor(x) for x in arguments]
+        output, gradient = function(*arguments)
+        name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
+
+        @tf.RegisterGradient(name)
+        def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> List:
+            return [None, *tf.nest.flatten(gradient(upstream))]
+
+        graph = tf.compat.v1.get_default_graph()
+        with graph.gradient_override_map({"IdentityN": name}):
+            return tf.identity_n([output, *arguments])[0]
+
+    return call
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
@@ -197,7 +237,12 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 
     Returns:
         bool of that shape, true where an element is kept.
+
+    Raises:
+        ValueError: a greater rate, whose upper neighbour is no byte.
     """
+    if not 0.0 <= rate <= 255 / 256:
+        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -274,7 +319,7 @@ def attend(
         return x if keep is None else x * _share(keep, x)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
-        # Of dropout, on values, which are fewer than probabilities.
+        # Dropout's factor goes with values, which are fewer than probabilities.
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
     @custom_gradient

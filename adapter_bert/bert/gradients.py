@@ -9,14 +9,9 @@ output's gradient are the backward pass, and the tensors they read are saved.
 There are no gradients of second order.
 """
 
-import contextlib
-import contextvars
-import itertools
 from typing import (
-    Any,
     Callable,
     Dict,
-    Iterator,
     List,
     Optional,
     Sequence,
@@ -26,43 +21,7 @@ from typing import (
 
 import tensorflow as tf
 
-# Whether gradients come from tapes; see `without_tapes`.
-_HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
-_NUMBERS = itertools.count()
-
-
-@contextlib.contextmanager
-def without_tapes() -> Iterator[None]:
-    """Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`.
-
-    There `tf.custom_gradient` would leave operations that nothing reads.
-    """
-    token = _HAS_TAPES.set(False)
-    try:
-        yield
-    finally:
-        _HAS_TAPES.reset(token)
-
-
-def custom_gradient(function: Callable[..., Tuple]) -> Callable:
-    """As `tf.custom_gradient`, of a function that gives one tensor."""
-
-    def call(*arguments: Any) -> tf.Tensor:
-        if _HAS_TAPES.get() or tf.inside_function():
-            return tf.custom_gradient(function)(*arguments)
-        arguments = [tf.convert_to_tensor(x) for x in arguments]
-        output, gradient = function(*arguments)
-        name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
-
-        @tf.RegisterGradient(name)
-        def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> List:
-            return [None, *tf.nest.flatten(gradient(upstream))]
-
-        graph = tf.compat.v1.get_default_graph()
-        with graph.gradient_override_map({"IdentityN": name}):
-            return tf.identity_n([output, *arguments])[0]
-
-    return call
+from adapter_bert.bert.functional import custom_gradient
 
 
 def differentiable(
@@ -223,7 +182,7 @@ def _run(
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
 ) -> Callable[..., List[tf.Tensor]]:
-    """A function from the values of `inputs` to those of `outputs`.
+    """A function that computes `outputs` from values of `inputs`.
 
     It computes a `part` of a graph, names of operations.
     """

@@ -16,7 +16,7 @@ from typing import Any, Callable, Container, Dict, List, Optional, Tuple
 import numpy as np
 import safetensors.numpy
 
-from adapter_bert import files
+from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, as_floats
 from adapter_bert.checkpoints.weights import Weights
@@ -193,7 +193,7 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
             )
         return config, content
 
-    config, content = files.read_beside_writer(
+    config, content = folder_lock.read_beside_writer(
         lambda: read_config(folder), read_content
     )
     try:

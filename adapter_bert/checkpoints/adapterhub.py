@@ -298,8 +298,8 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
         return Pfeiffer if inverse is None else MadX
     if parallel and attention:
         raise UserError(
-            f"{path}: adapters parallel to the attention are not read, only to "
-            "the feed-forward sublayer (mh_adapter=false)"
+            f"{path}: adapters next to the attention are not read, only next "
+            "to the feed-forward sublayer (mh_adapter=false)"
         )
     if parallel:
         return Parallel

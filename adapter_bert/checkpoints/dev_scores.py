@@ -13,7 +13,7 @@ from typing import Dict, Mapping, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert import files
+from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.google import read_whole
 from adapter_bert.errors import UserError
@@ -159,4 +159,4 @@ def best_checkpoint(output_dir: str) -> Optional[str]:
         read_whole(path)
         return path
 
-    return files.read_beside_writer(lambda: read(output_dir), find)
+    return folder_lock.read_beside_writer(lambda: read(output_dir), find)

@@ -53,8 +53,8 @@ def read(
     """Reads the adapter of a folder, that was trained on the BERT of a config.
 
     `pairs` says whether texts are pairs, None for either; `labels` are in the
-    order of the logits, by default those of the files. Raises UserError if no
-    known program has written it, it cannot be read, a label is no name, or the
+    order of the logits, by default the files'. Raises UserError if no known
+    program has written it, it cannot be read, a label is no name, or the
     model is a RoBERTa.
     """
     check_is_bert(config, folder)

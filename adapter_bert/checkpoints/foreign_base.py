@@ -233,8 +233,9 @@ def foreign_activation(name: str) -> str:
 def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
     """Raises UserError if a tensor is of a layer that a model does not have."""
     for name in names:
-        match = re.search(r"\bencoder\.layer\.(\d{1,9})\.", name)
-        if match and int(match[1]) >= config.num_hidden_layers:
+        match = re.search(r"\bencoder\.layer\.(\d+)\.", name)
+        # Python refuses to read a number of thousands of digits.
+        if match and int(match[1][:9]) >= config.num_hidden_layers:
             raise UserError(
                 f"{source}: the adapter is in layer {match[1]} too, but this "
                 f"BERT has {config.num_hidden_layers} layers; expected the "
@@ -265,7 +266,7 @@ def make_head(
         layers: the dense ones, first to last.
         shape: of the head.
         label2id: number by label; None for `LABEL_0`, ...
-        labels: in the order of the logits; default: those of `label2id`.
+        labels: in the order of the logits; default: `label2id`'s.
         source: the file, for messages.
     """
     count = len(layers[-1][0])

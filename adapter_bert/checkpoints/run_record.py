@@ -90,7 +90,7 @@ def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """What a training's description supplies without flags, for the log.
+    """The settings that a training's description supplies, for the log.
 
     `length` is the longest input of this run in tokens, which an adapter
     supplies too.

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files
+from adapter_bert import files, folder_lock
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -164,7 +164,7 @@ def open_pretrained(path: str) -> Pretrained:
     if not files.is_folder(path):
         return _open_file(path)
     # A training that goes on there may delete a checkpoint.
-    return files.read_beside_writer(lambda: _find_model(path), _open_file)
+    return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)
 
 
 def _open_file(path: str) -> Pretrained:

@@ -34,7 +34,7 @@ def own_values(
     base: Weights,
     trained: Mapping[str, np.ndarray],
 ) -> Dict[str, np.ndarray]:
-    """BERT's variables and those of all adapters, float32 by name.
+    """BERT's and all adapters' variables, float32 by name.
 
     Args:
         config: of the BERT.
@@ -114,12 +114,11 @@ def largest_difference(
     outputs = []
     for one in (config, other):
         method = Houlsby(size=size) if size else TuningMethod()
-        bert = encoder.Bert(
-            one,
-            lambda name, *_: tf.constant(values[name]),
-            method.hooks(one, values),
-            pooler=False,
-        )
+        own = {
+            name: tf.constant(values[name])
+            for name in encoder.declare(one, pooler=False)
+        }
+        bert = encoder.Bert(one, own, method.hooks(one, values))
         context = Context(tf.ones_like(ids, tf.int32))
         segments = tf.zeros_like(ids, tf.int32)
         found = bert(tf.cast(ids, tf.int32), segments, context)

@@ -175,6 +175,12 @@ def google_activation(config: BertConfig, asked: str) -> BertConfig:
     """
     for name in ACTIVATIONS:
         if same_activation(config.hidden_act, name):
+            if asked and asked != name:
+                raise UserError(
+                    f"the model's hidden_act is {name}, which Google's "
+                    f"programs know; leave --activation={asked} out, which is "
+                    "for another gelu"
+                )
             return dataclasses.replace(config, hidden_act=name)
     is_gelu = same_activation(config.hidden_act, "gelu_erf")
     if is_gelu and asked:

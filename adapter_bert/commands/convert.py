@@ -197,12 +197,20 @@ def main() -> None:
         lower = artifact.config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     lower = tokenizer.do_lower_case
-    base = identify(opened.weights, encoder.list_variables(config))
+    told = ""
     if artifact is None:
         found = convert_plain(opened, config)
+        base = identify(opened.weights, encoder.list_variables(config))
+        told = f"fingerprint {base.fingerprint[:12]}, "
     else:
         found = convert_trained(opened.weights, artifact, form)
     values = found["values"]
+    size = 0
+    if form == ADAPTER_BERT:
+        size = values[ADAPTER_BIAS].shape[-1]
+    worst = None
+    if not same_activation(config.hidden_act, written.hidden_act):
+        worst = largest_difference(config, written, values, size)
     files.prepare_folder(folder)
     said = {}
     if form == HUGGING_FACE:
@@ -211,15 +219,12 @@ def main() -> None:
     as_written = GOOGLE if form == ADAPTER_BERT else form
     path = write_model(folder, as_written, **{**found, "config": written})
     print(
-        f"wrote {path}: {len(values)} variables, fingerprint "
-        f"{base.fingerprint[:12]}, --do_lower_case={str(lower).lower()}"
+        f"wrote {path}: {len(values)} variables, {told}"
+        f"--do_lower_case={str(lower).lower()}"
     )
-    size = 0
-    if form == ADAPTER_BERT:
-        size = values[ADAPTER_BIAS].shape[-1]
+    if size:
         print(f"adapters of size {size}, hidden_size of feedforward_adapter")
-    if not same_activation(config.hidden_act, written.hidden_act):
-        worst = largest_difference(config, written, values, size)
+    if worst is not None:
         print(
             f"hidden_act is {written.hidden_act}, not {config.hidden_act}: "
             f"the last layer's outputs for {ROWS} rows of random tokens differ "

@@ -68,6 +68,18 @@ class Extraction:
     do_lower_case: bool = Topic.MODEL.setting(
         True, "Lower-case the text, as uncased models need."
     )
+    use_one_hot_embeddings: bool = Topic.HARDWARE.setting(
+        False, "Of no effect: words are looked up, with the same numbers."
+    )
+    use_tpu: bool = Topic.HARDWARE.setting(
+        False, "Refused if true: this program runs on a GPU or the CPU."
+    )
+    master: str = Topic.HARDWARE.setting(
+        "", "Of no effect: the address of a TPU, in published commands."
+    )
+    num_tpu_cores: int = Topic.HARDWARE.setting(
+        8, "Of no effect: the cores of a TPU, in published commands.", POSITIVE
+    )
 
 
 SETTINGS = (Extraction,)
@@ -141,6 +153,11 @@ def main() -> None:
     for name in ("input_file", "output_file", "init_checkpoint"):
         if not getattr(asked, name):
             raise UserError(f"--{name} is missing")
+    if asked.use_tpu:
+        raise UserError(
+            "--use_tpu=true is for training programs; extract_features.py "
+            "runs on a GPU or the CPU: leave --use_tpu out"
+        )
     bert = FrozenBert.open(
         asked.init_checkpoint, asked.bert_config_file, asked.vocab_file
     )

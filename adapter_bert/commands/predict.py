@@ -54,8 +54,17 @@ class Rows:
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
     )
+    do_lower_case: Optional[bool] = Topic.MODEL.setting(
+        None,
+        "--embeddings without --adapter: lower-case the text, as uncased "
+        "models need. Default: what the model or its vocabulary says.",
+    )
 
 
+_LETTER_CASE = (
+    "--do_lower_case is for --embeddings without --adapter; the adapter says "
+    "the letters' case, so leave the flag out"
+)
 SETTINGS = (Rows, adapter_flags.Answering, adapter_flags.Embedding)
 
 
@@ -149,7 +158,9 @@ def open_embedder(
             "--embeddings takes one adapter, found "
             f"{', '.join(folders)[:200]}; ask them one after the other"
         )
-    bert = adapter_flags.open_bert(asked)
+    if folders and FLAGS.do_lower_case is not None:
+        raise UserError(_LETTER_CASE)
+    bert = adapter_flags.open_bert(asked, FLAGS.do_lower_case)
     form.check(bert.config)
     columns = TEXT_COLUMNS[:1]
     exchanged = exchanged_in(
@@ -197,6 +208,8 @@ def main() -> None:
         answering, columns = open_embedder(form)
         count = count_rows(columns)
     else:
+        if FLAGS.do_lower_case is not None:
+            raise UserError(_LETTER_CASE)
         answering = open_predictor()
         tasks = {name: answering.task(name) for name in answering.names}
         columns = columns_of(tasks)

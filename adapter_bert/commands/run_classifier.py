@@ -109,8 +109,8 @@ def task_from_flags(
     task_name = source.task_name or (trained and trained["task"]["name"])
     if not task_name:
         raise UserError(
-            f"--task_name is missing; expected one of {', '.join(TASKS)}, or "
-            "custom"
+            "--task_name is missing; expected one of "
+            f"{', '.join((*processors, *TASKS))}, or custom"
         )
     if not source.task_name and task_name not in (CUSTOM, *TASKS):
         raise UserError(
@@ -130,8 +130,14 @@ def task_from_flags(
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
-    if names[0].lower() in processors:
-        return _task_of(processors[names[0].lower()]())
+    own = [name for name in names if name.lower() in processors]
+    if own and len(names) > 1:
+        raise UserError(
+            f"--task_name is {task_name}; the program's own task {own[0]} is "
+            "trained alone"
+        )
+    if own:
+        return _task_of(processors[own[0].lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
@@ -144,7 +150,7 @@ def task_from_flags(
         return custom_task(
             **_custom_arguments(trained), split_files=split_files
         )
-    return get_task(names[0])
+    return get_task(names[0], processors)
 
 
 def _task_of(processor: Any) -> Task:

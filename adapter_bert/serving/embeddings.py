@@ -205,11 +205,15 @@ class Embedder:
                 adapter's, else all that BERT has positions for.
 
         Raises:
-            UserError: the form does not fit BERT, or inputs are cut to more
-                tokens than BERT has positions for, or to fewer than a pair
-                needs.
+            UserError: the form does not fit BERT, or no row is computed at
+                once, or inputs are cut to more tokens than BERT has positions
+                for, or to fewer than a pair needs.
         """
         form.check(bert.config)
+        if batch_size < 1:
+            raise UserError(
+                f"--predict_batch_size is {batch_size}, which is too small"
+            )
         self.form = form
         self.width = form.width(bert.config)
         self.cut_rows = 0

@@ -14,7 +14,7 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert import files
+from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError, first_line
 
 SIGNATURE = "serving_default"
@@ -91,7 +91,7 @@ class ExportedModel:
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
         # Another export may delete the newest.
-        files.read_beside_writer(
+        folder_lock.read_beside_writer(
             lambda: version or _newest(folder),
             functools.partial(self._load, folder),
         )

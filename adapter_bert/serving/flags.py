@@ -151,13 +151,16 @@ class Answering:
     )
 
 
-def open_bert(asked: Answering) -> FrozenBert:
+def open_bert(
+    asked: Answering, do_lower_case: Optional[bool] = None
+) -> FrozenBert:
     """The BERT that the flags name; raises as `FrozenBert.open`."""
     return FrozenBert.open(
         asked.init_checkpoint,
         asked.bert_config_file,
         asked.vocab_file,
         asked.compute_dtype,
+        do_lower_case,
     )
 
 
@@ -171,8 +174,8 @@ class Embedding:
         "all tokens), tokens (of each token).",
         choices=POOLINGS,
     )
-    layers: str = Topic.EVALUATION.setting(
-        "-1",
+    layers: List[str] = Topic.EVALUATION.setting(
+        ["-1"],
         "Layers whose outputs make a vector of --embeddings, side by side, as "
         "-1,-2: 0 is the first, -1 the last.",
     )
@@ -197,14 +200,18 @@ def read_form() -> Optional[VectorForm]:
                     f"{'|'.join(POOLINGS)} too"
                 )
         return None
+    return VectorForm(asked.embeddings, read_layers(asked), asked.normalize)
+
+
+def read_layers(asked: Embedding) -> Tuple[int, ...]:
+    """The numbers of the layers; raises UserError if one is no number."""
     try:
-        layers = tuple(map(int, asked.layers.split(",")))
+        return tuple(map(int, asked.layers))
     except ValueError as error:
         raise UserError(
-            f"--layers is {asked.layers}, expected numbers with "
+            f"--layers is {','.join(asked.layers)}, expected numbers with "
             "commas between them, as -1,-2"
         ) from error
-    return VectorForm(asked.embeddings, layers, asked.normalize)
 
 
 def read_flags() -> Answering:

@@ -80,12 +80,16 @@ class FrozenBert:
         config: BertConfig,
         vocab_file: str = "",
         compute_dtype: str = "float32",
+        do_lower_case: Optional[bool] = None,
     ):
         """Reads every variable; arguments and errors as of `open`."""
         self.config = config
         self.weights: Weights = opened.weights
         # Adapters say the letters' case, whatever the model itself says.
         self._opened = dataclasses.replace(opened, do_lower_case=None)
+        self._do_lower_case = do_lower_case
+        if do_lower_case is None:
+            self._do_lower_case = opened.do_lower_case
         self._vocab_file = vocab_file
         variables = encoder.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
@@ -115,9 +119,11 @@ class FrozenBert:
         bert_config_file: str = "",
         vocab_file: str = "",
         compute_dtype: str = "float32",
+        do_lower_case: Optional[bool] = None,
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags.
 
+        `do_lower_case` is of texts without an adapter, which else says it.
         Raises UserError if the model, its config or its vocabulary is missing
         or damaged, or it is a training's checkpoint.
         """
@@ -129,18 +135,26 @@ class FrozenBert:
                 "the run's folder adapter/ as --adapter"
             )
         config = sources.read_config(opened, bert_config_file)
-        bert = cls(opened, config, vocab_file, compute_dtype)
+        bert = cls(opened, config, vocab_file, compute_dtype, do_lower_case)
         # So that a bad vocabulary is found now.
-        bert.tokenizer()
+        bert._tokenizer_of(do_lower_case)
         return bert
 
     def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
-        """Its tokenizer; None for the letters' case that the words tell.
+        """Its tokenizer.
 
-        Raises UserError if the vocabulary cannot be read, or does not fit.
+        None stands for the letters' case that BERT was opened with, else what
+        its own files say, else what the vocabulary's words tell. Raises
+        UserError if the vocabulary cannot be read, or does not fit.
         """
+        if do_lower_case is None:
+            do_lower_case = self._do_lower_case
         if self.config.is_roberta:
             do_lower_case = None  # It has one tokenizer, whatever is asked.
+        return self._tokenizer_of(do_lower_case)
+
+    def _tokenizer_of(self, do_lower_case: Optional[bool]) -> TextTokenizer:
+        """As `tokenizer`; None for the letters' case that the words tell."""
         with self._lock:
             if do_lower_case not in self._tokenizers:
                 self._tokenizers[do_lower_case] = sources.read_tokenizer(

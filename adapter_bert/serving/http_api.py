@@ -237,10 +237,7 @@ class RestServer:
 
     async def _tell_metadata(self, request: Request) -> Response:
         self._check_name(request)
-        named = {SIGNATURE: self._model.signature}
-        if self._model.vector_signature:
-            named[EMBED] = self._model.vector_signature
-        signatures = {"signature_def": named}
+        signatures = {"signature_def": self._signatures}
         spec = {
             "name": self._name,
             "signature_name": "",
@@ -248,6 +245,14 @@ class RestServer:
         }
         metadata = {"signature_def": signatures}
         return JSONResponse({"model_spec": spec, "metadata": metadata})
+
+    @property
+    def _signatures(self) -> Dict[str, Any]:
+        """The model's signatures by name."""
+        named = {SIGNATURE: self._model.signature}
+        if self._model.vector_signature:
+            named[EMBED] = self._model.vector_signature
+        return named
 
     async def _tell_metrics(self, request: Request) -> Response:
         return Response(
@@ -279,7 +284,7 @@ class RestServer:
     async def _respond(self, request: Request, kind: str) -> Response:
         """Answers, vectors, or the signature's outputs, within the time."""
         try:
-            rows, is_columns, outputs = await asyncio.wait_for(
+            asked, is_columns, outputs = await asyncio.wait_for(
                 self._compute_request(request, kind), self._limits.timeout
             )
         except asyncio.TimeoutError as error:
@@ -290,35 +295,43 @@ class RestServer:
             raise Refused(429, str(error)) from error
         except tf.errors.InvalidArgumentError as error:
             raise Refused(400, refusal(error)) from error
-        for row in rows:
-            self._rows.labels(row.task.decode()).inc()
+        for one in asked:
+            self._rows.labels(one.row.task.decode()).inc()
         if kind == EMBED:
             return JSONResponse({"embeddings": outputs})
         if kind == ANSWER:
             answers = []
-            for row, found in zip(rows, outputs):
-                name = row.task.decode()
+            for one, found in zip(asked, outputs):
+                name = one.row.task.decode()
                 answer = from_outputs(self._model.tasks[name], found)
                 answers.append({"task": name, **answer})
             return JSONResponse({"answers": answers})
         if not is_columns:
             return JSONResponse({"predictions": outputs})
+        if any(one.for_vector for one in asked):
+            # A signature's only output has no name.
+            return JSONResponse({"outputs": outputs})
         names = outputs[0] if outputs else ()
         columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({"outputs": columns})
 
     async def _compute_request(self, request: Request, kind: str):
-        """A request's rows, whether they are columns, and the outputs."""
+        """What a request asks, whether by columns, and the outputs."""
         body = bytearray()
         try:
             await self._read(request, body)
-            rows, is_columns = read_rows(body, self._limits.max_rows)
+            rows, is_columns, signature = read_rows(
+                body, self._limits.max_rows, list(self._signatures)
+            )
+            if kind == ANSWER and signature == EMBED:
+                raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
             for number, row in enumerate(rows, 1):
                 problem = self._model.problem(row) or self._excess(row)
                 if problem:
                     raise Refused(400, f"row {number}: {problem}")
-            asked = [_Asked(row, kind == EMBED) for row in rows]
-            return rows, is_columns, await self._ask(request, asked)
+            for_vectors = EMBED in (kind, signature)
+            asked = [_Asked(row, for_vectors) for row in rows]
+            return asked, is_columns, await self._ask(request, asked)
         finally:
             self._held -= len(body)
 
@@ -389,13 +402,16 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": message}, error.status_code, error.headers)
 
 
-def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
-    """The rows of a request, and whether they are columns.
+def read_rows(
+    body: bytes, max_rows: int, signatures: Sequence[str] = (SIGNATURE,)
+) -> Tuple[List[Row], bool, str]:
+    """The rows of a request, whether they are columns, and the signature.
 
     Args:
         body: JSON, with `instances` (a list of objects) or `inputs` (an
             object of lists).
         max_rows: limit for a request.
+        signatures: those of the model, the default one first.
 
     Raises:
         Refused: the body is something else; the message says where and why.
@@ -406,10 +422,14 @@ def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
         raise Refused(400, f"the body is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise Refused(400, "the body is no JSON object")
-    signature = found.get("signature_name", SIGNATURE)
-    if signature not in ("", SIGNATURE):
+    signature = found.get("signature_name", "")
+    if signature == "":
+        signature = signatures[0]
+    if signature not in signatures:
+        known = " and ".join(map(repr, signatures))
+        only = "is {} only" if len(signatures) == 1 else "are {}"
         raise Refused(
-            400, f"unknown signature_name; there is {SIGNATURE!r} only"
+            400, f"unknown signature_name; there {only.format(known)}"
         )
     unknown = set(found) - {"signature_name", "instances", "inputs"}
     if unknown:
@@ -424,9 +444,10 @@ def read_rows(body: bytes, max_rows: int) -> Tuple[List[Row], bool]:
             raise Refused(400, '"instances" is no list')
     if len(rows) > max_rows:
         raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
-    return [
+    read = [
         _read_row(row, f"row {number}") for number, row in enumerate(rows, 1)
-    ], "inputs" in found
+    ]
+    return read, "inputs" in found, signature
 
 
 def _read_columns(columns: Any) -> List[Dict[str, Any]]:

@@ -83,7 +83,7 @@ async function start() {
     const count = served.tasks.length;
     element("about").textContent =
       `${served.name}, version ${served.version}: ` +
-      `${count} ${count === 1 ? "task" : "tasks"} upon one BERT`;
+      `${count} ${count === 1 ? "task" : "tasks"} on one BERT`;
     element("form").addEventListener("submit", ask);
     element("ask").disabled = false;
   } catch (error) {

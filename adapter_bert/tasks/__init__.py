@@ -1,6 +1,6 @@
 """The tasks that `--task_name` knows."""
 
-from typing import Dict
+from typing import Dict, Iterable
 
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import glue, multiple_choice, xnli
@@ -12,16 +12,16 @@ TASKS: Dict[str, Task] = {
 }
 
 
-def get_task(name: str) -> Task:
+def get_task(name: str, others: Iterable[str] = ()) -> Task:
     """The declared task called `name`, in any case of letters.
 
     Raises:
-        UserError: no task has this name.
+        UserError: no task has this name; the error lists `others` too.
     """
     task = TASKS.get(name.lower())
     if task is None:
         raise UserError(
             f"unknown task {name!r}; expected one of "
-            f"{', '.join(TASKS)}, or custom for files of your own"
+            f"{', '.join((*others, *TASKS))}, or custom for files of your own"
         )
     return task

@@ -19,6 +19,13 @@ from adapter_bert.tasks.text_task import TEXT_COLUMNS
 # Kinds of answers; `TAGGING` and `MASKED_LM` are kinds too.
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
+# Types of settings, for messages.
+KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
@@ -97,7 +104,7 @@ def recorded_in(
         kind, *_ = typing.get_args(field.type) or (field.type,)
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
-        expected = f"expected a {kind.__name__}"
+        expected = f"expected {KINDS[kind]}"
         if type(value) is kind:
             if about.within is None or about.within.holds(value):
                 found[field.name] = value

@@ -40,8 +40,8 @@ def processor_task(
         splits: `train`, `dev`, `test`.
 
     Raises:
-        UserError: a file cannot be read, a split has no examples, or some
-            examples alone are pairs.
+        UserError: a file cannot be read, a split has no examples, an example
+            to learn or to score has no label, or some examples alone are pairs.
     """
     rows = {split: _examples(processor, data_dir, split) for split in splits}
     pairs = {split: found.text_b is not None for split, found in rows.items()}
@@ -69,7 +69,7 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     columns: Dict[str, Any] = {
         "text_a": [example.text_a for example in found],
         "text_b": [example.text_b for example in found],
-        "label": [example.label for example in found],
+        "label": [str(example.label) for example in found],
         "row_id": [str(example.guid) for example in found],
     }
     if not any(columns["text_b"]):
@@ -78,4 +78,9 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
         raise UserError(f"{name} gives pairs and single texts, expected either")
     if split == "test":
         columns["label"] = None
+    elif bare := [example.guid for example in found if example.label is None]:
+        raise UserError(
+            f"{name} gives {len(bare)} examples without a label, as "
+            f"{bare[0]!r}; expected one of get_labels()"
+        )
     return Rows(name, np.arange(len(found)), **columns)

@@ -385,7 +385,7 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def training_settings(self):
-        names = list(self.tasks)
+        names = list(self.trained_together)
         return {"trained_together": names, "task_sampling": self.sampling}
 
     @property

@@ -324,13 +324,11 @@ class TextTask(Task[Rows]):
         rows: Dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
-            whole = read_rows(self._find(data_dir, "train"), self.labelled)
+            whole = self._read(data_dir, "train")
             rows = self._divide(whole)
-        tests = dict(self.test_splits).values()
         for split in splits:
             if split not in rows:
-                layout = self.unlabelled if split in tests else self.labelled
-                rows[split] = read_rows(self._find(data_dir, split), layout)
+                rows[split] = self._read(data_dir, split)
         task = self
         if not self.is_complete:
             # All rows that have a label of several may have been held out.
@@ -342,8 +340,11 @@ class TextTask(Task[Rows]):
             task = self.complete(train)
         return task, {split: task._check(rows[split]) for split in splits}
 
-    def _check(self, rows: Rows) -> Rows:
-        """Checks rows, and gives their labels the task's own spelling."""
+    def _read(self, data_dir: str, split: str) -> Rows:
+        """Reads the rows of a file, whose ids are unique."""
+        is_test = split in dict(self.test_splits).values()
+        layout = self.unlabelled if is_test else self.labelled
+        rows = read_rows(self._find(data_dir, split), layout)
         places: Dict[str, int] = {}
         for row, row_id in enumerate(rows.row_id or ()):
             if row_id and not is_one_cell(row_id):
@@ -357,6 +358,10 @@ class TextTask(Task[Rows]):
                     f"{rows.where(row)}: the id {row_id[:80]!r} is also that "
                     f"of line {rows.lines[first] + 1}; ids must be unique"
                 )
+        return rows
+
+    def _check(self, rows: Rows) -> Rows:
+        """Gives labels the task's own spelling, or refuses them."""
         if rows.label is None:
             return rows
         own: Dict[str, str] = {}

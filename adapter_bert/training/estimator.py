@@ -5,6 +5,7 @@ GPUs run under a plain Estimator, with the same graph. Prediction needs
 TPUEstimator on a TPU alone.
 """
 
+import ctypes
 import itertools
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -201,6 +202,7 @@ class EstimatorEngine(Engine):
             ) from error
         if hook.predictor is not None:
             self._trained = job, hook.paused_step, hook.predictor
+        _return_freed_memory()
 
     def _new_predictor(self, job: Job) -> RowPredictor:
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
@@ -291,6 +293,17 @@ class EstimatorEngine(Engine):
             )
 
         return model_fn
+
+
+def _return_freed_memory() -> None:
+    """Gives what the session has freed back to the system.
+
+    Otherwise the weights that a prediction loads come on top: with MiniLM and
+    CoLA, 80 MB of 1,035. Only glibc has the function.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim:
+        trim(0)
 
 
 def _make_variables(job: Job) -> Dict[str, tf.Variable]:

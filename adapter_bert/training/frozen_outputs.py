@@ -42,6 +42,8 @@ UNFINISHED = ".new"
 LEFT = ".*" + re.escape(UNFINISHED)
 # Tokens of one write.
 CHUNK_TOKENS = 65536
+# On a TPU each call is a session of its own.
+TPU_CHUNK_TOKENS = 2**19
 GB = 1e9
 # Errors of disks that cannot reserve room.
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -345,8 +347,10 @@ class FrozenLayers:
                 observes=False,
             )
             size = setup.experiment.predict_batch_size
+            use_tpu = setup.experiment.hardware.use_tpu
+            most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
             with engine.predictor(lower) as predictor:
-                for chosen in sorted_batches(rows, 1, CHUNK_TOKENS):
+                for chosen in sorted_batches(rows, 1, most):
                     found = predictor.predict(
                         rows.take(chosen), size, "frozen layers"
                     )

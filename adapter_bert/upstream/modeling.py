@@ -12,11 +12,10 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert.bert import config as bert_config
 from adapter_bert.bert import encoder
-from adapter_bert.bert.gradients import without_tapes
+from adapter_bert.bert.functional import without_tapes
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
@@ -87,7 +86,9 @@ class BertConfig:
             num_hidden_layers: L.
             num_attention_heads: N.
             intermediate_size: I.
-            hidden_act: an activation's name, or a function.
+            hidden_act: an activation's name in any case of letters, or an
+                elementwise function without variables; None and "" are
+                `linear`.
             hidden_dropout_prob: share that dropout zeroes of outputs.
             attention_probs_dropout_prob: the same, of attention.
             max_position_embeddings: P.
@@ -139,7 +140,11 @@ def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
     if not is_training:
         sizes["hidden_dropout_prob"] = 0.0
         sizes["attention_probs_dropout_prob"] = 0.0
-    get_activation(config.hidden_act)
+    activation = get_activation(config.hidden_act)
+    if activation is None:
+        sizes["hidden_act"] = "linear"
+    elif isinstance(config.hidden_act, str):
+        sizes["hidden_act"] = config.hidden_act.lower()
     try:
         return bert_config.BertConfig(**sizes)
     except UserError as error:
@@ -215,10 +220,18 @@ class BertModel:
                 `optimization.create_optimizer` trains.
 
         Raises:
+            RuntimeError: TensorFlow executes eagerly.
             ValueError: sizes or shapes that do not fit.
             TypeError: ids that are no whole numbers.
             UserError: no tuning method, or none that this BERT can take.
         """
+        if tf.executing_eagerly():
+            raise RuntimeError(
+                "BertModel builds a TensorFlow 1 graph, found eager execution; "
+                "begin the program with `import tensorflow.compat.v1 as tf` "
+                "and `tf.disable_v2_behavior()`, or build the model within "
+                "`with tf.Graph().as_default():`"
+            )
         if input_mask is None:
             input_mask = tf.ones_like(input_ids)
         if token_type_ids is None:
@@ -238,8 +251,9 @@ class BertModel:
             training=is_training,
             seed=seed,
             step_seed=seed,
-            # A function may create variables, which a traced layer may not.
-            share_layers=function is None,
+            # A program's own function may create variables or read tensors of
+            # the graph, which a traced layer may not.
+            share_layers=function is None and not callable(sizes.hidden_act),
         )
         with v1.variable_scope(scope, default_name="bert"):
             create = _VariableMaker(sizes, method, function is not None)
@@ -414,10 +428,15 @@ def get_assignment_map_from_checkpoint(
         order; and the same names, and with `:0`, each -> 1.
 
     Raises:
-        ValueError: the checkpoint lacks variables of the graph's BERT, which
-            would keep random values.
+        ValueError: no variables, or the checkpoint lacks variables of the
+            graph's BERT, which would keep random values.
     """
     names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
+    if not names:
+        raise ValueError(
+            f"expected variables to start from {init_checkpoint}, found none; "
+            "pass tf.trainable_variables() of the graph with the BertModel"
+        )
     found = {
         name: name
         for name, _ in tf.train.list_variables(init_checkpoint)
@@ -458,9 +477,9 @@ def start_from(
         if not use_tpu:
             scaffold()
             scaffold = None
-    logging.info("**** Trainable Variables ****")
+    v1.logging.info("**** Trainable Variables ****")
     for variable in variables:
-        logging.info(
+        v1.logging.info(
             "  name = %s, shape = %s%s",
             variable.name,
             variable.shape,
@@ -471,6 +490,6 @@ def start_from(
 
 def log_features(features: Mapping[str, tf.Tensor]) -> None:
     """Logs name and shape of a batch's tensors."""
-    logging.info("*** Features ***")
+    v1.logging.info("*** Features ***")
     for name, value in sorted(features.items()):
-        logging.info("  name = %s, shape = %s", name, value.shape)
+        v1.logging.info("  name = %s, shape = %s", name, value.shape)

@@ -20,7 +20,6 @@ from typing import (
 )
 
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert.upstream import modeling, optimization, records
 
@@ -273,14 +272,14 @@ def convert_single_example(
     numbers = records.pad(max_seq_length, ids, [1] * len(ids), segments)
     label_id = {label: n for n, label in enumerate(label_list)}[example.label]
     if ex_index < SHOWN:
-        logging.info("*** Example ***")
-        logging.info("guid: %s", example.guid)
-        logging.info("tokens: %s", " ".join(tokens))
+        v1.logging.info("*** Example ***")
+        v1.logging.info("guid: %s", example.guid)
+        v1.logging.info("tokens: %s", " ".join(tokens))
         for name, row in zip(
             ("input_ids", "input_mask", "segment_ids"), numbers
         ):
-            logging.info("%s: %s", name, " ".join(map(str, row)))
-        logging.info("label: %s (id = %d)", example.label, label_id)
+            v1.logging.info("%s: %s", name, " ".join(map(str, row)))
+        v1.logging.info("label: %s (id = %d)", example.label, label_id)
     return InputFeatures(*numbers, label_id=label_id)
 
 
@@ -294,7 +293,7 @@ def convert_examples_to_features(
     features = []
     for number, example in enumerate(examples):
         if number % REPORTED == 0:
-            logging.info("Writing example %d of %d", number, len(examples))
+            v1.logging.info("Writing example %d of %d", number, len(examples))
         features.append(
             convert_single_example(
                 number, example, label_list, max_seq_length, tokenizer
@@ -314,7 +313,9 @@ def file_based_convert_examples_to_features(
     with tf.io.TFRecordWriter(output_file) as writer:
         for number, example in enumerate(examples):
             if number % REPORTED == 0:
-                logging.info("Writing example %d of %d", number, len(examples))
+                v1.logging.info(
+                    "Writing example %d of %d", number, len(examples)
+                )
             features = convert_single_example(
                 number, example, label_list, max_seq_length, tokenizer
             )

@@ -24,7 +24,7 @@ from typing import (
 )
 
 import tensorflow as tf
-from absl import flags, logging
+from absl import flags
 
 from adapter_bert import files
 from adapter_bert.upstream import modeling, optimization, records, tokenization
@@ -232,7 +232,9 @@ def _find_answer(
     start, end = word_of[place], word_of[place + len(text) - 1]
     context = " ".join(words[start : end + 1])
     if " ".join(text.split()) not in context:
-        logging.warning("Could not find answer: '%s' vs. '%s'", context, text)
+        v1.logging.warning(
+            "Could not find answer: '%s' vs. '%s'", context, text
+        )
         return None
     return {
         "orig_answer_text": text,
@@ -260,6 +262,9 @@ def convert_examples_to_features(
         max_query_length: of a question, in tokens; more is cut off.
         is_training: whether answers are labelled.
         output_fn: takes a window.
+
+    Raises:
+        ValueError: a window without room for the context, or a stride below 1.
     """
     unique_id = FIRST_ID
     for number, example in enumerate(examples):
@@ -279,7 +284,15 @@ def convert_examples_to_features(
                 tokenizer,
                 example.orig_answer_text,
             )
-        spans = _spans(len(tokens), max_seq_length - len(query) - 3, doc_stride)
+        room = max_seq_length - len(query) - 3
+        if room < 1 or doc_stride < 1:
+            raise ValueError(
+                f"max_seq_length is {max_seq_length} and doc_stride is "
+                f"{doc_stride}, expected at least {len(query) + 4} "
+                f"({len(query)} tokens of the question {example.qas_id!r} and "
+                "4 more) and at least 1"
+            )
+        spans = _spans(len(tokens), room, doc_stride)
         for span_number, span in enumerate(spans):
             places = range(span.start, span.start + span.length)
             row, segments = records.join_texts(
@@ -311,7 +324,7 @@ def convert_examples_to_features(
                     else (0, 0)
                 )
             if number < SHOWN:
-                logging.info(
+                v1.logging.info(
                     "*** Example ***\n%s",
                     "\n".join(f"{k}: {v}" for k, v in vars(features).items()),
                 )
@@ -663,7 +676,7 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     letters = [n for n, letter in enumerate(orig_text) if letter != " "]
     if place < 0 or len(letters) != len(text.replace(" ", "")):
         if _flag("verbose_logging", False):
-            logging.info("Unable to find '%s' in '%s'", pred_text, orig_text)
+            v1.logging.info("Unable to find '%s' in '%s'", pred_text, orig_text)
         return orig_text
     before = len(re.sub(" ", "", text[:place]))
     count = len(re.sub(" ", "", pred_text))

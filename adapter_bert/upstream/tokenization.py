@@ -1,14 +1,14 @@
 """Names of google-research/bert's `tokenization.py`.
 
-`FullTokenizer` runs on the `tokenizers` library. `BasicTokenizer` and
-`WordpieceTokenizer` are plain Python, since programs subclass them and hand in
-vocabularies of their own.
+`FullTokenizer` runs on the `tokenizers` library, until a program changes one of
+its parts. `BasicTokenizer` and `WordpieceTokenizer` are plain Python, since
+programs subclass them and hand in vocabularies of their own.
 """
 
 import collections
 import re
 import unicodedata
-from typing import Any, Iterable, List, Mapping, Optional, Union
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
 
 import tensorflow as tf
 
@@ -124,25 +124,56 @@ class FullTokenizer(tokenization.FullTokenizer):
         wordpiece_tokenizer: splits words into pieces.
     """
 
+    # The parts that the library stands for; empty in a subclass that makes its
+    # parts itself.
+    _made: Tuple[Any, ...] = ()
+
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
 
         Raises:
-            UserError: no file, or no vocabulary of BERT's.
+            tf.errors.NotFoundError: there is no such file.
+            UserError: no vocabulary of BERT's.
         """
+        tf.io.gfile.stat(vocab_file)
         super().__init__(vocab_file, do_lower_case)
         self.vocab = self.vocabulary
         self.inv_vocab = {number: token for token, number in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
+        self._made = self._parts()
 
     def tokenize(self, text: Text) -> List[str]:
-        """The pieces of a text; those that continue a word begin with ##."""
-        return super().tokenize(convert_to_unicode(text))
+        """The pieces of a text; those that continue a word begin with ##.
+
+        By `basic_tokenizer` and `wordpiece_tokenizer` where a program has
+        changed one of them, or the entries of `vocab`.
+        """
+        if self._parts() == self._made:
+            return super().tokenize(convert_to_unicode(text))
+        return [
+            piece
+            for word in self.basic_tokenizer.tokenize(text)
+            for piece in self.wordpiece_tokenizer.tokenize(word)
+        ]
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
+        """The ids of tokens; KeyError of a token that there is not."""
+        return convert_by_vocab(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
         """The tokens of ids; KeyError of an id that there is not."""
         return convert_by_vocab(self.inv_vocab, ids)
+
+    def _parts(self) -> Tuple[Any, ...]:
+        """The parts, their attributes, and how many entries there are."""
+        return (
+            self.basic_tokenizer,
+            dict(getattr(self.basic_tokenizer, "__dict__", {})),
+            self.wordpiece_tokenizer,
+            dict(getattr(self.wordpiece_tokenizer, "__dict__", {})),
+            len(self.vocab),
+        )
 
 
 class BasicTokenizer:

@@ -597,7 +597,7 @@ def text_readers() -> Dict[str, Reader]:
         "run.json": Reader(
             {"run.json": as_json(record)},
             "run.json",
-            lambda folder: run_record.place_of_base(str(folder)),
+            lambda folder: run_record.read_run(str(folder)),
         ),
         "dev scores": _sample(
             "dev scores", lambda folder: dev_scores.read(str(folder))

@@ -42,14 +42,15 @@ CORE = (
     "optimization bert/* methods/* data/* tasks/* checkpoints/* "
     "training/estimator training/evaluation training/frozen_outputs "
     "training/loop training/multi_worker training/composition_parts "
-    "training/prediction training/setup training/strategy "
-    "training/training_step training/two_phases training/variables "
+    "training/prediction training/process_options training/setup "
+    "training/strategy training/training_step training/two_phases "
     "serving/answers serving/joint_answers serving/batching "
-    "serving/exported serving/frozen_bert serving/graph_answers "
-    "serving/graph_tokenizer serving/library serving/trained_task "
-    "serving/task_tables serving/mixed_hooks serving/mixed_model "
-    "serving/predictor serving/http_api serving/row_stream "
-    "serving/saved_model serving/text_model serving/text_windows"
+    "serving/embeddings serving/exported serving/frozen_bert "
+    "serving/graph_answers serving/graph_tokenizer serving/library "
+    "serving/trained_task serving/task_tables serving/mixed_hooks "
+    "serving/mixed_model serving/predictor serving/http_api "
+    "serving/row_stream serving/saved_model serving/text_model "
+    "serving/text_windows"
 ).split()
 # They seldom change anything: CPython has one object of each small number, each
 # name, and None.
@@ -76,12 +77,13 @@ Position = Tuple[int, int]
 
 def core_modules() -> List[str]:
     """The paths of the core modules, from the root."""
-    return sorted(
-        path.relative_to(ROOT).as_posix()
-        for pattern in CORE
-        for path in (ROOT / PACKAGE).glob(f"{pattern}.py")
-        if path.stem != "__init__"
-    )
+    found = []
+    for pattern in CORE:
+        paths = list((ROOT / PACKAGE).glob(f"{pattern}.py"))
+        if not paths:
+            raise ValueError(f"no core module is called {pattern}")
+        found += [p.relative_to(ROOT).as_posix() for p in paths]
+    return sorted(path for path in found if not path.endswith("__init__.py"))
 
 
 def _annotations(source: str) -> Set[Position]:
