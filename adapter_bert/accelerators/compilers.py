@@ -10,7 +10,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
 # JAX computes nothing itself, and looks for no device: neither for a GPU's
 # driver, nor for what Google Cloud says of this machine.
@@ -62,10 +62,29 @@ def lower(step: Step, device: Device) -> Any:
     """Translates a step for a device's compiler.
 
     Returns:
-        A `jax.stages.Lowered`, of a function of frozen values, and of a
-        training of trained values, slots, batch and int64 steps done; it gives
-        loss, trained values, slots and steps. Of a prediction it is a function
-        of values and batch, which gives the head's outputs.
+        A `jax.stages.Lowered` of `jitted`.
+
+    Raises:
+        UserError: the step has a shape that values decide.
+    """
+    function, arguments = jitted(step, _topology(device, step.cores))
+    return function.lower(*arguments)
+
+
+def jitted(step: Step, cores: Sequence[Any]) -> Tuple[Any, Tuple]:
+    """The step as a compiled function of JAX, and what it takes.
+
+    A training is a function of frozen values, trained values, slots, batch and
+    steps done (int64 []). It gives the loss, float32 [], and the new trained
+    values, slots and steps done, whose old ones it overwrites. A prediction is
+    a function of values and batch. It gives the head's outputs.
+
+    Args:
+        step: translated by TensorFlow, as it is.
+        cores: JAX's devices, of which the first `step.cores` are taken.
+
+    Returns:
+        What `jax.jit` gives, and shapes and dtypes of the arguments.
 
     Raises:
         UserError: the step has a shape that values decide.
@@ -73,27 +92,25 @@ def lower(step: Step, device: Device) -> Any:
     jax.config.update("jax_enable_x64", True)
     # Deterministic operations ask for a seed, which no operation here reads.
     tf.random.set_seed(1)
-    cores = np.array(_topology(device, step.cores)[: step.cores])
     try:
         function, arguments, places = _program(step)
     except (ValueError, tf.errors.OpError) as error:
         if not any(text in str(error) for text in NOT_STATIC):
             raise
         raise UserError(
-            f"the method {step.job.table.method} has no static shapes, which "
-            f"TPUs and XLA need; choose another one: {first_line(error)}"
+            f"the step of {step.job.table.method} has no static shapes, which "
+            f"TPUs and XLA need; choose another method: {first_line(error)}"
         ) from error
     is_training = step.schedule is not None
-    return jax.jit(
-        jax.shard_map(
-            function,
-            mesh=Mesh(cores, (CORE,)),
-            in_specs=places,
-            out_specs=ALL if is_training else BY_ROWS,
-            check_vma=False,
-        ),
-        donate_argnums=(1, 2) if is_training else (),
-    ).lower(*arguments)
+    shared = jax.shard_map(
+        function,
+        mesh=Mesh(np.array(cores[: step.cores]), (CORE,)),
+        in_specs=places,
+        out_specs=ALL if is_training else BY_ROWS,
+        check_vma=False,
+    )
+    overwritten = (1, 2) if is_training else ()
+    return jax.jit(shared, donate_argnums=overwritten), arguments
 
 
 def compile_lowered(lowered: Any) -> Compiled:
