@@ -5,12 +5,14 @@ Needs no compiler, so accounts can be read and compared anywhere.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from adapter_bert.accelerators.devices import Device
 
 # Shares of the memory that a batch of --fit fills: at first, then if it fails.
 FILLS = (0.98, 0.93, 0.85)
+# Parts of the run's batch that are compiled if that one or a greater one fails.
+HALVES = (2, 4, 8)
 # Of XLA's text: a value with its shape, of an array or a tuple; a call of
 # cuBLAS with its operands; a dtype and its sizes.
 VALUE = re.compile(r"^\s*(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ", re.MULTILINE)
@@ -99,8 +101,8 @@ def largest_batch(
         most: bytes of a core.
 
     Returns:
-        A multiple of `unit`, or `rows`, that was compiled and fits; None if
-        neither the run's batch nor a smaller one does.
+        `rows`, twice as many, or a multiple of `unit`, that was compiled and
+        fits; None if no batch did.
     """
     found = {}
 
@@ -109,17 +111,20 @@ def largest_batch(
             found[rows] = memory_of(rows)
         return found[rows] is not None and found[rows] <= most
 
-    other = 2 * rows
-    if not (fits(rows) and fits(other)):
-        # The compiler may not even tell how much the greater one needs.
-        other = rows // 2 // unit * unit
-        if other:
-            fits(other)
-    known = sorted(n for n, memory in found.items() if memory is not None)
-    if len(known) > 1 and found[known[-1]] > found[known[0]]:
-        first, last = known[0], known[-1]
+    def known() -> List[int]:
+        return sorted(n for n, memory in found.items() if memory is not None)
+
+    if fits(rows):
+        fits(2 * rows)
+    # The compiler may not even tell how much a batch needs that is too large.
+    for part in HALVES:
+        smaller = rows // part // unit * unit
+        if len(known()) < 2 and smaller:
+            fits(smaller)
+    if len(known()) > 1:
+        first, *_, last = known()
         slope = (found[last] - found[first]) / (last - first)
-        for fill in FILLS:
+        for fill in FILLS if slope > 0 else ():
             full = first + (fill * most - found[first]) / slope
             wanted = int(full) // unit * unit
             if wanted > 0 and fits(wanted):
