@@ -164,12 +164,12 @@ class Step:
 
 
 class StepTaken(Exception):
-    """Ends a run whose step is known."""
+    """Ends a run whose step is known, with the rows that the run computes."""
 
-    def __init__(self, step: Step):
-        """Takes the step."""
+    def __init__(self, step: Step, features: Features):
+        """Takes the step and the rows."""
         super().__init__()
-        self.step = step
+        self.step, self.features = step, features
 
 
 class StepEngine(Engine):
@@ -194,7 +194,8 @@ class StepEngine(Engine):
         batches = input_pipeline.train_batches(
             course.features, course.plan, range(1), job.length
         )
-        raise StepTaken(Step(job, next(batches), self.shards, course.schedule))
+        step = Step(job, next(batches), self.shards, course.schedule)
+        raise StepTaken(step, course.features)
 
     def _new_predictor(self, job: Job) -> RowPredictor:
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
@@ -212,7 +213,7 @@ class _StepPredictor(RowPredictor):
             name: np.concatenate([part[name] for part in group])
             for name in group[0]
         }
-        raise StepTaken(Step(self._job, batch, len(group), None))
+        raise StepTaken(Step(self._job, batch, len(group), None), features)
 
     def load(self, values: Dict[str, np.ndarray]) -> None:
         """Takes none: other values make the same step."""
@@ -221,20 +222,33 @@ class _StepPredictor(RowPredictor):
         """Frees nothing."""
 
 
-def take(run: Callable[[], Any]) -> Step:
+def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
     """The first step of a run.
 
     Args:
         run: runs with the engine `ENGINE`, on the devices of `Hardware`.
+        predicted_rows: rows of a batch of prediction, for which a training's
+            model and rows are taken; 0 for the run's own step.
 
     Raises:
         UserError: the run is refused.
     """
     engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
     try:
-        run()
-    except StepTaken as taken:
-        return taken.step
+        taken = _taken(run)
     finally:
         del engines.ENGINES[ENGINE]
+    if predicted_rows:
+        predictor = _StepPredictor(taken.step.job, taken.step.cores)
+        rows = taken.features, predicted_rows, "prediction"
+        taken = _taken(lambda: predictor.predict(*rows))
+    return taken.step
+
+
+def _taken(compute: Callable[[], Any]) -> StepTaken:
+    """How something ends that would compute a step."""
+    try:
+        compute()
+    except StepTaken as taken:
+        return taken
     raise AssertionError("a run ends with its first step")

@@ -6,11 +6,13 @@
 
 The run follows `--`: run_classifier, run_squad, run_tagger or run_mlm, and its
 flags. It opens its files as always and ends before its first step: a step of
-training, or with --do_eval or --do_predict alone a step of prediction. Google's
-or NVIDIA's compiler then tells whether the step compiles, the memory of a core,
-floating-point operations and moved bytes; the device's peak rates give the
-shortest time of a step. Nothing is computed, no device and no network is
-needed, and --output_dir is neither read nor written.
+training, or with --do_eval or --do_predict alone a step of prediction, also of
+what is not trained yet, if there are rows to train on. A method that is trained
+twice is compiled as it is trained first. Google's or NVIDIA's compiler then
+tells whether the step compiles, the memory of a core, floating-point operations
+and moved bytes; the device's peak rates give the shortest time of a step.
+Nothing is computed, no device and no network is needed, and --output_dir is
+neither read nor written.
 
 --json has the same figures: sizes in bytes and of one core, times in seconds.
 A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
@@ -70,7 +72,8 @@ def main() -> None:
         place = own.index("--")
         own, rest = own[:place], own[place + 1 :]
     arguments = _parser().parse_args(own)
-    device = devices.find(arguments.device, arguments.cores or 1)
+    asked = 1 if arguments.cores is None else arguments.cores
+    device = devices.find(arguments.device, asked)
     if not rest:
         raise UserError(
             "the run is missing: its program and flags follow `--`, as in "
@@ -174,6 +177,7 @@ def _take(
     """The first step of the run on so many cores, or on those of its flags."""
     from adapter_bert import files, flags
     from adapter_bert.accelerators import step
+    from adapter_bert.tasks.task_model import NotTrained
 
     run = importlib.import_module(f"adapter_bert.commands.{program}")
     FLAGS, is_given = flags.FLAGS, flags.is_given
@@ -200,7 +204,17 @@ def _take(
         with files.temporary_folder() as folder:
             FLAGS.output_dir = os.path.join(folder, "out")
             with _Clock("opening the run's files"):
-                return step.take(run.run)
+                try:
+                    return step.take(run.run)
+                except NotTrained:
+                    # Other values make the same step.
+                    is_scored = "eval_batch_size" in FLAGS
+                    is_scored = is_scored and not FLAGS.do_predict
+                    FLAGS.do_train = True
+                    FLAGS.do_eval = FLAGS.do_predict = False
+                    of = "eval" if is_scored else "predict"
+                    rows = FLAGS[f"{of}_batch_size"].value
+                    return step.take(run.run, predicted_rows=rows)
 
 
 def _refuse_others(device: Device) -> None:
