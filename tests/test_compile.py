@@ -422,7 +422,7 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     assert found["step"] == kind and found["cores"] == 2
     # A core's part: frozen values are arguments, padded on a TPU.
     used = found["weights"] + found["optimizer"]
-    assert used <= found["arguments"] < 5 * used
+    assert used <= found["arguments"] < 20 * used
     assert found["flops"] > 1e5 and found["moved"] > 1e5
     assert f"on 2 cores of {device}" in done.stdout
     [kept] = (tmp_path / "cache/adapter_bert/compiled").iterdir()
