@@ -209,3 +209,13 @@ def test_frozen_weights_are_arguments_without_a_gradient(
     )
     sizes = [np.prod([int(n) for n in x.split("x")[:-1]]) for x in written]
     assert max(sizes, default=0) < tiny_config.hidden_size
+
+
+@compilers_program.needed
+def test_cores_add_up_the_loss_and_every_gradient(jax_results, tiny_config):
+    """One sum over the cores for each; a single core has none."""
+    job = jax_steps.CASES["two_cores"].job(tiny_config, "unused")
+    program = str(jax_results["two_cores"]["program"])
+    assert program.count("stablehlo.all_reduce") == 1 + len(job.table.trained)
+    alone = str(jax_results["classification"]["program"])
+    assert alone.count("stablehlo.all_reduce") == 0
