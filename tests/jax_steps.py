@@ -4,7 +4,8 @@
 
 It runs in the compilers' environment, with a BERT's config as JSON. FOLDER gets
 `<case>.npz` for each of `CASES`: `losses`, float32 [STEPS], the trained
-`values/<name>`, and the StableHLO as `program`.
+`values/<name>`, and the StableHLO as `program`. It also gets the lines that
+refuse steps, in files of the steps' names.
 """
 
 import dataclasses
@@ -17,11 +18,17 @@ from typing import Any, Mapping
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
-from engine_jobs import LENGTH, TASKS, make_job, make_rows
+import tensorflow as tf
+from engine_jobs import CLASSIFICATION, LENGTH, TASKS, make_job, make_rows
 
 from adapter_bert.accelerators.step import Step
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.data.input_pipeline import TrainPlan, train_batches
+from adapter_bert.data.input_pipeline import (
+    TrainPlan,
+    make_batch,
+    train_batches,
+)
+from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 
 STEPS, LEARNING_RATE, BATCH_SIZE = 10, 1e-3, 8
@@ -92,6 +99,33 @@ def compute(case, config):
     return {"losses": np.array(losses), "program": program, **values}
 
 
+class Filtered(Step):
+    """A prediction whose shape the values decide."""
+
+    def predict(self, frozen, batch):
+        return {"some": tf.boolean_mask(batch["row"], batch["row"] > 2)}
+
+
+class Printed(Step):
+    """A prediction by an operation that XLA does not have."""
+
+    def predict(self, frozen, batch):
+        return {"text": tf.strings.as_string(batch["row"])}
+
+
+def refuse(kind, config):
+    """The line that refuses a step."""
+    from adapter_bert.accelerators.compilers import jax, jitted
+
+    batch = make_batch(make_rows(CLASSIFICATION), np.arange(8), LENGTH)
+    step = kind(Case().job(config, "unused"), batch, 1, None)
+    try:
+        jitted(step, jax.devices())
+    except UserError as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was taken")
+
+
 def main():
     config = BertConfig(**json.loads(sys.argv[1]))
     folder = pathlib.Path(sys.argv[2])
@@ -99,6 +133,8 @@ def main():
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
     for name, case in CASES.items():
         np.savez(folder / name, **compute(case, config))
+    for kind in (Filtered, Printed):
+        (folder / kind.__name__).write_text(refuse(kind, config))
 
 
 if __name__ == "__main__":

@@ -113,8 +113,8 @@ def test_the_update_is_that_of_the_optimizer(step, bias_correction):
 
 
 @pytest.fixture(scope="session")
-def jax_results(tmp_path_factory, tiny_config):
-    """What `jax_steps` computes of each case."""
+def jax_folder(tmp_path_factory, tiny_config):
+    """The files that `jax_steps` writes."""
     folder = tmp_path_factory.mktemp("jax_steps")
     done = run_command(
         compilers_program.PYTHON,
@@ -125,8 +125,14 @@ def jax_results(tmp_path_factory, tiny_config):
         timeout=compilers_program.LONG,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="session")
+def jax_results(jax_folder):
+    """The arrays of each case."""
     found = {}
-    for path in folder.iterdir():
+    for path in jax_folder.glob("*.npz"):
         with np.load(path) as saved:
             found[path.stem] = dict(saved)
     assert set(found) == set(jax_steps.CASES)
@@ -219,3 +225,17 @@ def test_cores_add_up_the_loss_and_every_gradient(jax_results, tiny_config):
     assert program.count("stablehlo.all_reduce") == 1 + len(job.table.trained)
     alone = str(jax_results["classification"]["program"])
     assert alone.count("stablehlo.all_reduce") == 0
+
+
+@compilers_program.needed
+@pytest.mark.parametrize(
+    "kind, told",
+    [
+        ("Filtered", "it has no static shapes; choose another"),
+        ("Printed", "XLA has no operation AsString; choose another"),
+    ],
+)
+def test_what_xla_cannot_compute_is_refused(jax_folder, kind, told):
+    line = (jax_folder / kind).read_text()
+    assert line.startswith("the step of houlsby(size=4")
+    assert told in line and len(line) < 200

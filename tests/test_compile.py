@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from compilers_program import compile_run, needed
+from compilers_program import compile_run, environment, needed
 from conftest import ROOT, own_lines, run_command
 
 from adapter_bert.accelerators import devices
@@ -212,12 +212,12 @@ def test_it_goes_on_in_the_compilers_environment(
     monkeypatch.setenv("PYTHONPATH", "/other")
     with pytest.raises(SystemExit):
         main("v4", "--fit", "--", "run_mlm", "--seed=3")
-    [(path, command, environment)] = found
+    [(path, command, variables)] = found
     assert path == command[0] == str(python)
     own = ["-m", "adapter_bert", "compile", "v4", "--fit", "--"]
     assert command[1:] == [*own, "run_mlm", "--seed=3"]
-    assert environment["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
-    assert environment[program.PYTHON] == str(python)
+    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
+    assert variables[program.PYTHON] == str(python)
 
 
 class Compilers(types.ModuleType):
@@ -413,8 +413,8 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     )
     path = tmp_path / "found.json"
     command = [device, f"--json={path}", "--cores=2", "--", "run_classifier"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = compile_run(*command, *given, env=environment)
+    own = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = compile_run(*command, *given, env=own)
     assert done.returncode == 0, done.stderr
     first = path.read_bytes()
     found = json.loads(first)
@@ -427,14 +427,20 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     assert f"on 2 cores of {device}" in done.stdout
     [kept] = (tmp_path / "cache/adapter_bert/compiled").iterdir()
     before = kept.stat().st_mtime_ns
-    done = compile_run(*command, *given, env=environment)
+    done = compile_run(*command, *given, env=own)
     assert done.returncode == 0 and "compiling" not in done.stderr
     assert path.read_bytes() == first and kept.stat().st_mtime_ns == before
 
 
 @needed
-def test_a_refusal_from_the_command_line_is_one_line(words):
-    done = compile_run("v4", "--", "run_classifier", *words(use_tpu=False))
+def test_a_refusal_is_one_line_from_any_folder(words, tmp_path):
+    """The compilers' environment imports this checkout."""
+    given = words(use_tpu=False)
+    done = compile_run(
+        *("v4", "--", "run_classifier", *given),
+        cwd=tmp_path,
+        env=environment(),
+    )
     assert done.returncode == 1
     [line] = [x for x in own_lines(done.stderr) if x.startswith("error")]
     assert "--use_tpu=false, but v4 is a TPU" in line

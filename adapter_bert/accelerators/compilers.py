@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 # JAX computes nothing itself, and looks for no device: neither for a GPU's
@@ -31,13 +32,21 @@ from jax.sharding import Mesh, PartitionSpec
 from adapter_bert.accelerators.account import Compiled, bytes_of_calls
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
-from adapter_bert.errors import UserError, first_line
+from adapter_bert.errors import UserError
 
 # Raised by a compiler that does not take a program.
 Refusal = jax.errors.JaxRuntimeError
 CORE = "core"
 ALL, BY_ROWS = PartitionSpec(), PartitionSpec(CORE)
 NVCC = "nvidia.cuda_nvcc"
+# In StableHLO.
+LOOP = "stablehlo.while"
+# Variables by which users change what the compilers do.
+OPTIONS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# In the errors of `call_tf`: an operation that XLA lacks, a shape that values
+# decide.
+NO_OPERATION = re.compile(r"No registered '(\w+)' OpKernel")
+NOT_STATIC = "dynamic shape"
 # In StableHLO.
 LOOP = "stablehlo.while"
 # Variables by which users change what the compilers do.
@@ -65,7 +74,7 @@ def lower(step: Step, device: Device) -> Any:
         A `jax.stages.Lowered` of `jitted`.
 
     Raises:
-        UserError: the step has a shape that values decide.
+        UserError: XLA lacks an operation of the step, or values decide a shape.
     """
     function, arguments = jitted(step, _topology(device, step.cores))
     return function.lower(*arguments)
@@ -87,19 +96,20 @@ def jitted(step: Step, cores: Sequence[Any]) -> Tuple[Any, Tuple]:
         What `jax.jit` gives, and shapes and dtypes of the arguments.
 
     Raises:
-        UserError: the step has a shape that values decide.
+        UserError: XLA lacks an operation of the step, or values decide a shape.
     """
     jax.config.update("jax_enable_x64", True)
     # Deterministic operations ask for a seed, which no operation here reads.
     tf.random.set_seed(1)
     try:
         function, arguments, places = _program(step)
-    except (ValueError, tf.errors.OpError) as error:
-        if not any(text in str(error) for text in NOT_STATIC):
+    except ValueError as error:
+        why = _why_not_translated(str(error))
+        if not why:
             raise
         raise UserError(
-            f"the step of {step.job.table.method} has no static shapes, which "
-            f"TPUs and XLA need; choose another method: {first_line(error)}"
+            f"the step of {step.job.table.method} cannot be compiled for TPUs "
+            f"or by XLA: {why}; choose another --tuning_method"
         ) from error
     is_training = step.schedule is not None
     shared = jax.shard_map(
@@ -111,6 +121,14 @@ def jitted(step: Step, cores: Sequence[Any]) -> Tuple[Any, Tuple]:
     )
     overwritten = (1, 2) if is_training else ()
     return jax.jit(shared, donate_argnums=overwritten), arguments
+
+
+def _why_not_translated(error: str) -> str:
+    """The reason why TensorFlow does not translate, "" for a defect."""
+    unknown = NO_OPERATION.search(error)
+    if unknown:
+        return f"XLA has no operation {unknown[1]}"
+    return "it has no static shapes" if NOT_STATIC in error else ""
 
 
 def compile_lowered(lowered: Any) -> Compiled:

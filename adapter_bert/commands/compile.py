@@ -48,7 +48,8 @@ PYTHON = "ADAPTER_BERT_COMPILERS"
 # Names of packages follow; prints those that an interpreter lacks.
 LACKS = """
 import importlib.metadata, sys
-known = {d.metadata["Name"].lower() for d in importlib.metadata.distributions()}
+found = importlib.metadata.distributions()
+known = {(d.metadata["Name"] or "").lower() for d in found}
 print(*(name for name in sys.argv[1:] if name not in known))
 """
 PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
@@ -137,9 +138,8 @@ def _find_compilers(device: Device) -> None:
     Raises:
         UserError: there is none.
     """
-    known = {
-        d.metadata["Name"].lower() for d in importlib.metadata.distributions()
-    }
+    found = importlib.metadata.distributions()
+    known = {(d.metadata["Name"] or "").lower() for d in found}
     if known.issuperset(device.packages):
         return
     make = "run `make compilers` in a checkout of adapter-bert"
@@ -152,9 +152,9 @@ def _find_compilers(device: Device) -> None:
         )
     # A checkout's package goes before the environment's own.
     path = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []
+    needed = [*device.packages, *([] if path else ["adapter-bert-tf"])]
     path += filter(None, [os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    needed = [*device.packages, "adapter-bert-tf"]
     asked = subprocess.run(
         [python, "-c", LACKS, *needed],
         env=environment,
