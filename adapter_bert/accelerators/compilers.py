@@ -47,12 +47,6 @@ OPTIONS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # decide.
 NO_OPERATION = re.compile(r"No registered '(\w+)' OpKernel")
 NOT_STATIC = "dynamic shape"
-# In StableHLO.
-LOOP = "stablehlo.while"
-# Variables by which users change what the compilers do.
-OPTIONS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-# In the errors of `call_tf`, and in those of StableHLO.
-NOT_STATIC = ("static output shape", "dynamic output shape")
 
 
 def versions(device: Device) -> Dict[str, str]:
