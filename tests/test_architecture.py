@@ -150,7 +150,7 @@ def test_flags_are_read_in_commands_and_flag_files_only():
     readers = users_of(lambda name: name == "FLAGS")
     assert {r for r in readers if not r.startswith("commands.")} == {
         "flags",
-        "training.flags",
+        "training.run_from_flags",
     }
 
 

@@ -15,7 +15,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 
 pytestmark = pytest.mark.older_stack
 
@@ -291,14 +291,16 @@ def test_an_adapter_supplies_its_length(
     classify, monkeypatch, training, given, expected
 ):
     description = None if training is None else {"training": training}
-    monkeypatch.setattr(run_flags, "adapter_description", lambda: description)
+    monkeypatch.setattr(
+        run_from_flags, "adapter_description", lambda: description
+    )
     with flagsaver.flagsaver():
         names = [f"--{name}={value}" for name, value in given.items()]
         absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
-            assert refusal(run_flags.max_seq_length) == expected
+            assert refusal(run_from_flags.max_seq_length) == expected
         else:
-            assert run_flags.max_seq_length() == expected
+            assert run_from_flags.max_seq_length() == expected
 
 
 def test_another_kind_of_labels_is_left_to_the_comparison(classify):

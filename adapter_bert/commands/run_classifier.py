@@ -25,7 +25,7 @@ from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -62,9 +62,15 @@ class Source:
         "proportion and nearly equally often at the end (annealed).",
         choices=list(SAMPLINGS),
     )
-    train_file: str = run_flags.split_file(f"custom: {OWN_FILE} to train on")
-    eval_file: str = run_flags.split_file(f"custom: {OWN_FILE} to evaluate on")
-    predict_file: str = run_flags.split_file(f"custom: {OWN_FILE} to predict")
+    train_file: str = run_from_flags.split_file(
+        f"custom: {OWN_FILE} to train on"
+    )
+    eval_file: str = run_from_flags.split_file(
+        f"custom: {OWN_FILE} to evaluate on"
+    )
+    predict_file: str = run_from_flags.split_file(
+        f"custom: {OWN_FILE} to predict"
+    )
     table: Table = dataclasses.field(default_factory=Table)
 
 
@@ -88,7 +94,7 @@ class Classification:
     )
 
 
-SETTINGS = (Source, Classification, *run_flags.SETTINGS)
+SETTINGS = (Source, Classification, *run_from_flags.SETTINGS)
 
 
 def task_from_flags(
@@ -124,7 +130,7 @@ def task_from_flags(
             f"--{named[0]} is for --task_name=custom; the columns of the task "
             f"{task_name} are known"
         )
-    split_files = run_flags.named_files(READERS)
+    split_files = run_from_flags.named_files(READERS)
     if split_files.named and task_name.strip().lower() != CUSTOM:
         raise UserError(
             "--train_file, --eval_file and --predict_file are for "
@@ -206,11 +212,11 @@ def run(
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
-    task = task_from_flags(run_flags.adapter_description(), processors)
+    task = task_from_flags(run_from_flags.adapter_description(), processors)
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
-    return run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_from_flags.run_or_describe(task, own.eval_batch_size)
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

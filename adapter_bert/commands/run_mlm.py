@@ -15,7 +15,7 @@ from absl import logging
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.masked_lm import MaskedLM, Masking
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Rows:
     )
 
 
-SETTINGS = (MaskedLM, Rows, *run_flags.SETTINGS)
+SETTINGS = (MaskedLM, Rows, *run_from_flags.SETTINGS)
 
 
 def run() -> Dict[str, float]:
@@ -43,7 +43,7 @@ def run() -> Dict[str, float]:
             "--do_eval to score it"
         )
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
-    return run_flags.run_or_describe(task, read(Rows).eval_batch_size)
+    return run_from_flags.run_or_describe(task, read(Rows).eval_batch_size)
 
 
 def main() -> None:

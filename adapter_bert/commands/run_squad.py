@@ -19,7 +19,7 @@ from absl import logging
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, read
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Windows:
     )
 
 
-SETTINGS = (Squad, Windows, *run_flags.SETTINGS)
+SETTINGS = (Squad, Windows, *run_from_flags.SETTINGS)
 
 
 def task_from_flags() -> Squad:
@@ -41,7 +41,7 @@ def task_from_flags() -> Squad:
         UserError: a flag is out of range.
     """
     task = read(Squad)
-    length = run_flags.max_seq_length()
+    length = run_from_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
     most = min(max(length, Squad.n_best_size), MOST_CANDIDATES)
@@ -59,7 +59,7 @@ def task_from_flags() -> Squad:
 
 def run() -> Dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
-    return run_flags.run_or_describe(
+    return run_from_flags.run_or_describe(
         task_from_flags(), FLAGS.predict_batch_size
     )
 

@@ -16,7 +16,7 @@ from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS, Columns
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 
 OWN_FILE = "A .conll or .jsonl file"
 
@@ -28,9 +28,9 @@ class Sentences:
     data_dir: str = Topic.DATA.setting(
         "", "Folder with train, dev and test as .conll or .jsonl."
     )
-    train_file: str = run_flags.split_file(f"{OWN_FILE} to train on")
-    eval_file: str = run_flags.split_file(f"{OWN_FILE} to evaluate on")
-    predict_file: str = run_flags.split_file(f"{OWN_FILE} to predict")
+    train_file: str = run_from_flags.split_file(f"{OWN_FILE} to train on")
+    eval_file: str = run_from_flags.split_file(f"{OWN_FILE} to evaluate on")
+    predict_file: str = run_from_flags.split_file(f"{OWN_FILE} to predict")
     eval_split: str = Topic.DATA.setting(
         "dev",
         "Split that --do_eval scores; the test file needs tags for this.",
@@ -49,7 +49,7 @@ class Sentences:
     )
 
 
-SETTINGS = (Sentences, Columns, *run_flags.SETTINGS)
+SETTINGS = (Sentences, Columns, *run_from_flags.SETTINGS)
 
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
@@ -69,12 +69,12 @@ def run() -> Dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     own = read(Sentences)
     task = tagging_task(
-        _columns(run_flags.adapter_description()),
+        _columns(run_from_flags.adapter_description()),
         own.map_tags,
         own.eval_split,
-        run_flags.named_files(FORMATS),
+        run_from_flags.named_files(FORMATS),
     )
-    return run_flags.run_or_describe(task, own.eval_batch_size)
+    return run_from_flags.run_or_describe(task, own.eval_batch_size)
 
 
 def main() -> None:

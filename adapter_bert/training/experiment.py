@@ -28,6 +28,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
+    early_stopping,
     evaluation,
     frozen_outputs,
     fusion_report,
@@ -355,7 +356,7 @@ def _train(
     if experiment.cache_frozen_layers and not is_over:
         frozen = frozen_outputs.FrozenLayers(setup, job, features)
     if experiment.training.eval_steps:
-        watch = evaluation.Watch(setup, schedule, rows, first_step)
+        watch = early_stopping.Watch(setup, schedule, rows, first_step)
     if model.method.first_phase and not is_over:
         first_phase = two_phases.FirstPhase(
             engine, setup, job, features, schedule

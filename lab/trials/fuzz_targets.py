@@ -60,7 +60,7 @@ from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
 from adapter_bert.tasks.text_classification import weigh_classes
-from adapter_bert.training import flags as run_flags
+from adapter_bert.training import run_from_flags
 from lab.report import ROOT
 from lab.trials.bundles import write_bundle
 from lab.trials.fuzz_inputs import Reader
@@ -486,17 +486,17 @@ _DEFINED: Dict[str, Collection[str]] = {}
 
 
 def _classifier() -> None:
-    task = run_classifier.task_from_flags(run_flags.adapter_description())
+    task = run_classifier.task_from_flags(run_from_flags.adapter_description())
     weights = flags.FLAGS["class_weights"].value
     if weights is not None:
         task = weigh_classes(task, weights)
-    run_flags.experiment_from_flags(
+    run_from_flags.experiment_from_flags(
         task, "", flags.FLAGS["eval_batch_size"].value
     )
 
 
 def _squad() -> None:
-    run_flags.experiment_from_flags(run_squad.task_from_flags(), "", 8)
+    run_from_flags.experiment_from_flags(run_squad.task_from_flags(), "", 8)
 
 
 def forget() -> None:
@@ -668,8 +668,8 @@ def flag_readers() -> Dict[str, Reader]:
     return {
         **_program(run_classifier, [*SHARED, *custom], _classifier),
         **_program(run_squad, [*SHARED[:-1], *squad], _squad),
-        **_program(run_tagger, SHARED, run_flags.tuning_method),
-        **_program(run_mlm, SHARED, run_flags.tuning_method),
+        **_program(run_tagger, SHARED, run_from_flags.tuning_method),
+        **_program(run_mlm, SHARED, run_from_flags.tuning_method),
         **_program(predict, asked, adapter_flags.read_flags),
         **_program(serve, limits, serve.limits_from_flags),
         "command line of library": _reader(library.encode(), _library),

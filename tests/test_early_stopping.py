@@ -16,7 +16,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import evaluation, strategy
+from adapter_bert.training import early_stopping, strategy
 from adapter_bert.training.settings import Training
 
 pytestmark = pytest.mark.older_stack
@@ -357,7 +357,9 @@ def steps(eval_steps, num_train_steps, epochs=3.0):
     training = Training(8, None, False, epochs, 0.1, 1000, 8, 1, 1, eval_steps)
     experiment = types.SimpleNamespace(training=training)
     setup = types.SimpleNamespace(experiment=experiment)
-    found = evaluation.steps_to_score(setup, Schedule(1.0, num_train_steps, 0))
+    found = early_stopping.steps_to_score(
+        setup, Schedule(1.0, num_train_steps, 0)
+    )
     return sorted(found)
 
 
