@@ -131,11 +131,14 @@ def dropout(
 
 def keep_mask(
     shape: tf.Tensor, rate: float, site: str, context: Context
-) -> Optional[tf.Tensor]:
-    """The elements that dropout keeps: bool of `shape`, or None for all."""
+) -> Optional[functional.Keep]:
+    """The elements that dropout keeps: bool of `shape`, or None for all.
+
+    On an accelerator a function that draws them, for each pass anew.
+    """
     if not context.training or rate == 0.0:
         return None
-    return functional.keep_mask(
+    return functional.draw_mask(
         shape, rate, seed_at(context.seed, site, context)
     )
 

@@ -300,6 +300,7 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         share_layers=not experiment.hardware.use_tpu,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
+        for_accelerator=is_compiled and engine.has_accelerators,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
         observes=bool(method.observes),
