@@ -60,13 +60,11 @@ def for_accelerator(chosen: bool) -> Iterator[None]:
         _FOR_ACCELERATOR.reset(token)
 
 
-def _anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
-    """The same tensors for a backward pass to compute from.
+def anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
+    """The same tensors for a backward pass to compute from, under XLA.
 
     XLA merges equal operations, and would keep the results of the forward pass.
     """
-    if not _FOR_ACCELERATOR.get():
-        return list(tensors)
     return gen_xla_ops.xla_optimization_barrier(input=list(tensors))
 
 
@@ -146,7 +144,7 @@ def _with_slope(
         def gradient(upstream):
             found = slope
             if _FOR_ACCELERATOR.get():
-                (again,) = _anew(x)
+                (again,) = anew(x)
                 _, found = compute(tf.cast(again, tf.float32))
             return upstream * tf.cast(found, x.dtype)
 
@@ -224,7 +222,7 @@ def layer_norm(
         def gradient(upstream):
             nonlocal inverse, normal
             if _FOR_ACCELERATOR.get():
-                (again,) = _anew(x)
+                (again,) = anew(x)
                 again = tf.reshape(tf.cast(again, tf.float32), [-1, size])
                 inverse, normal = _standardize(again, epsilon)
             upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
@@ -317,7 +315,7 @@ def draw_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> Keep:
         return keep_mask(shape, rate, seed)
 
     def draw(is_again: bool) -> tf.Tensor:
-        (used,) = _anew(seed) if is_again else [seed]
+        (used,) = anew(seed) if is_again else [seed]
         return hashed_mask(shape, rate, used)
 
     return draw
@@ -462,7 +460,7 @@ def attend(
             nonlocal query, key, value
             probabilities = known
             if _FOR_ACCELERATOR.get():
-                query, key, value = _anew(query, key, value)
+                query, key, value = anew(query, key, value)
                 probabilities = weigh(query, key)
             # Recomputed now, not saved in the forward pass.
             with tf.control_dependencies([upstream]):

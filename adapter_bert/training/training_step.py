@@ -52,6 +52,7 @@ class Job:
         use_xla: whether XLA compiles the model.
         for_accelerator: whether XLA compiles the training step for a TPU or a
             GPU; see `functional.for_accelerator`.
+        recompute_layers: whether the backward pass computes each layer again.
         compute_dtype: of products and activations.
         adam_bias_correction: whether Adam corrects its young averages.
         observes: whether prediction also gives what `Hooks.observe` shows.
@@ -72,6 +73,7 @@ class Job:
     share_layers: bool = True
     use_xla: bool = False
     for_accelerator: bool = False
+    recompute_layers: bool = False
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
     observes: bool = False
@@ -127,6 +129,7 @@ def loss_and_gradients(
             step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
             handed_on=dict(prepared),
             share_layers=job.share_layers and not job.use_xla,
+            recompute_layers=job.recompute_layers,
         )
 
     hooks = model.bert.hooks
