@@ -570,3 +570,12 @@ def test_unknown_numbers_of_rows_are_divided_too(rows):
     sizes = [len(group) for group in groups]
     assert len(groups) == 3 and max(sizes) - min(sizes) <= 1
     np.testing.assert_array_equal(tf.concat(groups, axis=0), ids)
+
+
+@pytest.mark.parametrize("engine", ["strategy"])
+def test_accelerators_are_tpus_and_gpus(make_engine, monkeypatch):
+    assert not make_engine().has_accelerators
+    on_tpu = choose_engine("strategy")[0](Hardware(use_tpu=True))
+    assert on_tpu.has_accelerators
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    assert make_engine().has_accelerators
