@@ -175,6 +175,8 @@ class StepTaken(Exception):
 class StepEngine(Engine):
     """Ends the run with its first step, and computes nothing."""
 
+    has_accelerators = True
+
     def check_devices(self) -> None:
         """Takes the number of devices that the flags name."""
         hardware = self._hardware
