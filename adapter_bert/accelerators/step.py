@@ -187,19 +187,19 @@ class _StepPredictor(RowPredictor):
     """Ends the run with the first batch of prediction."""
 
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        group = next(iter(groups))
+        group = next(read())
         batch = {
             name: np.concatenate([part[name] for part in group])
             for name in group[0]
         }
         raise StepTaken(Step(self._job, batch, len(group), None))
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: Dict[str, np.ndarray]) -> None:
         """Never called, since nothing is trained."""
 
-    def _release(self) -> None:
+    def close(self) -> None:
         """Has nothing to free."""
 
 
