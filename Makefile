@@ -9,6 +9,9 @@
 # make mutants     setup, then changes of the code, which tests must notice:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
+# make compilers-matrix
+#                  steps of all methods and tasks through these compilers, into
+#                  results/devices.json and docs/devices.md; goes on where it was left
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
@@ -123,6 +126,11 @@ $(BEAM)/installed: requirements/beam.txt
 	$$found -m venv --clear $(BEAM)
 	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
+
+# An hour or two.
+.PHONY: compilers-matrix
+compilers-matrix: compilers
+	$(COMPILERS)/bin/python -m lab.devices.matrix
 
 tpu-client: $(VENV)/tpu-client/installed
 

@@ -6,8 +6,8 @@
 Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
 the default method for all devices. --large adds the sizes of MiniLM,
 BERT-base and BERT-large, which takes hours. `results/devices.json` gets the
-compilers' accounts, and goes on where it was left; the tables of
-docs/devices.md are made from it.
+compilers' accounts, and goes on where it was left; docs/devices.md gets its
+tables from it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert import command_line, files
-from adapter_bert.accelerators import compilers, devices
+from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.devices import DEVICES, GPU
 from adapter_bert.accelerators.step import Step, StepEngine
 from adapter_bert.errors import UserError, first_line
@@ -38,6 +38,16 @@ PAGE = report.ROOT / "docs" / "devices.md"
 MAIN = ("v5e", "h100")
 LARGE = ("BERT-base", "BERT-large")
 ENGINES = {runs.TRAINING: StepEngine, runs.PREDICTION: steps.PredictionStep}
+SIZES_HEADER = [
+    "step",
+    "memory, GB",
+    "temporaries, GB",
+    "GFLOP",
+    "moved, GB",
+    "at best, ms",
+    "at best, examples/s",
+    "bound by",
+]
 # That the compilers consist of.
 PACKAGES = ("jax", "libtpu", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
 
@@ -112,6 +122,9 @@ def _take(device: str, run: Run, data: pathlib.Path) -> Step:
 
 
 def _account(step: Step, device: str) -> Cell:
+    # Other environments have no JAX.
+    from adapter_bert.accelerators import compilers
+
     kind = devices.find(device, 1)
     compiled = compilers.compile_lowered(compilers.lower(step, kind))
     return {
@@ -157,6 +170,77 @@ def read(path: pathlib.Path) -> Dict[str, Any]:
     return found
 
 
+def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
+    """The page's texts by the names of their marks."""
+    made = {key_of(cell): cell for cell in found["cells"]}
+    dates = sorted({cell["date"] for cell in found["cells"]})
+    told = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+    about = (
+        f"Compiled from {dates[0]} to {dates[-1]} by {told}: {len(made)} of "
+        f"the {len(cells(large=True))} steps of the whole matrix.\n"
+    )
+
+    def dtypes(device: str, run: Run) -> str:
+        """In which a step compiles; those that do not are marked."""
+        words = []
+        for dtype in DTYPES:
+            of_dtype = dataclasses.replace(run, dtype=dtype)
+            cell = made.get(key(device, of_dtype))
+            if cell:
+                words.append(dtype if cell["compiles"] else f"not {dtype}")
+        return ", ".join(words) or "not tried"
+
+    all_devices = [["device", *STEPS]]
+    for device in DEVICES:
+        row = [dtypes(device, Run(step=step)) for step in STEPS]
+        all_devices.append([f"`{device}`", *row])
+    heads = [f"{step}, `{device}`" for device in MAIN for step in STEPS]
+    kinds = [["method", "task", *heads]]
+    names = dict.fromkeys((run.method, run.head) for _, run in cells(False))
+    for method, head in names:
+        row = [
+            dtypes(device, Run(method, head, step=step))
+            if (head, step) != (runs.MIXED, runs.TRAINING)
+            else ""
+            for device in MAIN
+            for step in STEPS
+        ]
+        kinds.append([f"`{method}`", head, *row])
+    sizes = [SIZES_HEADER]
+    for cell in found["cells"]:
+        if cell["bert"] != runs.TINY and cell["compiles"]:
+            sizes.append(_row_of_size(cell))
+    return {
+        "all devices": f"{about}\n{report.markdown(all_devices)}",
+        "matrix": report.markdown(kinds),
+        "sizes": report.markdown(sizes, "---:"),
+    }
+
+
+def _row_of_size(cell: Cell) -> List[str]:
+    device = DEVICES[cell["device"]]
+    products = cell["flops"] / device.flops[cell["dtype"]]
+    memory = cell["moved"] / device.bandwidth
+    seconds = max(products, memory)
+    return [
+        f"{cell['bert']}, {cell['step']}, {cell['dtype']}, "
+        f"{cell['rows']} x {cell['length']}, `{cell['device']}`",
+        f"{cell['memory'] / 1e9:.2f} of {device.memory / 1e9:.0f}",
+        f"{cell['temporaries'] / 1e9:.2f}",
+        f"{cell['flops'] / 1e9:,.0f}",
+        f"{cell['moved'] / 1e9:.1f}",
+        f"{1e3 * seconds:.1f}",
+        f"{cell['rows'] / seconds:,.0f}",
+        "products" if products > memory else "memory",
+    ]
+
+
+def write_page(found: Dict[str, Any]) -> None:
+    """Writes the tables of docs/devices.md."""
+    for name, text in page_tables(found).items():
+        report.write(PAGE, name, text)
+
+
 def compile_all(
     wanted: Sequence[Wanted], path: pathlib.Path, data: pathlib.Path
 ) -> List[Cell]:
@@ -186,6 +270,8 @@ def compile_all(
             made.values(), key=lambda cell: ordered.index(key_of(cell))
         )
         files.write_json(str(path), known)
+        if path == RESULTS:
+            write_page(known)
     return [made[key(*one)] for one in wanted]
 
 
@@ -198,7 +284,7 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=tuple(DEVICES), action="append")
-    for name in ("method", "head", "dtype", "step"):
+    for name in (field.name for field in dataclasses.fields(Run)):
         parser.add_argument(f"--{name}", help=f"only steps of this {name}")
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--json", type=pathlib.Path, default=RESULTS)
@@ -211,7 +297,6 @@ def main() -> None:
         and all(
             getattr(asked, name) in (None, value.partition("(")[0])
             for name, value in dataclasses.asdict(run).items()
-            if name != "bert"
         )
     ]
     if not wanted:

@@ -19,6 +19,7 @@ from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import LoadedTask, load_task
 from lab import random_adapters
 from lab.devices import runs
+from lab.trials import tiny_files
 
 # Of two kinds, in turn.
 METHODS = ("pfeiffer(size=4)", "lora(rank=2)")
@@ -33,7 +34,7 @@ def load_tasks(data: pathlib.Path, bert: FrozenBert) -> Dict[str, LoadedTask]:
         if not (data / name).exists():
             method = METHODS[number % len(METHODS)]
             random_adapters.make_artifact(
-                data / name, data / runs.TINY, method, seed=number
+                data / name, data / tiny_files.BERT, method, seed=number
             )
         found[name] = load_task(bert, str(data / name), None)
     return found
@@ -41,7 +42,7 @@ def load_tasks(data: pathlib.Path, bert: FrozenBert) -> Dict[str, LoadedTask]:
 
 def open_bert(data: pathlib.Path, dtype: str) -> FrozenBert:
     """The tiny BERT of `data`, for products in a dtype."""
-    return FrozenBert.open(str(data / runs.TINY), compute_dtype=dtype)
+    return FrozenBert.open(str(data / tiny_files.BERT), compute_dtype=dtype)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,7 +54,7 @@ ARGUMENTS = {
 }
 # Trained parts of compositions.
 PARTS = {"one": "pfeiffer(size=4)", "two": "pfeiffer(size=2)"}
-TINY = tiny_files.BERT
+TINY = "tiny"
 # Rows and tokens of a batch, sizes of the BERT.
 SIZES = {
     TINY: (8, 24, tiny_files.CONFIG),
@@ -139,7 +139,7 @@ class Run:
             **flags,
             # A prediction takes the place of the training that it follows.
             "do_train": True,
-            "init_checkpoint": f"{{data}}/{self.bert}",
+            "init_checkpoint": "{data}/" + folder_of(self.bert),
             "library": "{data}/" + SHELF,
             "tuning_method": self.method,
             "compute_dtype": self.dtype,
@@ -149,6 +149,11 @@ class Run:
             # Accelerators have no lanes.
             "cpu_lanes": 1,
         }
+
+
+def folder_of(bert: str) -> str:
+    """The folder of a BERT of `SIZES`, in that of the data."""
+    return tiny_files.BERT if bert == TINY else bert
 
 
 def with_arguments(method: str) -> str:
@@ -215,8 +220,9 @@ def given(
     Yields:
         The program's module, whose `run` is to be called.
     """
-    if not (data / run.bert).exists():
-        tiny_files.write_bert(data / run.bert, SIZES[run.bert][2])
+    bert = data / folder_of(run.bert)
+    if not bert.exists():
+        tiny_files.write_bert(bert, SIZES[run.bert][2])
     engines.ENGINES[ENGINE] = f"{engine.__module__}.{engine.__name__}"
     module = importlib.import_module(f"adapter_bert.commands.{run.program}")
     with tempfile.TemporaryDirectory() as folder:
