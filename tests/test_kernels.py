@@ -51,9 +51,10 @@ def test_kernels_are_found_by_types():
 
     assert kind("MatMul", T="float32") == kernels.ON_GPU
     assert kind("MatMul", T="string") == kernels.ON_HOST
-    # Registered for all kinds of devices.
-    assert kind("NoOp") == kernels.ON_GPU
+    # Kernels of the device go before those of any.
     assert kind("Shape", T="int32", out_type="int32") == kernels.ON_GPU
+    assert kind("Assert", T="string") == kernels.IN_HOST_MEMORY
+    assert kind("NoOp") == kernels.ON_GPU
 
 
 def test_what_runs_on_the_host_is_told():

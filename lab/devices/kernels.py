@@ -141,11 +141,16 @@ def _types(value: attr_value_pb2.AttrValue) -> Tuple[str, ...]:
 
 @functools.lru_cache(None)
 def _kernels(device: str) -> Dict[str, List[kernel_def_pb2.KernelDef]]:
-    """Kernels by operation; those with a label are for who asks for them."""
+    """Kernels by operation, those of the device before those of any.
+
+    Kernels with a label are for who asks for them.
+    """
     found: Dict[str, List[kernel_def_pb2.KernelDef]] = {}
-    for kernel in kernels.get_all_registered_kernels().kernel:
-        if kernel.device_type in (device, ANY) and not kernel.label:
-            found.setdefault(kernel.op, []).append(kernel)
+    registered = kernels.get_all_registered_kernels().kernel
+    for kind in (device, ANY):
+        for kernel in registered:
+            if kernel.device_type == kind and not kernel.label:
+                found.setdefault(kernel.op, []).append(kernel)
     return found
 
 
