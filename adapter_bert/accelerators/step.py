@@ -5,16 +5,7 @@ always; instead of the first step it ends with `StepTaken`.
 """
 
 import dataclasses
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Tuple,
-)
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf

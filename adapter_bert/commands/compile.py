@@ -140,7 +140,7 @@ def _take(program: str, words: List[str], device: Device, cores: int) -> Any:
                 f"--use_tpu={not is_gpu}",
                 f"--use_xla={is_gpu}",
                 f"--num_tpu_cores={cores}",
-            ],
+            ]
         )
         logging.set_verbosity(logging.WARNING)
         return step.take(cores, module.main)
