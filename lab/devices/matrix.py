@@ -38,6 +38,7 @@ PAGE = report.ROOT / "docs" / "devices.md"
 MAIN = ("v5e", "h100")
 LARGE = ("BERT-base", "BERT-large")
 ENGINES = {runs.TRAINING: StepEngine, runs.PREDICTION: steps.PredictionStep}
+NO_SIZES = "None of these steps has been compiled yet.\n"
 SIZES_HEADER = [
     "step",
     "memory, GB",
@@ -213,7 +214,7 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     return {
         "all devices": f"{about}\n{report.markdown(all_devices)}",
         "matrix": report.markdown(kinds),
-        "sizes": report.markdown(sizes, "---:"),
+        "sizes": report.markdown(sizes, "---:") if sizes[1:] else NO_SIZES,
     }
 
 
