@@ -11,6 +11,9 @@
 # make beam        an environment for adapter-bert beam, in .venv-beam
 # make compilers   an environment for adapter-bert compile, in .venv-compilers: 4 GB with
 #                  the compilers of TPUs and of NVIDIA's GPUs, for Linux on x86-64
+# make compilers-matrix
+#                  steps of all methods and tasks through these compilers, into
+#                  results/devices.json and docs/devices.md; goes on where it was left
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
@@ -140,6 +143,11 @@ $(COMPILERS)/installed: requirements/compilers.txt pyproject.toml
 	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
+# An hour or two.
+.PHONY: compilers-matrix
+compilers-matrix: compilers
+	$(COMPILERS)/bin/python -m lab.devices.matrix
 
 tpu-client: $(VENV)/tpu-client/installed
 
