@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
-import time
 from typing import Any, Callable, Dict, Tuple
 
 # JAX computes nothing itself, and looks for no device.
@@ -119,6 +118,22 @@ def compile_lowered(lowered: Any) -> Compiled:
     )
 
 
+def export_step(step: Step) -> export.Exported:
+    """A step of one core as a program that any platform's JAX loads."""
+    jax.config.update("jax_enable_x64", True)
+    tf.random.set_seed(1)
+    function, arguments, _ = _program(step)
+    return export.export(
+        jax.jit(function),
+        platforms=["cpu"],
+        disabled_checks=[
+            export.DisabledSafetyCheck.platform(),
+            # StableHLO has no such operation; XLA knows it by this name.
+            export.DisabledSafetyCheck.custom_call("mhlo.erf"),
+        ],
+    )(*arguments)
+
+
 def _count(made: Any) -> Dict[str, float]:
     from jax._src.lib import xla_client
 
@@ -182,7 +197,9 @@ def _specs(values: Dict[str, np.ndarray], cores: int = 1) -> Dict[str, Any]:
 def _translate(function: Callable, *arguments: Any) -> Callable:
     """A function of TensorFlow as one of JAX, for any platform."""
     called = jax2tf.call_tf(
-        tf.function(function, autograph=False, jit_compile=True)
+        tf.function(function, autograph=False, jit_compile=True),
+        # Else JAX imports TensorFlow wherever the program is loaded.
+        has_side_effects=False,
     )
     return export.export(
         jax.jit(called),

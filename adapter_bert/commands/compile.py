@@ -65,6 +65,15 @@ def main() -> None:
         raise UserError(
             f"unknown program {rest[0]!r}; expected {', '.join(PROGRAMS)}"
         )
+    if arguments.program and arguments.cores > 1:
+        raise UserError(
+            f"--program is of one core, found --cores={arguments.cores}; leave "
+            "one of them out"
+        )
+    if arguments.record_steps < 1:
+        raise UserError(
+            f"--record_steps is {arguments.record_steps}; expected >= 1"
+        )
     _find_compilers()
     found = _account(program, rest[1:], device, arguments)
     print(_table(found), end="")
@@ -94,6 +103,24 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also find the largest batch that fits, by further compiles",
     )
+    parser.add_argument(
+        "--program",
+        help="file for the step as a program that JAX runs without TensorFlow "
+        "(lab/devices/run_program.py), with what it gives on this CPU",
+    )
+    parser.add_argument(
+        "--values",
+        choices=("run", "seed"),
+        default="run",
+        help="weights of --program: the run's, which are stored, or drawn "
+        "where it runs, which makes a small file; default: %(default)s",
+    )
+    parser.add_argument(
+        "--record_steps",
+        type=int,
+        default=40,
+        help="training steps that --program records; default: %(default)s",
+    )
     return parser
 
 
@@ -117,9 +144,10 @@ def _find_compilers() -> None:
 
 def _take(program: str, words: List[str], device: Device, cores: int) -> Any:
     """The first step of the run."""
-    from absl import logging
-
     import adapter_bert.start_tensorflow  # noqa: F401
+
+    from absl import flags as absl_flags
+    from absl import logging
 
     from adapter_bert import flags
     from adapter_bert.accelerators import step
@@ -131,7 +159,7 @@ def _take(program: str, words: List[str], device: Device, cores: int) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         is_gpu = device.platform == GPU
         flags.parse(
-            flags.FLAGS,
+            absl_flags.FLAGS,
             [
                 f"adapter-bert compile: {program}",
                 *words,
@@ -140,7 +168,7 @@ def _take(program: str, words: List[str], device: Device, cores: int) -> Any:
                 f"--use_tpu={not is_gpu}",
                 f"--use_xla={is_gpu}",
                 f"--num_tpu_cores={cores}",
-            ]
+            ],
         )
         logging.set_verbosity(logging.WARNING)
         return step.take(cores, module.main)
@@ -151,6 +179,13 @@ def _account(
 ) -> Dict[str, Any]:
     """What the compiler says of the run's step, as values of JSON."""
     step = _take(program, words, device, arguments.cores)
+    if arguments.program and step.schedule:
+        most = step.schedule.num_train_steps
+        if arguments.record_steps > most:
+            raise UserError(
+                f"the run has {most} steps, but --record_steps is "
+                f"{arguments.record_steps}; raise --num_train_epochs"
+            )
     from adapter_bert.accelerators import compilers
 
     frozen, trained, slots = step.values()
@@ -179,6 +214,17 @@ def _account(
     found.update(_roofline(step, device, compiled))
     if arguments.fit:
         found["largest_batch"] = _fit(step, device, compiled)
+    if arguments.program:
+        from adapter_bert.accelerators import program as programs
+
+        told = "device", "program", "step", "method", "dtype", "rows", "length"
+        programs.write(
+            arguments.program,
+            step,
+            {name: found[name] for name in told},
+            arguments.values,
+            arguments.record_steps,
+        )
     return found
 
 

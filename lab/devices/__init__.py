@@ -1,0 +1,1 @@
+"""Runs a training step where a TPU or a GPU is."""
