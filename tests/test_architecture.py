@@ -28,6 +28,7 @@ ROOMS = (
     "tasks",
     "checkpoints",
     "training",
+    "accelerators",
     "serving",
     "reports",
     "upstream",
@@ -172,3 +173,14 @@ def test_beam_is_imported_by_its_room_only():
         or name == f"{PACKAGE}.serving.beam"
     }
     assert users == {"serving.beam", "commands.beam"}
+
+
+def test_jax_is_imported_by_one_module_only():
+    """Other environments have none."""
+    users = {
+        module.partition(".")[2]
+        for module, path in sources().items()
+        for name in imported(path)
+        if name.partition(".")[0] == "jax"
+    }
+    assert users == {"accelerators.compilers"}

@@ -6,18 +6,20 @@ translates operations into XLA's for CPUs alone, so a step is translated as for
 a CPU and compiled for the device.
 """
 
-import dataclasses
 import importlib.metadata
 import importlib.util
 import os
 import pathlib
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple
 
-# JAX computes nothing itself, and looks for no device.
+# JAX computes nothing itself, and looks for no device: neither for a GPU's
+# driver, nor for what Google Cloud says of this machine.
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
-os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"
+# A compiler keeps no other process from compiling.
+os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
 
 import jax
 import numpy as np
@@ -26,100 +28,96 @@ from jax import export
 from jax.experimental import jax2tf, topologies
 from jax.sharding import Mesh, PartitionSpec
 
+from adapter_bert.accelerators.account import Compiled, bytes_of_calls
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
+from adapter_bert.errors import UserError, first_line
 
+# Raised by a compiler that does not take a program.
+Refusal = jax.errors.JaxRuntimeError
 CORE = "core"
 ALL, BY_ROWS = PartitionSpec(), PartitionSpec(CORE)
 NVCC = "nvidia.cuda_nvcc"
-PACKAGES = {
-    "tpu": ("jax", "libtpu"),
-    GPU: ("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"),
-}
-# As the compilers say that memory is too small.
-NO_ROOM = "RESOURCE_EXHAUSTED"
-
-
-@dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A compiler's account of a step, for one core.
-
-    Attributes:
-        arguments: bytes of values that the step reads.
-        reused: bytes of arguments whose place outputs take.
-        outputs: bytes of outputs.
-        temporaries: bytes of everything between.
-        code: bytes of the program.
-        flops: floating-point operations, counted by `counter`.
-        moved: bytes that the step reads and writes, counted by `counter`.
-        counter: "the compiler", or "XLA, before it optimizes".
-    """
-
-    arguments: int
-    reused: int
-    outputs: int
-    temporaries: int
-    code: int
-    flops: float
-    moved: float
-    counter: str
-
-    @property
-    def memory(self) -> int:
-        """Bytes of a core that the step takes."""
-        own = self.outputs - self.reused
-        return self.arguments + own + self.temporaries + self.code
+# In StableHLO.
+LOOP = "stablehlo.while"
+# Variables by which users change what the compilers do.
+OPTIONS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# In the errors of `call_tf`, and in those of StableHLO.
+NOT_STATIC = ("static output shape", "dynamic output shape")
 
 
 def versions(device: Device) -> Dict[str, str]:
-    """The packages that compile for a device."""
-    return {
-        name: importlib.metadata.version(name)
-        for name in PACKAGES[device.platform]
-    }
+    """The packages that translate for a device and compile."""
+    packages = {p: importlib.metadata.version(p) for p in device.packages}
+    return {"tensorflow": tf.__version__, **packages}
+
+
+def settings(device: Device) -> Dict[str, str]:
+    """All but the step itself that a compiler's result depends on."""
+    options = {name: os.environ.get(name, "") for name in OPTIONS}
+    return {"device": repr(device), **versions(device), **options}
 
 
 def lower(step: Step, device: Device) -> Any:
-    """Translates a step for a device's compiler; see `jax.stages.Lowered`."""
+    """Translates a step for a device's compiler.
+
+    Returns:
+        A `jax.stages.Lowered` of `jitted`.
+
+    Raises:
+        UserError: the step has a shape that values decide.
+    """
+    function, arguments = jitted(step, _topology(device, step.cores))
+    return function.lower(*arguments)
+
+
+def jitted(step: Step, cores: Sequence[Any]) -> Tuple[Any, Tuple]:
+    """The step as a compiled function of JAX, and what it takes.
+
+    A training is a function of frozen values, trained values, slots, batch and
+    steps done (int64 []). It gives the loss, float32 [], and the new trained
+    values, slots and steps done, whose old ones it overwrites. A prediction is
+    a function of values and batch. It gives the head's outputs.
+
+    Args:
+        step: translated by TensorFlow, as it is.
+        cores: JAX's devices, of which the first `step.cores` are taken.
+
+    Returns:
+        What `jax.jit` gives, and shapes and dtypes of the arguments.
+
+    Raises:
+        UserError: the step has a shape that values decide.
+    """
     jax.config.update("jax_enable_x64", True)
     # Deterministic operations ask for a seed, which no operation here reads.
     tf.random.set_seed(1)
-    cores = np.array(_topology(device, step.cores)[: step.cores])
-    function, arguments, places = _program(step)
+    try:
+        function, arguments, places = _program(step)
+    except (ValueError, tf.errors.OpError) as error:
+        if not any(text in str(error) for text in NOT_STATIC):
+            raise
+        raise UserError(
+            f"the step of {step.job.table.method} has no static shapes, which "
+            f"TPUs and XLA need; choose another method: {first_line(error)}"
+        ) from error
     is_training = step.schedule is not None
-    return jax.jit(
-        jax.shard_map(
-            function,
-            mesh=Mesh(cores, (CORE,)),
-            in_specs=places,
-            out_specs=ALL if is_training else BY_ROWS,
-            check_vma=False,
-        ),
-        donate_argnums=(1, 2) if is_training else (),
-    ).lower(*arguments)
-
-
-def compile_lowered(lowered: Any) -> Compiled:
-    """Compiles; raises `jax.errors.JaxRuntimeError` if the compiler does."""
-    made = lowered.compile()
-    memory, cost = made.memory_analysis(), made.cost_analysis() or {}
-    counter = "the compiler"
-    if "flops" not in cost:
-        cost, counter = _count(made), "XLA, on the compiled module"
-    return Compiled(
-        memory.argument_size_in_bytes,
-        memory.alias_size_in_bytes,
-        memory.output_size_in_bytes,
-        memory.temp_size_in_bytes,
-        memory.generated_code_size_in_bytes,
-        cost["flops"],
-        cost["bytes accessed"],
-        counter,
+    shared = jax.shard_map(
+        function,
+        mesh=Mesh(np.array(cores[: step.cores]), (CORE,)),
+        in_specs=places,
+        out_specs=ALL if is_training else BY_ROWS,
+        check_vma=False,
     )
+    overwritten = (1, 2) if is_training else ()
+    return jax.jit(shared, donate_argnums=overwritten), arguments
 
 
 def export_step(step: Step) -> export.Exported:
-    """A step of one core as a program that any platform's JAX loads."""
+    """A step of one core as a program that JAX loads on any platform.
+
+    It takes and gives what the function of `jitted` does.
+    """
     jax.config.update("jax_enable_x64", True)
     tf.random.set_seed(1)
     function, arguments, _ = _program(step)
@@ -134,12 +132,48 @@ def export_step(step: Step) -> export.Exported:
     )(*arguments)
 
 
-def _count(made: Any) -> Dict[str, float]:
+def compile_lowered(lowered: Any) -> Compiled:
+    """Compiles what `lower` gave; raises `Refusal` if the compiler does."""
+    made = lowered.compile()
+    memory, cost = made.memory_analysis(), made.cost_analysis() or {}
+    flops, moved = cost.get("flops"), cost.get("bytes accessed")
+    counter = "the compiler"
+    if flops is None:
+        flops, moved = _count(lowered, made)
+        counter = "XLA"
+    if LOOP in lowered.as_text():
+        # All of them count the body of a loop once.
+        flops = moved = None
+    return Compiled(
+        arguments=memory.argument_size_in_bytes,
+        reused=memory.alias_size_in_bytes,
+        outputs=memory.output_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        flops=flops,
+        moved=moved,
+        counter=counter,
+    )
+
+
+def _count(lowered: Any, made: Any) -> Tuple[float, float]:
+    """XLA's own count of operations and of moved bytes, for GPUs.
+
+    Their compiler counts nothing without a GPU, and JAX has no public name for
+    XLA's count of a module. Operations are those before XLA optimizes, since it
+    makes products calls of cuBLAS, which have no count. Bytes are those of the
+    compiled module, and of what these calls read and write.
+    """
     from jax._src.lib import xla_client
 
-    module = made.runtime_executable().hlo_modules()[0]
-    client = jax.devices("cpu")[0].client
-    return xla_client._xla.hlo_module_cost_analysis(client, module)
+    def count(module: Any) -> Dict[str, float]:
+        client = jax.devices("cpu")[0].client
+        return xla_client._xla.hlo_module_cost_analysis(client, module)
+
+    [module] = made.runtime_executable().hlo_modules()
+    before = lowered.compiler_ir("hlo").as_hlo_module()
+    moved = count(module)["bytes accessed"]
+    return count(before)["flops"], moved + bytes_of_calls(module.to_string())
 
 
 def _topology(device: Device, cores: int) -> Any:
@@ -150,7 +184,8 @@ def _topology(device: Device, cores: int) -> Any:
         nvcc = importlib.util.find_spec(NVCC).submodule_search_locations[0]
         tools = str(pathlib.Path(nvcc) / "bin")
         os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
-        options = {"target_config": device.target, "topology": f"1x{cores}x1"}
+        # Slices, hosts of a slice, GPUs of a host.
+        options = {"target_config": device.target, "topology": f"1x1x{cores}"}
     return topologies.get_topology_desc(
         topology_name=device.topology, platform=device.platform, **options
     ).devices
@@ -163,7 +198,7 @@ def _program(step: Step) -> Tuple[Callable, Tuple, Tuple]:
         A function of a core's arguments; their shapes and dtypes, for all
         cores; how cores divide them.
     """
-    frozen, trained, slots = map(_specs, step.values())
+    frozen, trained, slots = map(_specs, step.shapes())
     batch, own = _specs(step.batch), _specs(step.batch, step.cores)
     if step.schedule is None:
         predict = _translate(step.predict, frozen, own)

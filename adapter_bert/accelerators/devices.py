@@ -13,6 +13,10 @@ from adapter_bert.errors import UserError
 
 TPU, GPU = "tpu", "cuda"
 TERA, GIGA = 10**12, 10**9
+PACKAGES = {
+    TPU: ("jax", "libtpu"),
+    GPU: ("jax", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Device:
     7x, a whole chip of other TPUs, a GPU.
 
     Attributes:
+        name: of users.
         platform: `TPU` or `GPU`.
         topology: the compiler's name of one host's cores.
         cores: cores of one host.
@@ -32,6 +37,7 @@ class Device:
         target: what XLA's compiler for GPUs has to know.
     """
 
+    name: str
     platform: str
     topology: str
     cores: int
@@ -40,9 +46,19 @@ class Device:
     flops: Mapping[str, float]
     target: str = ""
 
+    @property
+    def packages(self) -> Tuple[str, ...]:
+        """The packages, by their names on PyPI, that compile for it."""
+        return PACKAGES[self.platform]
+
 
 def _tpu(
-    topology: str, cores: int, memory: float, bandwidth: float, flops: float
+    name: str,
+    host: str,
+    cores: int,
+    memory: float,
+    bandwidth: float,
+    flops: float,
 ) -> Device:
     """A TPU, of sizes in GiB, GB a second and TFLOP a second.
 
@@ -51,12 +67,19 @@ def _tpu(
     """
     rates = dict.fromkeys(("float32", "bfloat16"), flops * TERA)
     return Device(
-        TPU, topology, cores, int(memory * 2**30), bandwidth * GIGA, rates
+        name,
+        TPU,
+        f"{name}:{host}",
+        cores,
+        int(memory * 2**30),
+        bandwidth * GIGA,
+        rates,
     )
 
 
 def _gpu(
     name: str,
+    driver_name: str,
     capability: Tuple[int, int],
     multiprocessors: int,
     clock: float,
@@ -71,7 +94,8 @@ def _gpu(
     """A GPU.
 
     Args:
-        name: as its driver tells it.
+        name: of users.
+        driver_name: as its driver tells it.
         capability: CUDA's compute capability.
         multiprocessors: number of them.
         clock: GHz.
@@ -106,10 +130,11 @@ gpu_device_info {{
 }}
 platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
-device_description_str: "{name}"
+device_description_str: "{driver_name}"
 """
     rates = dict(zip(("float32", "bfloat16"), (x * TERA for x in flops)))
     return Device(
+        name,
         GPU,
         "1x1x1",
         8,
@@ -120,20 +145,21 @@ device_description_str: "{name}"
     )
 
 
-DEVICES: Dict[str, Device] = {
-    "v2": _tpu("v2:2x2", 8, 8, 350, 22.5),
-    "v3": _tpu("v3:2x2", 8, 16, 450, 61.5),
-    "v4": _tpu("v4:2x2x1", 4, 32, 1228, 275),
-    "v5e": _tpu("v5e:2x4", 8, 16, 819, 197),
-    "v5p": _tpu("v5p:2x2x1", 4, 95, 2765, 459),
-    "v6e": _tpu("v6e:2x4", 8, 32, 1640, 918),
-    "tpu7x": _tpu("tpu7x:2x2x1", 8, 96, 3690, 1153.5),
+_ALL = (
+    _tpu("v2", "2x2", 8, 8, 350, 22.5),
+    _tpu("v3", "2x2", 8, 16, 450, 61.5),
+    _tpu("v4", "2x2x1", 4, 32, 1228, 275),
+    _tpu("v5e", "2x4", 8, 16, 819, 197),
+    _tpu("v5p", "2x2x1", 4, 95, 2765, 459),
+    _tpu("v6e", "2x4", 8, 32, 1640, 918),
+    _tpu("tpu7x", "2x2x1", 8, 96, 3690, 1153.5),
     # NVIDIA names no bfloat16 for the first two: products are computed in
     # float32.
-    "t4": _gpu(
-        "Tesla T4", (7, 5), 40, 1.59, 320, 16, 4, 64, 1024, 64, (8.1, 8.1)
+    _gpu(
+        "t4", "Tesla T4", (7, 5), 40, 1.59, 320, 16, 4, 64, 1024, 64, (8.1, 8.1)
     ),
-    "v100": _gpu(
+    _gpu(
+        "v100",
         "Tesla V100-SXM2-16GB",
         (7, 0),
         80,
@@ -146,13 +172,36 @@ DEVICES: Dict[str, Device] = {
         64,
         (15.7, 15.7),
     ),
-    "a10": _gpu(
-        "NVIDIA A10", (8, 6), 72, 1.695, 600, 24, 6, 100, 1536, 128, (31.2, 125)
+    _gpu(
+        "a10",
+        "NVIDIA A10",
+        (8, 6),
+        72,
+        1.695,
+        600,
+        24,
+        6,
+        100,
+        1536,
+        128,
+        (31.2, 125),
     ),
-    "l4": _gpu(
-        "NVIDIA L4", (8, 9), 58, 2.04, 300, 24, 48, 100, 1536, 128, (30.3, 121)
+    _gpu(
+        "l4",
+        "NVIDIA L4",
+        (8, 9),
+        58,
+        2.04,
+        300,
+        24,
+        48,
+        100,
+        1536,
+        128,
+        (30.3, 121),
     ),
-    "a100": _gpu(
+    _gpu(
+        "a100",
         "NVIDIA A100-SXM4-40GB",
         (8, 0),
         108,
@@ -165,7 +214,8 @@ DEVICES: Dict[str, Device] = {
         64,
         (19.5, 312),
     ),
-    "h100": _gpu(
+    _gpu(
+        "h100",
         "NVIDIA H100 80GB HBM3",
         (9, 0),
         132,
@@ -178,10 +228,11 @@ DEVICES: Dict[str, Device] = {
         128,
         (67, 989),
     ),
-}
+)
+DEVICES: Dict[str, Device] = {device.name: device for device in _ALL}
 
 
-def find(name: str, cores: int) -> Device:
+def find(name: str, cores: int = 1) -> Device:
     """The device called `name`.
 
     Raises:
@@ -195,7 +246,7 @@ def find(name: str, cores: int) -> Device:
     device = DEVICES[name]
     if not 1 <= cores <= device.cores:
         raise UserError(
-            f"--cores is {cores}, but a host with {name} has {device.cores}; "
-            f"expected 1 to {device.cores}"
+            f"{cores} cores were asked for, but a host with {name} has "
+            f"{device.cores}; expected 1 to {device.cores}"
         )
     return device

@@ -15,13 +15,13 @@ from typing import Any, Dict, Iterator, List, Mapping
 import numpy as np
 
 from adapter_bert import files
-from adapter_bert.accelerators import compilers
+from adapter_bert.accelerators.compilers import export_step, jax
 from adapter_bert.accelerators.step import Arrays, Step
-
-# JAX reads its environment from `compilers`, so comes after it.
-import jax  # isort: skip
+from adapter_bert.errors import UserError
 
 FORMAT = "adapter-bert program 1"
+# What `compile` tells of a step, for the reader.
+TOLD = ("device", "program", "step", "method", "dtype", "rows", "length")
 # Values to start from: the run's own, or drawn by `draw`.
 RUN, SEED = VALUES = ("run", "seed")
 # Most values of an array that are recorded, evenly spaced.
@@ -31,6 +31,31 @@ INTERVAL = 10.0
 # Arguments of a training, in their order, and those whose memory outputs take.
 GROUPS = ("frozen", "trained", "slots", "batch", "done")
 DONATED = (1, 2)
+
+
+def check(step: Step, steps: int) -> None:
+    """Refuses a step that `write` would refuse.
+
+    Args:
+        step: of the run.
+        steps: number of steps to record.
+
+    Raises:
+        UserError: more cores than one compute the step, or the run has fewer
+            steps.
+    """
+    if step.cores > 1:
+        raise UserError(
+            f"--program is of one core, found {step.cores}; leave it out, or "
+            "pass --cores=1"
+        )
+    if steps < 1:
+        raise UserError(f"--record_steps is {steps}, expected >= 1")
+    if step.schedule and steps > step.schedule.num_train_steps:
+        raise UserError(
+            f"--record_steps is {steps}, but the run has "
+            f"{step.schedule.num_train_steps} steps; raise --num_train_epochs"
+        )
 
 
 def write(
@@ -45,7 +70,7 @@ def write(
     Args:
         path: of the file.
         step: of one core.
-        account: JSON's values that tell of the step, for the reader.
+        account: values of `TOLD`.
         source: of the values to start from, one of `VALUES`.
         steps: number of steps to record; a prediction has one.
 
@@ -59,7 +84,7 @@ def write(
         about[group] = {n: _about(x) for n, x in groups[group].items()}
         if source == SEED:
             groups[group] = {n: draw(n, a) for n, a in about[group].items()}
-    exported = compilers.export_step(step)
+    exported = export_step(step)
     arguments = [groups["frozen"], step.batch]
     if is_training:
         arguments = [*groups.values(), step.batch, np.int64(0)]

@@ -1,11 +1,11 @@
 """One step of a run as functions of tensors, taken out before it is computed.
 
 `StepEngine` stands where a run has its engine. The run opens its files as
-always; instead of the first step it ends with `StepTaken`.
+always, and ends with `StepTaken` in place of its first step.
 """
 
 import dataclasses
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.training import devices, engines
 from adapter_bert.training.engines import Course, Engine
 from adapter_bert.training.prediction import Outputs, RowPredictor
 from adapter_bert.training.training_step import (
@@ -24,6 +25,9 @@ from adapter_bert.training.training_step import (
     predict,
 )
 
+# Value of `--engine` of a run whose step is taken.
+ENGINE = "step"
+EPSILON = optimization.EPSILON
 Arrays = Dict[str, np.ndarray]
 Tensors = Dict[str, tf.Tensor]
 
@@ -60,19 +64,32 @@ class Step:
     def values(self) -> Tuple[Arrays, Arrays, Arrays]:
         """First values of frozen variables, of trained ones, of slots.
 
+        By name: frozen ones in the dtype of `Job.dtype_of`, others in float32.
         All variables count as frozen in prediction.
         """
-        job, frozen, trained = self.job, {}, {}
-        is_training = self.schedule is not None
-        for p in job.table.parameters:
-            value = np.asarray(job.initial_values[p.name](), np.float32)
-            if p.trained and is_training:
-                trained[p.name] = value
+        read = self.job.initial_values
+        return self._arrays(
+            lambda p, dtype: np.asarray(read[p.name]()).astype(dtype)
+        )
+
+    def shapes(self) -> Tuple[Arrays, Arrays, Arrays]:
+        """Zeros of the shapes and dtypes of `values`, which take no memory."""
+        return self._arrays(
+            lambda p, dtype: np.broadcast_to(np.zeros((), dtype), p.shape)
+        )
+
+    def _arrays(
+        self, make: Callable[[Any, Any], np.ndarray]
+    ) -> Tuple[Arrays, Arrays, Arrays]:
+        frozen, trained = {}, {}
+        for p in self.job.table.parameters:
+            if p.trained and self.schedule is not None:
+                trained[p.name] = make(p, np.float32)
             else:
-                kept = job.dtype_of(p.name).as_numpy_dtype
-                frozen[p.name] = value.astype(kept)
+                dtype = self.job.dtype_of(p.name).as_numpy_dtype
+                frozen[p.name] = make(p, dtype)
         slots = {
-            f"{name}/{slot}": np.zeros_like(value)
+            f"{name}/{slot}": np.broadcast_to(np.float32(0), value.shape)
             for name, value in trained.items()
             for slot in optimization.SLOTS
         }
@@ -120,6 +137,11 @@ class Step:
             [], {}, self.schedule, recipe, self.job.adam_bias_correction
         )
         rate, *corrections = optimizer.rates(done + 1)
+        # As the fused kernel has them: differences of float32.
+        new_m, new_v = (
+            1.0 - tf.constant(beta)
+            for beta in (optimization.BETA_1, optimization.BETA_2)
+        )
         found, kept = {}, {}
         clipped = optimization.clip(list(gradients.values()))
         for name, gradient in zip(gradients, clipped):
@@ -129,19 +151,16 @@ class Step:
                 root = tf.sqrt(corrections[1])
                 own, epsilon = own * root / corrections[0], EPSILON * root
             m, v = (slots[f"{name}/{slot}"] for slot in optimization.SLOTS)
-            m += (gradient - m) * (1.0 - optimization.BETA_1)
-            v += (tf.square(gradient) - v) * (1.0 - optimization.BETA_2)
+            m += (gradient - m) * new_m
+            v += (tf.square(gradient) - v) * new_v
             found[name] = value - own * m / (tf.sqrt(v) + epsilon)
-            slot_names = (f"{name}/{slot}" for slot in optimization.SLOTS)
-            kept.update(zip(slot_names, (m, v)))
+            for slot, average in zip(optimization.SLOTS, (m, v)):
+                kept[f"{name}/{slot}"] = average
         return found, kept
 
     def _model(self, values: Tensors) -> TaskModel:
         """The job's model over given values."""
         return self.job.build_model(lambda name, shape, make: values[name])
-
-
-EPSILON = optimization.EPSILON
 
 
 class StepTaken(Exception):
@@ -154,17 +173,14 @@ class StepTaken(Exception):
 
 
 class StepEngine(Engine):
-    """Ends the run with its first step, and computes nothing.
-
-    Attributes:
-        cores: of the device, which a class attribute hands over.
-    """
-
-    cores: ClassVar[int] = 1
+    """Ends the run with its first step, and computes nothing."""
 
     def check_devices(self) -> None:
-        """Takes the number of cores that was asked for."""
-        self.shards = self.cores
+        """Takes the number of devices that the flags name."""
+        hardware = self._hardware
+        self.shards = (
+            hardware.num_tpu_cores if hardware.use_tpu else hardware.num_devices
+        )
 
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
@@ -174,12 +190,14 @@ class StepEngine(Engine):
         Raises:
             StepTaken: always.
         """
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         batches = input_pipeline.train_batches(
             course.features, course.plan, range(1), job.length
         )
         raise StepTaken(Step(job, next(batches), self.shards, course.schedule))
 
     def _new_predictor(self, job: Job) -> RowPredictor:
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         return _StepPredictor(job, self.shards)
 
 
@@ -187,35 +205,36 @@ class _StepPredictor(RowPredictor):
     """Ends the run with the first batch of prediction."""
 
     def _run(
-        self, groups: Iterator[List[Batch]], features: Features
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        group = next(iter(groups))
+        group = next(read())
         batch = {
             name: np.concatenate([part[name] for part in group])
             for name in group[0]
         }
         raise StepTaken(Step(self._job, batch, len(group), None))
 
-    def _assign(self, values: Dict[str, np.ndarray]) -> None:
-        """Never called, since nothing is trained."""
+    def load(self, values: Dict[str, np.ndarray]) -> None:
+        """Takes none: other values make the same step."""
 
-    def _release(self) -> None:
-        """Has nothing to free."""
+    def close(self) -> None:
+        """Frees nothing."""
 
 
-def take(cores: int, main: Callable[[], Any]) -> Step:
+def take(run: Callable[[], Any]) -> Step:
     """The first step of a run.
 
     Args:
-        cores: that divide each batch.
-        main: the run, with `--engine=step`.
+        run: runs with the engine `ENGINE`, on the devices of `Hardware`.
 
     Raises:
-        UserError: the run is refused, or has no step.
+        UserError: the run is refused.
     """
-    StepEngine.cores = cores
+    engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
     try:
-        main()
+        run()
     except StepTaken as taken:
         return taken.step
+    finally:
+        del engines.ENGINES[ENGINE]
     raise AssertionError("a run ends with its first step")

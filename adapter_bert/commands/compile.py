@@ -2,43 +2,60 @@
 
     .venv/bin/adapter-bert compile v5e --json=v5e.json -- run_classifier.py \\
         --task_name=MRPC --do_train=true --data_dir=$GLUE_DIR/MRPC \\
-        --init_checkpoint=$BERT --output_dir=unused
+        --init_checkpoint=$BERT
 
-The program opens the run's files and builds its first step: a training step, or
-with --do_predict alone a step of prediction. Google's and NVIDIA's compilers
-then say whether the step compiles, the memory that it takes, and the work that
-it does. Nothing is computed, and nothing is written into --output_dir.
+The run follows `--`: run_classifier, run_squad, run_tagger or run_mlm, and its
+flags. It opens its files as always and ends before its first step: a step of
+training, or with --do_eval or --do_predict alone a step of prediction. Google's
+or NVIDIA's compiler then tells whether the step compiles, the memory of a core,
+floating-point operations and moved bytes; the device's peak rates give the
+shortest time of a step. Nothing is computed, no device and no network is
+needed, and --output_dir is neither read nor written.
 
-The compilers are in an environment of their own, which `make compilers` makes.
+--json has the same figures: sizes in bytes and of one core, times in seconds.
+A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
+that an equal step is not compiled again.
+
+The compilers have an environment of their own, which `make compilers` makes.
 """
 
 import argparse
 import dataclasses
 import hashlib
 import importlib
-import importlib.util
+import importlib.metadata
 import json
+import math
 import os
 import pathlib
+import subprocess
 import sys
-import tempfile
 import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from adapter_bert import command_line
-from adapter_bert.accelerators import devices
+from adapter_bert.accelerators import account, devices
+from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.errors import UserError, first_line
 
 ROOT = pathlib.Path(__file__).parents[2]
-# The environment's interpreter, where this one lacks the compilers.
+# Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
+# Names of packages follow; prints those that an interpreter lacks.
+LACKS = """
+import importlib.metadata, sys
+known = {d.metadata["Name"].lower() for d in importlib.metadata.distributions()}
+print(*(name for name in sys.argv[1:] if name not in known))
+"""
 PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
 # Seconds between lines of progress.
 INTERVAL = 10.0
-# Shares of the memory that a batch of --fit fills at first, then if it fails.
-FILLS = (0.98, 0.93, 0.85)
+# Rows that TPUs compute at once: batches of --fit are a multiple.
+TILE = 8
+# How compilers say that a program needs too much memory.
+NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
 def main() -> None:
@@ -46,35 +63,27 @@ def main() -> None:
 
     Raises:
         UserError: the device is unknown, the compilers are missing, the run is
-            refused, or the step does not compile.
+            refused, or the step does not compile or fit.
     """
-    given = sys.argv[1:]
-    own, rest = given, []
-    if "--" in given:
-        place = given.index("--")
-        own, rest = given[:place], given[place + 1 :]
+    own, rest = sys.argv[1:], []
+    if "--" in own:
+        place = own.index("--")
+        own, rest = own[:place], own[place + 1 :]
     arguments = _parser().parse_args(own)
-    device = devices.find(arguments.device, arguments.cores)
+    device = devices.find(arguments.device, arguments.cores or 1)
     if not rest:
         raise UserError(
             "the run is missing: its program and flags follow `--`, as in "
-            "adapter-bert compile v5e -- run_classifier.py --do_train=true ..."
+            f"adapter-bert compile {arguments.device} -- run_classifier.py "
+            "--do_train=true ..."
         )
     program = rest[0].removesuffix(".py")
     if program not in PROGRAMS:
         raise UserError(
-            f"unknown program {rest[0]!r}; expected {', '.join(PROGRAMS)}"
+            f"unknown program {rest[0]!r}; expected one of "
+            f"{', '.join(PROGRAMS)}"
         )
-    if arguments.program and arguments.cores > 1:
-        raise UserError(
-            f"--program is of one core, found --cores={arguments.cores}; leave "
-            "one of them out"
-        )
-    if arguments.record_steps < 1:
-        raise UserError(
-            f"--record_steps is {arguments.record_steps}; expected >= 1"
-        )
-    _find_compilers()
+    _find_compilers(device)
     found = _account(program, rest[1:], device, arguments)
     print(_table(found), end="")
     if arguments.json:
@@ -83,28 +92,42 @@ def main() -> None:
         files.write_json(arguments.json, found)
     if not found["compiles"]:
         raise UserError(f"the step does not compile: {found['reason']}")
+    if not found["fits"]:
+        raise UserError(
+            f"the step needs {found['memory']} bytes, but a core of "
+            f"{found['device']} has {found['memory_of_core']}; pass a smaller "
+            "batch, or more --gradient_accumulation_steps"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = command_line.Parser(
+        prog="adapter-bert compile",
+        usage="%(prog)s DEVICE [arguments] -- PROGRAM [flags of the run]",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("device", help=f"one of {', '.join(devices.DEVICES)}")
+    parser.add_argument(
+        "device",
+        metavar="DEVICE",
+        help=f"one of {', '.join(devices.DEVICES)}",
+    )
     parser.add_argument(
         "--cores",
         type=int,
-        default=1,
-        help="cores of one host that divide the batch; default: %(default)s",
+        metavar="N",
+        help="cores of one host that divide the batch; default: the run's "
+        "--num_tpu_cores or --num_devices, if given, else 1",
     )
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", metavar="FILE", help="file for the figures")
     parser.add_argument(
         "--fit",
         action="store_true",
-        help="also find the largest batch that fits, by further compiles",
+        help="also find the largest batch that fits, by two or more compiles",
     )
     parser.add_argument(
         "--program",
+        metavar="FILE",
         help="file for the step as a program that JAX runs without TensorFlow "
         "(lab/devices/run_program.py), with what it gives on this CPU",
     )
@@ -119,80 +142,152 @@ def _parser() -> argparse.ArgumentParser:
         "--record_steps",
         type=int,
         default=40,
+        metavar="N",
         help="training steps that --program records; default: %(default)s",
     )
     return parser
 
 
-def _find_compilers() -> None:
-    """Goes on in the environment that has the compilers.
+def _find_compilers(device: Device) -> None:
+    """Goes on in an environment that has a device's compilers.
 
     Raises:
         UserError: there is none.
     """
-    if importlib.util.find_spec("jax"):
+    known = {
+        d.metadata["Name"].lower() for d in importlib.metadata.distributions()
+    }
+    if known.issuperset(device.packages):
         return
+    make = "run `make compilers` in a checkout of adapter-bert"
     named = os.environ.get(PYTHON)
-    python = pathlib.Path(named or ROOT / ".venv-compilers/bin/python")
-    if not python.exists():
+    python = named or str(ROOT / ".venv-compilers/bin/python")
+    if not os.access(python, os.X_OK):
         raise UserError(
-            f"the compilers are missing: there is no {python}; run `make "
-            f"compilers`, or set {PYTHON} to an interpreter that has them"
+            f"the compilers are missing: there is no {python}; {make}, or set "
+            f"{PYTHON} to the interpreter of an environment with them"
         )
-    os.execv(python, [python, "-m", "adapter_bert", "compile", *sys.argv[1:]])
+    # A checkout's package goes before the environment's own.
+    path = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    needed = [*device.packages, "adapter-bert-tf"]
+    asked = subprocess.run(
+        [python, "-c", LACKS, *needed],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    lacking = asked.stdout.split() if not asked.returncode else needed
+    if lacking:
+        raise UserError(
+            f"{python} lacks {', '.join(lacking)}; {make}, which installs them"
+        )
+    command = [python, "-m", "adapter_bert", "compile", *sys.argv[1:]]
+    sys.stdout.flush()
+    os.execve(python, command, environment)
 
 
-def _take(program: str, words: List[str], device: Device, cores: int) -> Any:
-    """The first step of the run."""
-    import adapter_bert.start_tensorflow  # noqa: F401
-
-    from absl import flags as absl_flags
-    from absl import logging
-
-    from adapter_bert import flags
+def _take(
+    program: str, words: List[str], device: Device, cores: Optional[int]
+) -> Any:
+    """The first step of the run on so many cores, or on those of its flags."""
+    from adapter_bert import files, flags
     from adapter_bert.accelerators import step
+
+    run = importlib.import_module(f"adapter_bert.commands.{program}")
+    FLAGS, is_given = flags.FLAGS, flags.is_given
+    with flags.of_words(run.SETTINGS, program, words):
+        is_gpu = device.platform == GPU
+        of_cores = "num_devices" if is_gpu else "num_tpu_cores"
+        named = is_given(of_cores) and FLAGS[of_cores].value
+        if cores and named and cores != named:
+            raise UserError(
+                f"--cores is {cores}, but the run's --{of_cores} is {named}; "
+                "leave one of them out"
+            )
+        cores = cores or named or 1
+        devices.find(device.name, cores)
+        _refuse_others(device)
+        setattr(FLAGS, of_cores, cores)
+        FLAGS.use_tpu, FLAGS.use_xla = not is_gpu, is_gpu
+        FLAGS.engine = step.ENGINE
+        if FLAGS.compute_dtype == "auto" and is_gpu:
+            # As a run chooses on such a GPU.
+            rates = device.flops
+            is_faster = rates["bfloat16"] > rates["float32"]
+            FLAGS.compute_dtype = "bfloat16" if is_faster else "float32"
+        with files.temporary_folder() as folder:
+            FLAGS.output_dir = os.path.join(folder, "out")
+            with _Clock("opening the run's files"):
+                return step.take(run.run)
+
+
+def _refuse_others(device: Device) -> None:
+    """Refuses flags of a run that would not be compiled for the device.
+
+    Raises:
+        UserError: there is one.
+    """
+    from adapter_bert import flags
     from adapter_bert.training import engines
 
-    engines.ENGINES["step"] = f"{step.__name__}.{step.StepEngine.__name__}"
-    module = importlib.import_module(f"adapter_bert.commands.{program}")
-    flags.define(module.SETTINGS)
-    with tempfile.TemporaryDirectory() as folder:
-        is_gpu = device.platform == GPU
-        flags.parse(
-            absl_flags.FLAGS,
-            [
-                f"adapter-bert compile: {program}",
-                *words,
-                "--engine=step",
-                f"--output_dir={folder}/out",
-                f"--use_tpu={not is_gpu}",
-                f"--use_xla={is_gpu}",
-                f"--num_tpu_cores={cores}",
-            ],
+    FLAGS, is_given = flags.FLAGS, flags.is_given
+    is_gpu = device.platform == GPU
+    kind = "GPU" if is_gpu else "TPU"
+    if is_given("use_tpu") and FLAGS.use_tpu == is_gpu:
+        raise UserError(
+            f"the run has --use_tpu={str(FLAGS.use_tpu).lower()}, but "
+            f"{device.name} is a {kind}; leave --use_tpu out"
         )
-        logging.set_verbosity(logging.WARNING)
-        return step.take(cores, module.main)
+    if is_gpu and is_given("use_xla") and not FLAGS.use_xla:
+        raise UserError(
+            "the run has --use_xla=false, but its step on a GPU is compiled "
+            "with XLA alone; leave --use_xla out"
+        )
+    if FLAGS.engine not in ("auto", *engines.ENGINES):
+        raise UserError(
+            f"unknown engine {FLAGS.engine!r}; expected auto or one of "
+            f"{', '.join(engines.ENGINES)}, which have the same step"
+        )
+    for flag in ("describe", "cache_frozen_layers"):
+        if FLAGS[flag].value:
+            raise UserError(
+                f"the run has --{flag}, which has no step of the whole model; "
+                f"leave --{flag} out"
+            )
 
 
 def _account(
     program: str, words: List[str], device: Device, arguments: Any
 ) -> Dict[str, Any]:
-    """What the compiler says of the run's step, as values of JSON."""
-    step = _take(program, words, device, arguments.cores)
-    if arguments.program and step.schedule:
-        most = step.schedule.num_train_steps
-        if arguments.record_steps > most:
-            raise UserError(
-                f"the run has {most} steps, but --record_steps is "
-                f"{arguments.record_steps}; raise --num_train_epochs"
-            )
-    from adapter_bert.accelerators import compilers
+    """What the compiler says of the run's step, as values of JSON.
 
-    frozen, trained, slots = step.values()
+    Sizes are bytes of one core. `memory` is what the step takes in all,
+    `memory_of_core` what there is. `weights` and `optimizer` (Adam's slots)
+    are parts of `arguments`, as the `batch` is; `reused` is the part of
+    `arguments` whose place `outputs` take. `flops` are floating-point
+    operations of a step on one core.
+    """
+    import adapter_bert.start_tensorflow  # noqa: F401
+
+    from adapter_bert import files
+
+    # Nothing may fail after minutes of work.
+    for path in filter(None, (arguments.json, arguments.program)):
+        files.prepare_folder(os.path.dirname(path) or ".")
+    files.prepare_folder(_cache())
+    step = _take(program, words, device, arguments.cores)
+    from adapter_bert.accelerators import compilers
+    from adapter_bert.accelerators import program as programs
+
+    if arguments.program:
+        programs.check(step, arguments.record_steps)
+    frozen, trained, slots = step.shapes()
     length = step.batch["input_ids"].shape[-1]
     found = {
         "device": arguments.device,
-        "cores": arguments.cores,
+        "cores": step.cores,
         "program": program,
         "step": "training" if step.schedule else "prediction",
         "method": step.job.table.method,
@@ -203,100 +298,89 @@ def _account(
         "memory_of_core": device.memory,
         "weights": _bytes(frozen) + _bytes(trained),
         "optimizer": _bytes(slots),
-        "batch": _bytes(step.batch) // arguments.cores,
+        "batch": _bytes(step.batch) // step.cores,
     }
-    name = f"{arguments.device}, {step.rows} x {length}"
-    compiled, reason = _compile(step, device, name)
-    found.update(compiles=compiled is not None, reason=reason)
-    if compiled is None:
-        return found
-    found.update(dataclasses.asdict(compiled))
-    found.update(_roofline(step, device, compiled))
+    compiled, reason = _compile(step, device, arguments.device)
+    fits = compiled is not None and compiled.memory <= device.memory
+    found.update(compiles=compiled is not None, reason=reason, fits=fits)
+    if compiled is not None:
+        found.update(dataclasses.asdict(compiled), memory=compiled.memory)
+        found.update(
+            account.roofline(
+                compiled, device, step.job.compute_dtype, step.rows
+            )
+        )
     if arguments.fit:
-        found["largest_batch"] = _fit(step, device, compiled)
-    if arguments.program:
-        from adapter_bert.accelerators import program as programs
 
-        told = "device", "program", "step", "method", "dtype", "rows", "length"
+        def memory_of(rows: int) -> Optional[int]:
+            made = compiled
+            if rows != step.rows:
+                other = step.with_rows(rows)
+                made, _ = _compile(other, device, arguments.device)
+            return made and made.memory
+
+        unit = step.cores * math.lcm(TILE, step.job.parts)
+        found["largest_batch"] = account.largest_batch(
+            memory_of, step.rows, unit, device.memory
+        )
+    if arguments.program and compiled is not None:
         programs.write(
             arguments.program,
             step,
-            {name: found[name] for name in told},
+            {name: found[name] for name in programs.TOLD},
             arguments.values,
             arguments.record_steps,
         )
     return found
 
 
-def _bytes(values: Any) -> int:
+def _bytes(values: Dict[str, Any]) -> int:
     return sum(value.nbytes for value in values.values())
 
 
-def _compile(step: Any, device: Device, name: str) -> Tuple[Any, str]:
+def _cache() -> str:
+    """The folder of the compilers' answers."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
+
+
+def _compile(
+    step: Any, device: Device, name: str
+) -> Tuple[Optional[Compiled], str]:
     """The compiler's account, or None and the compiler's reason.
 
-    Accounts are kept by the hash of the translated step and of the compiler.
-    """
-    import jax
+    Both are kept under the hash of the translated step and of all that the
+    compiler depends on.
 
+    Raises:
+        UserError: the step cannot be translated, or the compiler fails for
+            another reason than the step's size.
+    """
     from adapter_bert import files
     from adapter_bert.accelerators import compilers
 
-    with _Clock(f"{name}: translating"):
+    length = step.batch["input_ids"].shape[-1]
+    about = f"{name}, {step.rows} x {length}"
+    with _Clock(f"{about}: translating"):
         lowered = compilers.lower(step, device)
-    told = [lowered.as_text(), str(device), compilers.versions(device)]
+    told = [lowered.as_text(), compilers.settings(device)]
     key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    folder = pathlib.Path(
-        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache",
-        "adapter_bert/compiled",
-    )
-    kept = folder / f"{key}.json"
-    if not kept.exists():
+    kept = os.path.join(_cache(), f"{key}.json")
+    if not files.exists(kept):
+        answer: Dict[str, Any] = {"account": None, "reason": ""}
         try:
-            with _Clock(f"{name}: compiling"):
+            with _Clock(f"{about}: compiling"):
                 compiled = compilers.compile_lowered(lowered)
-            account, reason = dataclasses.asdict(compiled), ""
-        except jax.errors.JaxRuntimeError as error:
-            account, reason = None, first_line(error)
-        files.make_folder(str(folder))
-        files.write_json(str(kept), {"account": account, "reason": reason})
-    known = files.read_json(str(kept), "the compiler's account")
-    account, reason = known["account"], known["reason"]
-    return account and compilers.Compiled(**account), reason
-
-
-def _roofline(step: Any, device: Device, compiled: Any) -> Dict[str, Any]:
-    """The shortest time of a step that the peak rates allow, in seconds."""
-    products = compiled.flops / device.flops[step.job.compute_dtype]
-    memory = compiled.moved / device.bandwidth
-    seconds = max(products, memory)
-    return {
-        "seconds_at_best": seconds,
-        "examples_per_second_at_best": step.rows / seconds,
-        "bound_by": "products" if products > memory else "memory",
-    }
-
-
-def _fit(step: Any, device: Device, compiled: Any) -> Optional[int]:
-    """The largest batch whose step fits, over all cores, confirmed.
-
-    Memory grows linearly with rows: one more compile gives the slope, a third
-    confirms.
-    """
-    rows, unit = step.rows, 8 * step.cores
-    more, _ = _compile(step.with_rows(2 * rows), device, f"{2 * rows} rows")
-    if more is None:
-        return rows
-    slope = (more.memory - compiled.memory) / rows
-    for fill in FILLS:
-        room = fill * device.memory - compiled.memory
-        most = int(rows + room / slope) // unit * unit
-        if most <= rows:
-            return rows
-        fits, _ = _compile(step.with_rows(most), device, f"{most} rows")
-        if fits is not None and fits.memory <= device.memory:
-            return most
-    return 2 * rows
+            answer["account"] = dataclasses.asdict(compiled)
+        except compilers.Refusal as error:
+            answer["reason"] = first_line(error)
+            if NO_ROOM not in answer["reason"]:
+                # The compiler may do better another time.
+                return None, answer["reason"]
+        files.write_json(kept, answer)
+    keys = {"account": object, "reason": str}
+    known = files.read_object(kept, "the compiler's answer", keys)
+    return known["account"] and Compiled(**known["account"]), known["reason"]
 
 
 class _Clock:
@@ -322,35 +406,39 @@ class _Clock:
 
 def _table(found: Dict[str, Any]) -> str:
     """The account, for people."""
-    versions = " ".join(f"{n} {v}" for n, v in found["versions"].items())
+    versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+    cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
     lines = [
         f"{found['program']}, {found['step']}, {found['method']}: "
         f"{found['rows']} rows of {found['length']} tokens, {found['dtype']}, "
-        f"on {found['device']} ({found['cores']} cores)",
-        f"compiled by        {versions}",
-        f"compiles           {'yes' if found['compiles'] else 'no'}",
+        f"on {cores} of {found['device']}"
     ]
+
+    def tell(name: str, text: str) -> None:
+        lines.append(f"{name:19}{text}")
+
+    def tell_size(name: str, size: int, more: str = "") -> None:
+        tell(name, f"{size / 1e6:,.1f} MB{more}")
+
+    tell("compiled by", versions)
+    tell("compiles", "yes" if found["compiles"] else f"no: {found['reason']}")
     if found["compiles"]:
-        own = found["outputs"] - found["reused"]
-        total = found["arguments"] + own + found["temporaries"] + found["code"]
-        parts = {
-            "memory of a core": total,
-            "  weights": found["weights"],
-            "  optimizer": found["optimizer"],
-            "  batch": found["batch"],
-            "  temporaries": found["temporaries"],
-            "  code": found["code"],
-        }
-        lines += [f"{n:19}{v / 1e6:,.0f} MB" for n, v in parts.items()]
-        lines[3] += f" of {found['memory_of_core'] / 1e6:,.0f}"
-        lines += [
-            f"operations         {found['flops'] / 1e9:,.1f} GFLOP",
-            f"bytes moved        {found['moved'] / 1e9:,.2f} GB (counted by "
-            f"{found['counter']})",
-            f"at best            {found['seconds_at_best'] * 1e3:,.2f} ms, "
+        of = f" of {found['memory_of_core'] / 1e6:,.1f}"
+        fits = "" if found["fits"] else ", which is too much"
+        tell_size("memory of a core", found["memory"], of + fits)
+        for name in ("weights", "optimizer", "batch", "temporaries", "code"):
+            tell_size(f"  {name}", found[name])
+    if found.get("flops") is not None:
+        by = f" (counted by {found['counter']})"
+        tell("operations", f"{found['flops'] / 1e9:,.2f} GFLOP{by}")
+        tell("moved", f"{found['moved'] / 1e9:,.2f} GB")
+        tell(
+            "at best",
+            f"{found['seconds_at_best'] * 1e3:,.2f} ms a step, "
             f"{found['examples_per_second_at_best']:,.0f} examples/s, bound "
             f"by {found['bound_by']}",
-        ]
-    if found.get("largest_batch"):
-        lines.append(f"largest batch      {found['largest_batch']} rows")
+        )
+    if "largest_batch" in found:
+        largest = found["largest_batch"]
+        tell("largest batch", f"{largest} rows" if largest else "none found")
     return "\n".join(lines) + "\n"

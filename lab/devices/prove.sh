@@ -4,7 +4,7 @@
 # that is killed and goes on, whose files must be those of one that is not; the
 # speed in float32 and bfloat16.
 #
-#   DEVICE=gpu lab/devices/prove.sh OUT [FLAGS OF ALL RUNS ...]
+#   DEVICE=gpu lab/devices/prove.sh OUT [FLAGS ...]
 #
 # DEVICE is cpu, gpu or tpu. OUT takes the runs, their logs, and prove.json; it
 # must not exist. Default data are the sentence pairs that ship with the
@@ -51,11 +51,12 @@ sizes.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 with open(sys.argv[2], "w") as file:
     json.dump(sizes, file)
 END
-all=(--flagfile=configs/same_meaning.flags --init_checkpoint="$bert"
+[ $# -gt 0 ] || set -- --flagfile=configs/same_meaning.flags
+all=("$@" --do_train=true --init_checkpoint="$bert"
   --engine=strategy --do_eval=false --max_train_examples="$examples"
   --train_batch_size="$batch" --eval_batch_size="$batch"
   --predict_batch_size="$batch"
-  --num_train_epochs="$((steps * batch / examples))" "$@")
+  --num_train_epochs="$((steps * batch / examples))")
 command() { # name, flags ...
   echo "== $1"
   run=("$python" run_classifier.py "${all[@]}" --output_dir="$out/$1" "${@:2}")

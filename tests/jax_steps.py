@@ -1,0 +1,105 @@
+"""Training steps as `adapter-bert compile` builds them, by JAX on the CPU.
+
+    .venv-compilers/bin/python tests/jax_steps.py CONFIG FOLDER
+
+It runs in the compilers' environment, with a BERT's config as JSON. FOLDER gets
+`<case>.npz` for each of `CASES`: `losses`, float32 [STEPS], the trained
+`values/<name>`, and the StableHLO as `program`.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+from typing import Any, Mapping
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import numpy as np
+from engine_jobs import LENGTH, TASKS, make_job, make_rows
+
+from adapter_bert.accelerators.step import Step
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.data.input_pipeline import TrainPlan, train_batches
+from adapter_bert.optimization import Schedule
+
+STEPS, LEARNING_RATE, BATCH_SIZE = 10, 1e-3, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A training of `engine_jobs`; `options` are of its `Job`."""
+
+    task: str = "tiny"
+    method: str = "houlsby(size=4)"
+    cores: int = 1
+    dropout: bool = True
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def job(self, config, folder):
+        """A job whose batches have one length, as compilers need."""
+        if not self.dropout:
+            config = dataclasses.replace(
+                config,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+        return make_job(
+            config,
+            folder,
+            self.method,
+            length=LENGTH,
+            task=TASKS[self.task],
+            share_layers=False,
+            **self.options,
+        )
+
+
+CASES = {
+    "classification": Case(),
+    "corrected": Case(
+        "tagging", "lora", options={"adam_bias_correction": True}
+    ),
+    "parts": Case("squad", "bitfit", options={"parts": 2}),
+    "full": Case(method="full"),
+    # Without dropout, which differs from core to core; this head has none.
+    "two_cores": Case("squad", cores=2, dropout=False),
+}
+
+
+def compute(case, config):
+    """The arrays of a case's file."""
+    from adapter_bert.accelerators.compilers import jax, jitted
+
+    rows = make_rows(TASKS[case.task])
+    plan = TrainPlan(rows.lengths, BATCH_SIZE, STEPS, 1)
+    batches = list(train_batches(rows, plan, range(STEPS), LENGTH))
+    schedule = Schedule(LEARNING_RATE, STEPS, 1)
+    job = case.job(config, "unused")
+    step = Step(job, batches[0], case.cores, schedule)
+    function, arguments = jitted(step, jax.devices())
+    program = function.lower(*arguments).as_text()
+    frozen, trained, slots = step.values()
+    done, losses = np.int64(0), []
+    for batch in batches:
+        loss, trained, slots, done = function(
+            frozen, trained, slots, batch, done
+        )
+        losses.append(loss)
+    assert done == STEPS
+    values = {f"values/{name}": value for name, value in trained.items()}
+    return {"losses": np.array(losses), "program": program, **values}
+
+
+def main():
+    config = BertConfig(**json.loads(sys.argv[1]))
+    folder = pathlib.Path(sys.argv[2])
+    # More than any case has.
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    for name, case in CASES.items():
+        np.savez(folder / name, **compute(case, config))
+
+
+if __name__ == "__main__":
+    main()
