@@ -133,7 +133,7 @@ def draw(name: str, about: Mapping[str, Any]) -> np.ndarray:
     chance = np.random.RandomState(zlib.crc32(name.encode()))
     found = chance.random_sample(about["shape"]) - 0.5
     found = found * (12**0.5 * about["deviation"]) + about["mean"]
-    return found.astype(np.float32).astype(jax.numpy.dtype(about["dtype"]))
+    return found.astype(np.float32).astype(getattr(jax.numpy, about["dtype"]))
 
 
 def checksum(*groups: Mapping[str, np.ndarray]) -> int:

@@ -7,11 +7,12 @@
 #   DEVICE=gpu lab/devices/prove.sh OUT [FLAGS ...]
 #
 # DEVICE is cpu, gpu or tpu. OUT takes the runs, their logs, and prove.json; it
-# must not exist. Default data are the sentence pairs that ship with the
-# project, the model is MiniLM. FLAGS may name others; run_classifier.py reads
-# them. BERT is the model's folder, with config.json. STEPS (40), BATCH (32) and
-# EXAMPLES (320) are those of each run, CORES (8) those of a TPU, LIMIT (900)
-# the seconds of everything. The exit code is 1 if a proof fails.
+# must not exist. FLAGS are those of run_classifier.py that name task and data;
+# default: --flagfile=configs/same_meaning.flags, whose data ship with the
+# project. BERT is the model's folder, with config.json; default: MiniLM. STEPS
+# (40), BATCH (32) and EXAMPLES (320) are those of each run, CORES (8) those of a
+# TPU, LIMIT (900) the seconds of everything. The exit code is 1 if a proof
+# fails.
 set -euo pipefail
 python=${PYTHON:-.venv/bin/python}
 device=${DEVICE:-}

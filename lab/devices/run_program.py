@@ -360,9 +360,9 @@ def write_run(path, run):
 
 def _run(path, steps):
     """A program's run, as JSON's values."""
+    program = Program(path)
     import jax
 
-    program = Program(path)
     recorded = len(program.group("recorded").get("loss", ()))
     device = jax.devices()[0]
     found = {
