@@ -58,12 +58,12 @@ all=("$@" --do_train=true --init_checkpoint="$bert"
   --train_batch_size="$batch" --eval_batch_size="$batch"
   --predict_batch_size="$batch"
   --num_train_epochs="$((steps * batch / examples))")
-command() { # name, flags ...
+prepare() { # name, flags ...
   echo "== $1"
   run=("$python" run_classifier.py "${all[@]}" --output_dir="$out/$1" "${@:2}")
 }
 train() { # name, flags ...
-  command "$@"
+  prepare "$@"
   local left=$((${LIMIT:-900} - SECONDS))
   if [ $left -le 0 ] || ! timeout $left "${run[@]}" > "$out/$1.log" 2>&1; then
     echo "error: $1 failed, or took longer than LIMIT; see $out/$1.log" >&2
@@ -76,7 +76,7 @@ train device "${alike[@]}" "${flags[@]}"
 
 often=(--save_checkpoints_steps=10 "${flags[@]}")
 train whole "${often[@]}"
-command resumed "${often[@]}"
+prepare resumed "${often[@]}"
 "${run[@]}" > "$out/killed.log" 2>&1 &
 killed=$!
 until [ -e "$out/resumed/model.ckpt-10.index" ]; do

@@ -361,8 +361,10 @@ def write_run(path, run):
 def _run(path, steps):
     """A program's run, as JSON's values."""
     program = Program(path)
-    import jax
-
+    try:
+        import jax
+    except ImportError as error:
+        raise Refused(f"JAX is missing ({error}); install it") from error
     recorded = len(program.group("recorded").get("loss", ()))
     device = jax.devices()[0]
     found = {
