@@ -125,6 +125,25 @@ def _why_not_translated(error: str) -> str:
     return "it has no static shapes" if NOT_STATIC in error else ""
 
 
+def export_step(step: Step) -> export.Exported:
+    """A step of one core as a program that JAX loads on any platform.
+
+    It takes and gives what the function of `jitted` does.
+    """
+    jax.config.update("jax_enable_x64", True)
+    tf.random.set_seed(1)
+    function, arguments, _ = _program(step)
+    return export.export(
+        jax.jit(function),
+        platforms=["cpu"],
+        disabled_checks=[
+            export.DisabledSafetyCheck.platform(),
+            # StableHLO has no such operation; XLA knows it by this name.
+            export.DisabledSafetyCheck.custom_call("mhlo.erf"),
+        ],
+    )(*arguments)
+
+
 def compile_lowered(lowered: Any) -> Compiled:
     """Compiles what `lower` gave; raises `Refusal` if the compiler does."""
     made = lowered.compile()
@@ -225,7 +244,9 @@ def _specs(values: Dict[str, np.ndarray], cores: int = 1) -> Dict[str, Any]:
 def _translate(function: Callable, *arguments: Any) -> Callable:
     """A function of TensorFlow as one of JAX, for any platform."""
     called = jax2tf.call_tf(
-        tf.function(function, autograph=False, jit_compile=True)
+        tf.function(function, autograph=False, jit_compile=True),
+        # Else JAX imports TensorFlow wherever the program is loaded.
+        has_side_effects=False,
     )
     return export.export(
         jax.jit(called),

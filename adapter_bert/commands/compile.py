@@ -129,6 +129,26 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also find the largest batch that fits, by two or more compiles",
     )
+    parser.add_argument(
+        "--program",
+        metavar="FILE",
+        help="file for the step as a program that JAX runs without TensorFlow "
+        "(lab/devices/run_program.py), with what it gives on this CPU",
+    )
+    parser.add_argument(
+        "--values",
+        choices=("run", "seed"),
+        default="run",
+        help="weights of --program: the run's, which are stored, or drawn "
+        "where it runs, which makes a small file; default: %(default)s",
+    )
+    parser.add_argument(
+        "--record_steps",
+        type=int,
+        default=40,
+        metavar="N",
+        help="training steps that --program records; default: %(default)s",
+    )
     return parser
 
 
@@ -268,12 +288,15 @@ def _account(
     from adapter_bert import files
 
     # Nothing may fail after minutes of work.
-    if arguments.json:
-        files.prepare_folder(os.path.dirname(arguments.json) or ".")
+    for path in filter(None, (arguments.json, arguments.program)):
+        files.prepare_folder(os.path.dirname(path) or ".")
     files.prepare_folder(_cache())
     step = _take(program, words, device, arguments.cores)
     from adapter_bert.accelerators import compilers
+    from adapter_bert.accelerators import program as programs
 
+    if arguments.program:
+        programs.check(step, arguments.record_steps)
     frozen, trained, slots = step.shapes()
     length = step.batch["input_ids"].shape[-1]
     found = {
@@ -313,6 +336,14 @@ def _account(
         unit = step.cores * math.lcm(TILE, step.job.parts)
         found["largest_batch"] = account.largest_batch(
             memory_of, step.rows, unit, device.memory
+        )
+    if arguments.program and compiled is not None:
+        programs.write(
+            arguments.program,
+            step,
+            {name: found[name] for name in programs.TOLD},
+            arguments.values,
+            arguments.record_steps,
         )
     return found
 

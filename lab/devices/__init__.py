@@ -1,1 +1,1 @@
-"""Proofs that the program suits TPUs and GPUs, on a machine without them."""
+"""Proofs for TPUs and GPUs: without one, and where one is."""

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Makes the programs of lab/devices/run.sh: training and prediction of 32 x 128
+# tokens, float32 and bfloat16, of three sizes of BERT, a few hundred kilobytes
+# each. `make compilers` installs what this needs; no device is needed.
+#
+#   lab/devices/make_programs.sh OUT [SIZE ...]
+#
+# SIZE is minilm, base or large; default: all. The weights of base and large are
+# random, so nothing is downloaded. The CPU's record has 40 training steps of
+# minilm, 5 of base, 2 of large: the CPU takes minutes for one of large.
+# DEVICE (h100) is compiled for.
+set -euo pipefail
+python=${PYTHON:-.venv/bin/python}
+device=${DEVICE:-h100}
+if [ $# = 0 ]; then
+  echo "error: OUT is missing: lab/devices/make_programs.sh OUT [SIZE ...]" >&2
+  exit 1
+fi
+out=$(realpath -m "$1")
+shift
+cd "$(dirname "$(realpath "$0")")/../.."
+minilm=$("$python" -m adapter_bert minilm)
+mkdir -p "$out"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+for size in "${@:-minilm base large}"; do
+  for size in $size; do
+    case $size in
+      minilm) steps=40 bert=$minilm ;;
+      base) steps=5 bert=$scratch/base ;;
+      large) steps=2 bert=$scratch/large ;;
+      *)
+        echo "error: unknown size $size; expected minilm, base or large" >&2
+        exit 1
+        ;;
+    esac
+    if [ "$size" != minilm ]; then
+      "$python" -m lab.devices.random_bert "configs/bert_${size}_uncased.json" \
+        "$minilm/vocab.txt" "$bert"
+    fi
+    data=(--flagfile=configs/same_meaning.flags --init_checkpoint="$bert"
+      --do_eval=false --max_seq_length=128)
+    # Prediction needs an adapter: of one step.
+    "$python" run_classifier.py "${data[@]}" --output_dir="$scratch/$size.run" \
+      --max_train_examples=8 --train_batch_size=8 --num_train_epochs=1
+    for dtype in float32 bfloat16; do
+      compile() { # name of the step, flags ...
+        echo "== $size, $dtype, $1"
+        "$python" -m adapter_bert compile "$device" --values=seed \
+          --program="$out/$size-$dtype-$1.npz" --record_steps="$steps" -- \
+          run_classifier.py "${data[@]}" --compute_dtype="$dtype" "${@:2}"
+      }
+      compile training --train_batch_size=32
+      compile prediction --predict_batch_size=32 --do_train=false \
+        --do_predict=true --adapter="$scratch/$size.run/adapter"
+    done
+    rm -rf "${scratch:?}/$size"
+  done
+done
+ls -l "$out"

@@ -1,0 +1,291 @@
+"""Programs run without TensorFlow: the CPU's record, refusals, comparisons."""
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import zlib
+
+import compilers_program
+import numpy as np
+import pytest
+from compilers_program import LONG, compile_run, needed
+from conftest import ROOT, run_command, run_process
+
+from lab.trials import tiny_files
+
+pytestmark = pytest.mark.newer_stack
+
+RUNNER = ROOT / "lab/devices/run_program.py"
+STEPS = 12
+# Nothing of these may be imported.
+ALONE = (
+    "import runpy, sys; sys.modules.update(tensorflow=None, adapter_bert=None);"
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("programs")
+    tiny_files.make(found)
+    return found
+
+
+def run_flags(folder, *more):
+    """Flags of a tiny run."""
+    return (
+        "--task_name=custom",
+        f"--data_dir={folder / tiny_files.TABLE}",
+        f"--init_checkpoint={folder / tiny_files.BERT}",
+        "--max_seq_length=24",
+        "--learning_rate=1e-3",
+        "--train_batch_size=8",
+        "--predict_batch_size=8",
+        "--num_train_epochs=4",
+        *more,
+    )
+
+
+def make_program(path, folder, *more, values="seed", steps=STEPS):
+    """Compiles a tiny run for a GPU, and writes its program."""
+    words = ("--program", path, f"--values={values}", f"--record_steps={steps}")
+    run = ("run_classifier.py", *run_flags(folder, *more))
+    return compile_run("h100", *words, "--", *run)
+
+
+def run_alone(folder, *words, python=compilers_program.PYTHON):
+    """Runs a copy of `run_program.py` as where nothing else is."""
+    place = shutil.copy(RUNNER, folder)
+    return run_command(
+        python,
+        "-I",
+        "-c",
+        ALONE,
+        place,
+        *words,
+        timeout=LONG,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+def errors_of(done):
+    """The lines of a program that has failed, without those of libraries."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+
+
+@pytest.fixture(scope="module")
+def training(folder):
+    path = folder / "training.npz"
+    done = make_program(path, folder, "--do_train=true")
+    assert done.returncode == 0, done.stderr
+    assert f"step {STEPS}/{STEPS}, loss" in done.stderr
+    return path
+
+
+def changed(path, place, **arrays):
+    """A copy of a program with other arrays."""
+    with np.load(path) as saved:
+        content = {name: saved[name] for name in saved.files}
+    content.update(arrays)
+    np.savez(place, **content)
+    return place
+
+
+def described(path, **more):
+    """The description of a program with other values, as its array."""
+    with np.load(path) as saved:
+        about = json.loads(saved["description"].tobytes())
+    return np.frombuffer(json.dumps({**about, **more}).encode(), np.uint8)
+
+
+@needed
+class TestTraining:
+    def test_jax_alone_gives_the_cpu_s_record(self, training, tmp_path):
+        assert training.stat().st_size < 200_000
+        results = tmp_path / "results.json"
+        done = run_alone(tmp_path, training, f"--json={results}", "--steps=15")
+        assert done.returncode == 0, done.stderr
+        [run] = json.loads(results.read_text())["runs"]
+        assert run["agrees"] and run["device"] == "cpu"
+        losses, told = run["losses"], run["losses_of_cpu"]
+        assert (len(losses), len(told)) == (15, STEPS)
+        np.testing.assert_allclose(losses[:STEPS], told, rtol=0, atol=1e-5)
+        assert np.mean(told[-3:]) < np.mean(told[:3]) - 0.02
+        assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
+        # Another time, the run of the same program takes its place.
+        assert (
+            run_alone(tmp_path, training, f"--json={results}").returncode == 0
+        )
+        [again] = json.loads(results.read_text())["runs"]
+        assert again["date"] > run["date"]
+
+    def test_other_losses_and_values_are_told(self, training, tmp_path):
+        with np.load(training) as saved:
+            [kernel, *_] = [
+                name for name in saved.files if name.endswith("/weights1")
+            ]
+            loss, values = saved["recorded/loss"], saved[kernel]
+        others = {
+            "loss": {"recorded/loss": loss + 0.01},
+            "values": {kernel: values + 0.1},
+        }
+        for name, arrays in others.items():
+            path = changed(training, tmp_path / f"{name}.npz", **arrays)
+            results = tmp_path / f"{name}.json"
+            done = run_alone(tmp_path, path, f"--json={results}")
+            assert done.returncode == 1
+            [run] = json.loads(results.read_text())["runs"]
+            beyond = {
+                key
+                for key, value in run["difference"].items()
+                if value > run["tolerance"][key]
+            }
+            assert (run["agrees"], beyond) == (False, {name})
+
+    def test_a_program_that_cannot_be_run_is_one_line(self, training, tmp_path):
+        empty = np.zeros(4, np.uint8)
+        others = {
+            "unreadable": ({"program": empty}, "cannot read a program of JAX"),
+            "drawn": (
+                {"description": described(training, checksum=1)},
+                "its values have the CRC-32",
+            ),
+        }
+        for name, (arrays, why) in others.items():
+            path = changed(training, tmp_path / f"{name}.npz", **arrays)
+            done = run_alone(tmp_path, path, f"--json={tmp_path / 'x.json'}")
+            [line] = errors_of(done)
+            assert why in line and not (tmp_path / "x.json").exists()
+
+    def test_the_same_run_makes_the_same_file(self, training, folder, tmp_path):
+        path = tmp_path / "again.npz"
+        done = make_program(path, folder, "--do_train=true")
+        assert done.returncode == 0, done.stderr
+        assert path.read_bytes() == training.read_bytes()
+
+
+@needed
+def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path):
+    """A run's own values travel in the file; a prediction has one record."""
+    run = tmp_path / "run"
+    run_process(
+        *run_flags(folder, "--do_train=true", f"--output_dir={run}"),
+        "--num_train_epochs=1",
+    )
+    paths = [tmp_path / "training.npz", tmp_path / "prediction.npz"]
+    narrow = "--compute_dtype=bfloat16"
+    ways = [
+        ("--do_train=true", narrow),
+        ("--do_predict=true", narrow, f"--adapter={run / 'adapter'}"),
+    ]
+    for path, way in zip(paths, ways):
+        done = make_program(path, folder, *way, values="run")
+        assert done.returncode == 0, done.stderr
+    results = tmp_path / "results.json"
+    done = run_alone(tmp_path, *paths, f"--json={results}")
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(results.read_text())["runs"]
+    assert first["difference"] == {"loss": 0, "values": 0}
+    assert (second["step"], second["difference"]) == (
+        "prediction",
+        {"values": 0},
+    )
+
+
+@needed
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["--record_steps=21"], "but the run has 20 steps"),
+        (["--record_steps=0"], "expected >= 1"),
+        (["--cores=2"], "--program is of one core, found 2"),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line(folder, tmp_path, words, problem):
+    path = tmp_path / "program.npz"
+    run = ("run_classifier.py", *run_flags(folder, "--do_train=true"))
+    done = compile_run("h100", f"--program={path}", *words, "--", *run)
+    [line] = errors_of(done)
+    assert problem in line and not path.exists()
+
+
+def test_a_file_that_is_no_program_is_one_line(tmp_path):
+    """The refusal needs no JAX."""
+    whole, cut, other = (tmp_path / n for n in ("whole", "cut", "other"))
+    with open(whole, "wb") as file:
+        np.savez(file, values=np.zeros(1000))
+    cut.write_bytes(whole.read_bytes()[:500])
+    other.write_text("{}")
+    old = tmp_path / "old"
+    about = json.dumps({"format": "adapter-bert program 0"}).encode()
+    with open(old, "wb") as file:
+        np.savez(file, description=np.frombuffer(about, np.uint8))
+    missing = tmp_path / "missing"
+    paths = (whole, cut, other, old, missing)
+    results = tmp_path / "results.json"
+    done = run_alone(
+        tmp_path, *paths, f"--json={results}", python=sys.executable
+    )
+    lines = errors_of(done)
+    assert len(lines) == len(paths) and not results.exists()
+    for line, path in zip(lines, paths):
+        assert str(path) in line
+    assert "is damaged, or no file of adapter-bert compile" in lines[0]
+    assert "format 'adapter-bert program 0', expected" in lines[3]
+    assert "No such file" in lines[4]
+
+
+def test_values_are_drawn_by_the_rule_of_the_file():
+    """All machines draw these bits, whose CRC-32 the rule gives."""
+    draw = runpy.run_path(str(RUNNER))["draw"]
+    about = {
+        "shape": [200, 300],
+        "dtype": "float32",
+        "mean": 0.5,
+        "deviation": 0.02,
+    }
+    found = draw("bert/pooler/dense/kernel", about)
+    assert found.dtype == np.float32 and found.shape == (200, 300)
+    assert found.mean() == pytest.approx(0.5, abs=5e-4)
+    assert found.std() == pytest.approx(0.02, rel=0.01)
+    assert zlib.crc32(found.tobytes()) == 958126722
+    assert not np.array_equal(draw("other", about), found)
+
+
+@pytest.mark.gate
+def test_a_machine_is_proven_and_a_fault_is_told(folder, tmp_path):
+    out = tmp_path / "out"
+    done = run_command(
+        ROOT / "lab/devices/prove.sh",
+        out,
+        *run_flags(folder)[:2],
+        "--max_seq_length=24",
+        "--learning_rate=1e-3",
+        timeout=2 * LONG,
+        env={
+            **os.environ,
+            "PYTHON": sys.executable,
+            "DEVICE": "cpu",
+            "BERT": str(folder / tiny_files.BERT),
+            "STEPS": "60",
+            "BATCH": "8",
+            "EXAMPLES": "40",
+            "LIMIT": str(2 * LONG),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "prove.json").read_text())
+    assert found["is_alike"] and found["resumes_with_same_bits"]
+    assert len(found["losses"]) == 6
+    assert set(found["examples_per_second"]) == {"float32", "bfloat16"}
+    adapter = out / "resumed/adapter/adapter.safetensors"
+    adapter.write_bytes(adapter.read_bytes()[:-1] + b"\1")
+    done = run_process(
+        "lab.devices.judge", out, "cpu", 1, program="-m", check=False
+    )
+    assert done.returncode == 1
+    assert "resumes with same bits  NO" in done.stdout
