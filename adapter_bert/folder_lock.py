@@ -8,6 +8,8 @@ Whoever gets the lock deletes temporary files, which a killed process left.
 
 A folder may be moved or unmounted while a process writes into it, and another
 may take its place; so `check` precedes every write.
+
+Readers take no lock: `read_beside_writer` reads again if files were replaced.
 """
 
 import contextlib

@@ -68,12 +68,7 @@ def data(tmp_path_factory):
     "language,task,rate",
     [
         ("mad_x(size=4,inverse_size=4)", "pfeiffer(size=4)", 3e-2),
-        pytest.param(
-            "lt_sft(sparsity=0.05)",
-            "pfeiffer(size=4)",
-            3e-2,
-            marks=pytest.mark.slow,
-        ),
+        ("lt_sft(sparsity=0.05)", "pfeiffer(size=4)", 3e-2),
     ],
 )
 def test_one_language_is_exchanged_for_the_other(

@@ -77,7 +77,7 @@ def alone(flags, name, folder, out):
     [
         "houlsby(size=4)",
         "per_task(pals(size=6, heads=2))",
-        pytest.param("lt_sft(sparsity=0.05)", marks=pytest.mark.slow),
+        "lt_sft(sparsity=0.05)",
     ],
 )
 def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(

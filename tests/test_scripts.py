@@ -83,7 +83,7 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     assert json.loads(again.stdout)["label"] in answered
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 @pytest.mark.older_stack
 @pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):

@@ -269,7 +269,7 @@ def test_a_file_of_no_soaks(tmp_path, content):
         soak.read_soaks(path)
 
 
-@pytest.mark.slow
+@pytest.mark.gate
 def test_a_trial_of_the_program_itself(tmp_path):
     seed = next(n for n, run in enumerate(runs.RUNS) if run.name == "library")
     done = run_process(
