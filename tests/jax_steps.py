@@ -70,6 +70,11 @@ CASES = {
     ),
     "parts": Case("squad", "bitfit", options={"parts": 2}),
     "full": Case(method="full"),
+    # As `adapter-bert compile` has them, masks included.
+    "accelerator": Case(options={"for_accelerator": True}),
+    "layers": Case(
+        "tagging", options={"for_accelerator": True, "recompute_layers": True}
+    ),
     # Without dropout, which differs from core to core; this head has none.
     "two_cores": Case("squad", cores=2, dropout=False),
 }

@@ -1,12 +1,9 @@
 """The matrix of steps that are compiled for devices."""
 
 import dataclasses
-import importlib.util
 import json
-import os
-import pathlib
-import sys
 
+import compilers_program
 import pytest
 from conftest import ROOT, run_command
 
@@ -18,8 +15,14 @@ from lab.devices import matrix, runs
 from lab.devices.runs import DTYPES, STEPS, Run
 
 VERSIONS = {"tensorflow": "2", "jax": "1"}
-COMPILERS = os.environ.get(
-    "ADAPTER_BERT_COMPILERS", str(ROOT / ".venv-compilers/bin/python")
+SIZES = (
+    "arguments",
+    "reused",
+    "outputs",
+    "temporaries",
+    "code",
+    "moved",
+    "memory",
 )
 
 
@@ -46,8 +49,9 @@ def compiled(monkeypatch):
             "reason": "" if is_fine else "too odd",
             "seconds": 1.0,
             "date": "2020-01-01",
-            **dict.fromkeys(("memory", "temporaries", "moved"), 10**9),
+            **dict.fromkeys(SIZES, 10**9),
             "flops": 4e9,
+            "counter": "XLA",
         }
 
     monkeypatch.setattr(matrix, "compile_cell", compile_cell)
@@ -143,16 +147,11 @@ def test_the_page_has_the_tables_of_its_file():
         assert f"{begin}\n{text}\n{end}" in page
 
 
-@pytest.mark.gate
+@compilers_program.needed
 @pytest.mark.newer_stack
 def test_two_steps_compile(tmp_path):
-    python = COMPILERS
-    if importlib.util.find_spec("jax"):
-        python = sys.executable
-    elif not pathlib.Path(python).exists():
-        pytest.skip(f"no {python}; `make compilers` makes it")
     done = run_command(
-        python,
+        compilers_program.PYTHON,
         "-m",
         "lab.devices.matrix",
         *(f"--device={device}" for device in matrix.MAIN),
@@ -163,6 +162,8 @@ def test_two_steps_compile(tmp_path):
             f"--json={tmp_path / 'two.json'}",
         ),
         cwd=ROOT,
+        env=compilers_program.environment(),
+        timeout=compilers_program.LONG,
     )
     assert done.returncode == 0, done.stderr
     cells = json.loads((tmp_path / "two.json").read_text())["cells"]

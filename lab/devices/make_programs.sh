@@ -24,6 +24,13 @@ mkdir -p "$out"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+write_bert='
+import pathlib, sys
+from lab.devices.runs import SIZES
+from lab.trials import tiny_files
+_, size, folder = sys.argv
+tiny_files.write_bert(pathlib.Path(folder), SIZES[size][2])
+'
 for size in "${@:-minilm base large}"; do
   for size in $size; do
     case $size in
@@ -36,8 +43,8 @@ for size in "${@:-minilm base large}"; do
         ;;
     esac
     if [ "$size" != minilm ]; then
-      "$python" -m lab.devices.random_bert "configs/bert_${size}_uncased.json" \
-        "$minilm/vocab.txt" "$bert"
+      "$python" -c "$write_bert" "BERT-$size" "$bert"
+      cp "$minilm/vocab.txt" "$bert"
     fi
     data=(--flagfile=configs/same_meaning.flags --init_checkpoint="$bert"
       --do_eval=false --max_seq_length=128)

@@ -25,6 +25,7 @@ from absl import logging
 
 from adapter_bert import command_line, files
 from adapter_bert.accelerators import devices
+from adapter_bert.accelerators.account import Compiled, roofline
 from adapter_bert.accelerators.devices import DEVICES, GPU
 from adapter_bert.accelerators.step import Step, StepEngine
 from adapter_bert.errors import UserError, first_line
@@ -176,9 +177,10 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     made = {key_of(cell): cell for cell in found["cells"]}
     dates = sorted({cell["date"] for cell in found["cells"]})
     told = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     about = (
-        f"Compiled from {dates[0]} to {dates[-1]} by {told}: {len(made)} of "
-        f"the {len(cells(large=True))} steps of the whole matrix.\n"
+        f"Compiled on {days} by {told}: {len(made)} of the "
+        f"{len(cells(large=True))} steps of the whole matrix.\n"
     )
 
     def dtypes(device: str, run: Run) -> str:
@@ -220,9 +222,9 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
 
 def _row_of_size(cell: Cell) -> List[str]:
     device = DEVICES[cell["device"]]
-    products = cell["flops"] / device.flops[cell["dtype"]]
-    memory = cell["moved"] / device.bandwidth
-    seconds = max(products, memory)
+    told = (field.name for field in dataclasses.fields(Compiled))
+    compiled = Compiled(**{name: cell[name] for name in told})
+    best = roofline(compiled, device, cell["dtype"], cell["rows"])
     return [
         f"{cell['bert']}, {cell['step']}, {cell['dtype']}, "
         f"{cell['rows']} x {cell['length']}, `{cell['device']}`",
@@ -230,9 +232,9 @@ def _row_of_size(cell: Cell) -> List[str]:
         f"{cell['temporaries'] / 1e9:.2f}",
         f"{cell['flops'] / 1e9:,.0f}",
         f"{cell['moved'] / 1e9:.1f}",
-        f"{1e3 * seconds:.1f}",
-        f"{cell['rows'] / seconds:,.0f}",
-        "products" if products > memory else "memory",
+        f"{1e3 * best['seconds_at_best']:.1f}",
+        f"{best['examples_per_second_at_best']:,.0f}",
+        best["bound_by"],
     ]
 
 
@@ -285,8 +287,11 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=tuple(DEVICES), action="append")
-    for name in (field.name for field in dataclasses.fields(Run)):
-        parser.add_argument(f"--{name}", help=f"only steps of this {name}")
+    parser.add_argument("--method", help="only steps of this method")
+    parser.add_argument("--head", help="only steps of this kind of task")
+    parser.add_argument("--dtype", choices=DTYPES, help="of products")
+    parser.add_argument("--step", choices=STEPS)
+    parser.add_argument("--bert", choices=tuple(runs.SIZES))
     parser.add_argument("--large", action="store_true")
     parser.add_argument("--json", type=pathlib.Path, default=RESULTS)
     asked = parser.parse_args()
