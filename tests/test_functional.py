@@ -375,12 +375,21 @@ def test_rows_may_have_their_own_scales_and_biases():
         rng.normal(size=shape).astype(np.float32)
         for shape in ((3, 2, 4), (3, 4), (3, 4))
     )
-    for row in range(3):
-        np.testing.assert_allclose(
-            functional.layer_norm(x, tf.constant(gamma), beta)[row],
-            functional.layer_norm(x[row], gamma[row], beta[row]),
-            atol=1e-6,
-        )
+    # Of both, or of one of them alone.
+    same = np.tile(gamma[:1], (3, 1)), np.tile(beta[:1], (3, 1))
+    for all_gammas, all_betas, own, shift in (
+        (gamma, beta, gamma, beta),
+        (same[0], beta, gamma[0], beta),
+        (gamma, same[1], gamma, beta[0]),
+    ):
+        for row in range(3):
+            np.testing.assert_allclose(
+                functional.layer_norm(x, tf.constant(own), tf.constant(shift))[
+                    row
+                ],
+                functional.layer_norm(x[row], all_gammas[row], all_betas[row]),
+                atol=1e-6,
+            )
     found = functional.add_bias(x.reshape(6, 4), tf.constant(beta))
     np.testing.assert_array_equal(found, (x + beta[:, None]).reshape(6, 4))
 

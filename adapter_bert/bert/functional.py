@@ -195,7 +195,7 @@ def layer_norm(
     Args:
         x: float32 or bfloat16 [..., D].
         gamma: float32 [D]; or [B, D], one for each row of `x` [B, ..., D].
-        beta: like `gamma`.
+        beta: of either shape, too.
         epsilon: added to the variance.
 
     Returns:
@@ -204,7 +204,8 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
 
-    if len(gamma.shape) == 2:
+    # Either of them alone may differ by row.
+    if max(len(gamma.shape), len(beta.shape)) == 2:
         rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
         _, normal = _standardize(tf.cast(x, tf.float32), epsilon)
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)

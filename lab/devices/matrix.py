@@ -129,6 +129,8 @@ def _account(step: Step, device: str) -> Cell:
 
     kind = devices.find(device, 1)
     compiled = compilers.compile_lowered(compilers.lower(step, kind))
+    # Else every step stays in memory.
+    compilers.jax.clear_caches()
     return {
         **dataclasses.asdict(compiled),
         "memory": compiled.memory,
