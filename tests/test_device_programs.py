@@ -19,6 +19,8 @@ pytestmark = pytest.mark.newer_stack
 
 RUNNER = ROOT / "lab/devices/run_program.py"
 STEPS = 12
+# An environment with PyTorch and AdapterHub's `adapters`.
+PEER = os.environ.get("ADAPTER_BERT_PEER", str(ROOT / ".venv-peer/bin/python"))
 # Nothing of these may be imported.
 ALONE = (
     "import runpy, sys; sys.modules.update(tensorflow=None, adapter_bert=None);"
@@ -254,6 +256,41 @@ def test_values_are_drawn_by_the_rule_of_the_file():
     assert found.std() == pytest.approx(0.02, rel=0.01)
     assert zlib.crc32(found.tobytes()) == 958126722
     assert not np.array_equal(draw("other", about), found)
+
+
+@needed
+@pytest.mark.skipif(
+    not os.path.exists(PEER), reason=f"no {PEER}; `make peers` makes it"
+)
+def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
+    for name in ("run.sh", "run_program.py", "peer.py"):
+        shutil.copy(ROOT / "lab/devices" / name, tmp_path)
+    results = tmp_path / "results.json"
+    done = run_command(
+        tmp_path / "run.sh",
+        results,
+        training,
+        timeout=LONG,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHON": compilers_program.PYTHON,
+            "TORCH_PYTHON": PEER,
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    ours, *theirs = json.loads(results.read_text())["runs"]
+    assert ours["runner"] == "jax" and ours["agrees"]
+    assert [x["runner"] for x in theirs] == ["torch eager", "torch compile"]
+    with np.load(training) as saved:
+        trained = json.loads(saved["description"].tobytes())["trained"]
+    count = sum(int(np.prod(about["shape"])) for about in trained.values())
+    for run in theirs:
+        assert (run["rows"], run["length"]) == (ours["rows"], ours["length"])
+        assert run["trained_parameters"] == count
+        assert run["rows_per_second"] > 0 and np.isfinite(run["losses"]).all()
+        ratio = ours["rows_per_second"] / run["rows_per_second"]
+        assert f"jax / {run['runner']} = {ratio:.2f}" in done.stdout
 
 
 @pytest.mark.gate
