@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import compilers_program
 import pytest
@@ -145,6 +146,22 @@ def test_the_page_has_the_tables_of_its_file():
     for name, text in matrix.page_tables(found).items():
         begin, end = report.marks(name)
         assert f"{begin}\n{text}\n{end}" in page
+
+
+def test_the_readme_names_each_device_and_its_compiler():
+    found = json.loads(matrix.RESULTS.read_text())
+    rows = [
+        line.lower()
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if "compiled by its own compiler" in line
+    ]
+    for device in DEVICES.values():
+        [row] = [row for row in rows if re.search(rf"\b{device.name}\b", row)]
+        own = [c for c in found["cells"] if c["device"] == device.name]
+        assert all(cell["compiles"] for cell in own)
+        assert max(cell["date"] for cell in own) in row
+        for package in set(device.packages) - {"jax"}:
+            assert found["versions"][package] in row
 
 
 @compilers_program.needed
