@@ -246,7 +246,7 @@ class Compilers(types.ModuleType):
         text = f"{step.rows} rows"
         return types.SimpleNamespace(rows=step.rows, as_text=lambda: text)
 
-    def compile_lowered(self, lowered):
+    def compile_lowered(self, lowered, device):
         self.rows.append(lowered.rows)
         if lowered.rows > self.refuses_above:
             raise self.Refusal(self.reason + "\nand more")
@@ -357,8 +357,8 @@ def test_what_is_not_counted_is_not_told(
 ):
     make = compilers.compile_lowered
 
-    def uncounted(lowered):
-        made = vars(make(lowered))
+    def uncounted(*arguments):
+        made = vars(make(*arguments))
         return Compiled(**{**made, "flops": None, "moved": None})
 
     monkeypatch.setattr(compilers, "compile_lowered", uncounted)
@@ -376,10 +376,23 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
     given = ["v4", f"--json={path}", "--", "run_classifier", *words()]
     with pytest.raises(UserError, match="file"):
         main(*given)
+    for flag in ("json", "program"):
+        given[1] = f"--{flag}={tmp_path}"
+        with pytest.raises(UserError, match=f"--{flag} .* is a folder"):
+            main(*given)
+    given[1] = "--json=/dev/null"
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        main(*given)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(UserError, match="file"):
         main("v4", "--", "run_classifier", *words())
     assert compilers.rows == []
+
+
+@pytest.mark.parametrize("word", ["--values=seed", "--record_steps=3"])
+def test_words_about_a_program_need_one(main, compilers, words, word):
+    with pytest.raises(UserError, match="of --program, which is missing"):
+        main("v4", word, "--", "run_classifier", *words())
 
 
 def test_help_needs_neither_tensorflow_nor_jax():

@@ -3,11 +3,16 @@
 import dataclasses
 import json
 import re
+import sys
+import types
 
 import compilers_program
 import pytest
+import tensorflow as tf
 from conftest import ROOT, run_command
 
+from adapter_bert import accelerators
+from adapter_bert.accelerators.account import COUNTING
 from adapter_bert.accelerators.devices import DEVICES
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import METHODS
@@ -61,7 +66,11 @@ def compiled(monkeypatch):
 
 def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
     for device in matrix.MAIN:
-        own = [run for name, run in matrix.cells(False) if name == device]
+        own = [
+            run
+            for name, run in matrix.cells()
+            if name == device and run.bert == runs.TINY
+        ]
         assert {run.method.split("(")[0] for run in own} == {
             *METHODS,
             runs.EIGHT_TASKS,
@@ -70,11 +79,12 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
         assert {(run.dtype, run.step) for run in own} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
         }
-        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1) + 2
+        # A mixed batch in both dtypes, several cores.
+        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1) + 3
 
 
 def test_the_default_method_is_compiled_for_all_devices():
-    cells = matrix.cells(True)
+    cells = matrix.cells()
     assert len({matrix.key(*cell) for cell in cells}) == len(cells)
     for device in DEVICES:
         own = [run for name, run in cells if name == device]
@@ -84,7 +94,7 @@ def test_the_default_method_is_compiled_for_all_devices():
 
 def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
     path = tmp_path / "devices.json"
-    wanted = matrix.cells(False)[:3]
+    wanted = matrix.cells()[:3]
     first = matrix.compile_all(wanted[1:], path, tmp_path)
     assert compiled == wanted[1:]
     compiled.clear()
@@ -98,24 +108,67 @@ def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
 
 def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
     path = tmp_path / "devices.json"
-    wanted = matrix.cells(False)[:1]
+    wanted = matrix.cells()[:1]
     matrix.compile_all(wanted, path, tmp_path)
+    kept = json.loads(path.read_text())
     monkeypatch.setattr(matrix, "versions", lambda: {"jax": "2"})
     with pytest.raises(UserError, match="delete it, or name another"):
         matrix.compile_all(wanted, path, tmp_path)
+    monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
     path.write_text("[]")
     with pytest.raises(UserError, match="is no file of devices"):
         matrix.read(path)
+    path.write_text(json.dumps({**kept, "counting": COUNTING - 1}))
+    with pytest.raises(UserError, match="delete it, or name another"):
+        matrix.read(path)
+    kept["cells"][0]["method"] = "none_of_these"
+    path.write_text(json.dumps(kept))
+    with pytest.raises(UserError, match="none_of_these.*not of the matrix"):
+        matrix.read(path)
 
 
-def test_what_compilers_raise_is_the_reason(monkeypatch, tmp_path):
-    def take(*_):
-        raise ValueError("first line\nsecond")
+@pytest.mark.parametrize("kind", [RuntimeError, UserError])
+def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
+    def refuse(*_):
+        raise kind("first line\nsecond")
 
-    monkeypatch.setattr(matrix, "_take", take)
+    monkeypatch.setattr(matrix, "_take", lambda *_: "a step")
+    fake = types.SimpleNamespace(Refusal=RuntimeError, lower=refuse)
+    monkeypatch.setitem(sys.modules, f"{accelerators.__name__}.compilers", fake)
+    monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
     cell = matrix.compile_cell("v5e", Run(), tmp_path)
     assert not cell["compiles"]
-    assert cell["reason"] == "ValueError: first line"
+    assert cell["reason"].split(" second")[0] == "first line"
+    fake.lower = lambda *_: 1 / 0
+    # A defect is none.
+    with pytest.raises(ZeroDivisionError):
+        matrix.compile_cell("v5e", Run(), tmp_path)
+
+
+def test_refusals_are_tried_again(compiled, tmp_path):
+    path, wanted = tmp_path / "devices.json", [("v5e", Run("lora"))]
+    for _ in range(2):
+        matrix.compile_all(wanted, path, tmp_path)
+    assert compiled == 2 * wanted
+    assert len(json.loads(path.read_text())["cells"]) == 1
+
+
+def test_precision_does_not_follow_from_the_step_before(tmp_path):
+    """TensorFlow's switch for float32 holds for a whole process."""
+    runs.make(tmp_path)
+    found = tf.config.experimental.tensor_float_32_execution_enabled
+    before = found()
+    try:
+        for device, run in [
+            ("h100", Run()),
+            ("v5e", Run()),
+            ("h100", Run(runs.EIGHT_TASKS, runs.MIXED)),
+            ("v5e", Run(runs.EIGHT_TASKS, runs.MIXED)),
+        ]:
+            matrix._take(device, run, tmp_path)
+            assert found() == (device == "v5e")
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
 def test_tables_tell_what_is_refused_and_what_was_not_tried(compiled, tmp_path):

@@ -1,4 +1,4 @@
-"""What a compiler tells of a step, and what follows: does it fit, how fast.
+"""A compiler's account of a step: memory, operations, time by the roofline.
 
 Needs no compiler, so accounts can be read and compared anywhere.
 """
@@ -9,6 +9,8 @@ from typing import Any, Callable, Dict, List, Optional
 
 from adapter_bert.accelerators.devices import Device
 
+# Raised when steps are counted in another way: older accounts are made anew.
+COUNTING = 1
 # Shares of the memory that a batch of --fit fills: at first, then if it fails.
 FILLS = (0.98, 0.93, 0.85)
 # Parts of the run's batch that are compiled if that one or a greater one fails.
@@ -35,7 +37,7 @@ class Compiled:
         temporaries: bytes of everything between.
         code: bytes of the program.
         flops: floating-point operations, counted by `counter`; None of a
-            program with loops, of which only one pass is counted.
+            program with loops, since one pass is counted of each.
         moved: bytes that the step reads and writes; counted, or None, alike.
         counter: "the compiler"; or "XLA", for compilers that do not count.
     """
@@ -59,10 +61,13 @@ class Compiled:
 def roofline(
     compiled: Compiled, device: Device, dtype: str, rows: int
 ) -> Dict[str, Any]:
-    """The shortest time of a step that a device's peak rates allow.
+    """The time of a step at a device's peak rates.
 
-    Source: Williams, Waterman and Patterson 2009, "Roofline". Communication
-    between cores takes no time here.
+    Compilers count bytes that stay on the chip too, so a step may take less
+    time than that if memory binds it. Communication between cores takes no time
+    here.
+
+    Source: Williams, Waterman and Patterson 2009, "Roofline".
 
     Args:
         compiled: of one core.

@@ -29,7 +29,11 @@ from jax import export
 from jax.experimental import jax2tf, topologies
 from jax.sharding import Mesh, PartitionSpec
 
-from adapter_bert.accelerators.account import Compiled, bytes_of_calls
+from adapter_bert.accelerators.account import (
+    COUNTING,
+    Compiled,
+    bytes_of_calls,
+)
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
 from adapter_bert.errors import UserError
@@ -39,8 +43,11 @@ Refusal = jax.errors.JaxRuntimeError
 CORE = "core"
 ALL, BY_ROWS = PartitionSpec(), PartitionSpec(CORE)
 NVCC = "nvidia.cuda_nvcc"
-# In StableHLO.
-LOOP = "stablehlo.while"
+# In the text of a compiled module.
+LOOP = " while("
+# As TensorFlow has XLA compile for GPUs where operations must be deterministic,
+# which every run asks for.
+DETERMINISM = {"xla_gpu_deterministic_ops": True}
 # Variables by which users change what the compilers do.
 OPTIONS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 # In the errors of `call_tf`: an operation that XLA lacks, a shape that values
@@ -56,9 +63,10 @@ def versions(device: Device) -> Dict[str, str]:
 
 
 def settings(device: Device) -> Dict[str, str]:
-    """All but the step itself that a compiler's result depends on."""
+    """All but the step itself that an account depends on."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
-    return {"device": repr(device), **versions(device), **options}
+    told = {"device": repr(device), "counting": str(COUNTING)}
+    return {**told, **versions(device), **options}
 
 
 def lower(step: Step, device: Device) -> Any:
@@ -144,17 +152,19 @@ def export_step(step: Step) -> export.Exported:
     )(*arguments)
 
 
-def compile_lowered(lowered: Any) -> Compiled:
+def compile_lowered(lowered: Any, device: Device) -> Compiled:
     """Compiles what `lower` gave; raises `Refusal` if the compiler does."""
-    made = lowered.compile()
+    made = lowered.compile(DETERMINISM if device.platform == GPU else None)
+    [module] = made.runtime_executable().hlo_modules()
+    text = module.to_string()
     memory, cost = made.memory_analysis(), made.cost_analysis() or {}
     flops, moved = cost.get("flops"), cost.get("bytes accessed")
     counter = "the compiler"
     if flops is None:
-        flops, moved = _count(lowered, made)
+        flops, moved = _count(lowered, module, text)
         counter = "XLA"
-    if LOOP in lowered.as_text():
-        # All of them count the body of a loop once.
+    if LOOP in text:
+        # Both counters count the body of a loop once.
         flops = moved = None
     return Compiled(
         arguments=memory.argument_size_in_bytes,
@@ -168,7 +178,7 @@ def compile_lowered(lowered: Any) -> Compiled:
     )
 
 
-def _count(lowered: Any, made: Any) -> Tuple[float, float]:
+def _count(lowered: Any, module: Any, text: str) -> Tuple[float, float]:
     """XLA's own count of operations and of moved bytes, for GPUs.
 
     Their compiler counts nothing without a GPU, and JAX has no public name for
@@ -182,10 +192,9 @@ def _count(lowered: Any, made: Any) -> Tuple[float, float]:
         client = jax.devices("cpu")[0].client
         return xla_client._xla.hlo_module_cost_analysis(client, module)
 
-    [module] = made.runtime_executable().hlo_modules()
     before = lowered.compiler_ir("hlo").as_hlo_module()
     moved = count(module)["bytes accessed"]
-    return count(before)["flops"], moved + bytes_of_calls(module.to_string())
+    return count(before)["flops"], moved + bytes_of_calls(text)
 
 
 def _topology(device: Device, cores: int) -> Any:
@@ -195,7 +204,8 @@ def _topology(device: Device, cores: int) -> Any:
         # XLA calls `ptxas`, which it looks for in PATH.
         nvcc = importlib.util.find_spec(NVCC).submodule_search_locations[0]
         tools = str(pathlib.Path(nvcc) / "bin")
-        os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
+        if not os.environ["PATH"].startswith(tools):
+            os.environ["PATH"] = os.pathsep.join([tools, os.environ["PATH"]])
         # Slices, hosts of a slice, GPUs of a host.
         options = {"target_config": device.target, "topology": f"1x1x{cores}"}
     return topologies.get_topology_desc(

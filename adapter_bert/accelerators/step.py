@@ -13,8 +13,9 @@ import tensorflow as tf
 from adapter_bert import optimization
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
-from adapter_bert.optimization import AdamWeightDecay, Recipe, Schedule
+from adapter_bert.optimization import Recipe, Schedule
 from adapter_bert.progress import TrainingProgress
+from adapter_bert.tasks.multi_task import as_predicted
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training import devices, engines
 from adapter_bert.training.engines import Course, Engine
@@ -27,7 +28,6 @@ from adapter_bert.training.training_step import (
 
 # Value of `--engine` of a run whose step is taken.
 ENGINE = "step"
-EPSILON = optimization.EPSILON
 Arrays = Dict[str, np.ndarray]
 Tensors = Dict[str, tf.Tensor]
 
@@ -127,35 +127,24 @@ class Step:
         gradients: Tensors,
         done: tf.Tensor,
     ) -> Tuple[Tensors, Tensors]:
-        """New values of trained variables and slots, from whole gradients.
-
-        The mathematics of `optimization.update_variable` over values: XLA
-        has no variables outside TensorFlow.
-        """
+        """New values of trained variables and slots, from whole gradients."""
         recipe: Recipe = self.job.table.recipe
-        optimizer = AdamWeightDecay(
-            [], {}, self.schedule, recipe, self.job.adam_bias_correction
-        )
-        rate, *corrections = optimizer.rates(done + 1)
-        # As the fused kernel has them: differences of float32.
-        new_m, new_v = (
-            1.0 - tf.constant(beta)
-            for beta in (optimization.BETA_1, optimization.BETA_2)
+        rates = optimization.rates_of(
+            self.schedule, self.job.adam_bias_correction, done + 1
         )
         found, kept = {}, {}
         clipped = optimization.clip(list(gradients.values()))
         for name, gradient in zip(gradients, clipped):
-            own, epsilon = rate * recipe.rates.get(name, 1.0), EPSILON
-            value = trained[name] * (1.0 - recipe.decay_of(name) * own)
-            if corrections:
-                root = tf.sqrt(corrections[1])
-                own, epsilon = own * root / corrections[0], EPSILON * root
-            m, v = (slots[f"{name}/{slot}"] for slot in optimization.SLOTS)
-            m += (gradient - m) * new_m
-            v += (tf.square(gradient) - v) * new_v
-            found[name] = value - own * m / (tf.sqrt(v) + epsilon)
-            for slot, average in zip(optimization.SLOTS, (m, v)):
-                kept[f"{name}/{slot}"] = average
+            own = [f"{name}/{slot}" for slot in optimization.SLOTS]
+            found[name], *averages = optimization.updated(
+                recipe.decay_of(name),
+                recipe.rates.get(name, 1.0),
+                trained[name],
+                *(slots[slot] for slot in own),
+                gradient,
+                *rates,
+            )
+            kept.update(zip(own, averages))
         return found, kept
 
     def _model(self, values: Tensors) -> TaskModel:
@@ -242,7 +231,7 @@ def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
         del engines.ENGINES[ENGINE]
     if predicted_rows:
         predictor = _StepPredictor(taken.step.job, taken.step.cores)
-        rows = taken.features, predicted_rows, "prediction"
+        rows = as_predicted(taken.features), predicted_rows, "prediction"
         taken = _taken(lambda: predictor.predict(*rows))
     return taken.step
 

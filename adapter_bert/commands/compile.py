@@ -10,9 +10,9 @@ training, or with --do_eval or --do_predict alone a step of prediction, also of
 what is not trained yet, if there are rows to train on. A method that is trained
 twice is compiled as it is trained first. Google's or NVIDIA's compiler then
 tells whether the step compiles, the memory of a core, floating-point operations
-and moved bytes; the device's peak rates give the shortest time of a step.
-Nothing is computed, no device and no network is needed, and --output_dir is
-neither read nor written.
+and moved bytes; the device's peak rates give the time of a step at best. No
+device and no network is needed, nothing is computed without --program, and
+--output_dir is neither read nor written.
 
 --json has the same figures: sizes in bytes and of one core, times in seconds.
 A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
@@ -57,6 +57,8 @@ PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
 INTERVAL = 10.0
 # Rows that TPUs compute at once: batches of --fit are a multiple.
 TILE = 8
+# Steps of --program's record.
+RECORDED = 40
 # How compilers say that a program needs too much memory.
 NO_ROOM = "RESOURCE_EXHAUSTED"
 
@@ -87,12 +89,37 @@ def main() -> None:
             f"unknown program {rest[0]!r}; expected one of "
             f"{', '.join(PROGRAMS)}"
         )
+    if not arguments.program:
+        for flag in ("values", "record_steps"):
+            if getattr(arguments, flag) is not None:
+                raise UserError(
+                    f"--{flag} is about the file of --program, which is "
+                    f"missing; pass --program, or leave --{flag} out"
+                )
     _find_compilers(device)
-    found = _account(program, rest[1:], device, arguments)
-    print(_table(found), end="")
-    if arguments.json:
-        from adapter_bert import files
+    import adapter_bert.start_tensorflow  # noqa: F401
 
+    from adapter_bert import files
+
+    # Nothing may fail after minutes of work.
+    for name in ("json", "program"):
+        path = getattr(arguments, name)
+        if path:
+            if files.is_folder(path):
+                raise UserError(f"--{name} {path} is a folder, expected a file")
+            files.check_plain(path, f"--{name}", is_replaced=True)
+            files.prepare_folder(os.path.dirname(path) or ".")
+    files.prepare_folder(_cache())
+    step = _take(program, rest[1:], device, arguments.cores)
+    steps = arguments.record_steps
+    steps = RECORDED if steps is None else steps
+    if arguments.program:
+        from adapter_bert.accelerators import program as programs
+
+        programs.check(step, steps)
+    found = _account(program, step, device, arguments.fit)
+    print(_table(found), end="", flush=True)
+    if arguments.json:
         files.write_json(arguments.json, found)
     if not found["compiles"]:
         raise UserError(f"the step does not compile: {found['reason']}")
@@ -102,6 +129,10 @@ def main() -> None:
             f"{found['device']} has {found['memory_of_core']}; pass a smaller "
             "batch, or more --gradient_accumulation_steps"
         )
+    if arguments.program:
+        told = {name: found[name] for name in programs.TOLD}
+        values = arguments.values or programs.RUN
+        programs.write(arguments.program, step, told, values, steps)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -138,16 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--values",
         choices=("run", "seed"),
-        default="run",
         help="weights of --program: the run's, which are stored, or drawn "
-        "where it runs, which makes a small file; default: %(default)s",
+        "where it runs, which makes a small file; default: run",
     )
     parser.add_argument(
         "--record_steps",
         type=int,
-        default=40,
         metavar="N",
-        help="training steps that --program records; default: %(default)s",
+        help=f"training steps that --program records; default: {RECORDED}",
     )
     return parser
 
@@ -264,6 +293,11 @@ def _refuse_others(device: Device) -> None:
             f"unknown engine {FLAGS.engine!r}; expected auto or one of "
             f"{', '.join(engines.ENGINES)}, which have the same step"
         )
+    if not is_gpu and is_given("num_devices"):
+        raise UserError(
+            f"the run has --num_devices, but {device.name} is a TPU; leave "
+            "--num_devices out, or pass --num_tpu_cores"
+        )
     for flag in ("describe", "cache_frozen_layers"):
         if FLAGS[flag].value:
             raise UserError(
@@ -273,34 +307,22 @@ def _refuse_others(device: Device) -> None:
 
 
 def _account(
-    program: str, words: List[str], device: Device, arguments: Any
+    program: str, step: Any, device: Device, is_fit_asked: bool
 ) -> Dict[str, Any]:
-    """What the compiler says of the run's step, as values of JSON.
+    """The compiler's account of the run's step, as values of JSON.
 
-    Sizes are bytes of one core. `memory` is what the step takes in all,
+    Sizes are bytes of one core. `memory` is the whole need of the step,
     `memory_of_core` what there is. `weights` and `optimizer` (Adam's slots)
     are parts of `arguments`, as the `batch` is; `reused` is the part of
     `arguments` whose place `outputs` take. `flops` are floating-point
     operations of a step on one core.
     """
-    import adapter_bert.start_tensorflow  # noqa: F401
-
-    from adapter_bert import files
-
-    # Nothing may fail after minutes of work.
-    for path in filter(None, (arguments.json, arguments.program)):
-        files.prepare_folder(os.path.dirname(path) or ".")
-    files.prepare_folder(_cache())
-    step = _take(program, words, device, arguments.cores)
     from adapter_bert.accelerators import compilers
-    from adapter_bert.accelerators import program as programs
 
-    if arguments.program:
-        programs.check(step, arguments.record_steps)
     frozen, trained, slots = step.shapes()
     length = step.batch["input_ids"].shape[-1]
     found = {
-        "device": arguments.device,
+        "device": device.name,
         "cores": step.cores,
         "program": program,
         "step": "training" if step.schedule else "prediction",
@@ -314,7 +336,7 @@ def _account(
         "optimizer": _bytes(slots),
         "batch": _bytes(step.batch) // step.cores,
     }
-    compiled, reason = _compile(step, device, arguments.device)
+    compiled, reason = _compile(step, device)
     fits = compiled is not None and compiled.memory <= device.memory
     found.update(compiles=compiled is not None, reason=reason, fits=fits)
     if compiled is not None:
@@ -324,26 +346,17 @@ def _account(
                 compiled, device, step.job.compute_dtype, step.rows
             )
         )
-    if arguments.fit:
+    if is_fit_asked:
 
         def memory_of(rows: int) -> Optional[int]:
             made = compiled
             if rows != step.rows:
-                other = step.with_rows(rows)
-                made, _ = _compile(other, device, arguments.device)
+                made, _ = _compile(step.with_rows(rows), device)
             return made and made.memory
 
         unit = step.cores * math.lcm(TILE, step.job.parts)
         found["largest_batch"] = account.largest_batch(
             memory_of, step.rows, unit, device.memory
-        )
-    if arguments.program and compiled is not None:
-        programs.write(
-            arguments.program,
-            step,
-            {name: found[name] for name in programs.TOLD},
-            arguments.values,
-            arguments.record_steps,
         )
     return found
 
@@ -358,9 +371,7 @@ def _cache() -> str:
     return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
 
 
-def _compile(
-    step: Any, device: Device, name: str
-) -> Tuple[Optional[Compiled], str]:
+def _compile(step: Any, device: Device) -> Tuple[Optional[Compiled], str]:
     """The compiler's account, or None and the compiler's reason.
 
     Both are kept under the hash of the translated step and of all that the
@@ -374,7 +385,7 @@ def _compile(
     from adapter_bert.accelerators import compilers
 
     length = step.batch["input_ids"].shape[-1]
-    about = f"{name}, {step.rows} x {length}"
+    about = f"{device.name}, {step.rows} x {length}"
     with _Clock(f"{about}: translating"):
         lowered = compilers.lower(step, device)
     told = [lowered.as_text(), compilers.settings(device)]
@@ -384,7 +395,7 @@ def _compile(
         answer: Dict[str, Any] = {"account": None, "reason": ""}
         try:
             with _Clock(f"{about}: compiling"):
-                compiled = compilers.compile_lowered(lowered)
+                compiled = compilers.compile_lowered(lowered, device)
             answer["account"] = dataclasses.asdict(compiled)
         except compilers.Refusal as error:
             answer["reason"] = first_line(error)

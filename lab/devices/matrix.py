@@ -4,10 +4,9 @@
     .venv-compilers/bin/python -m lab.devices.matrix --device=v5e --method=lora
 
 Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
-the default method for all devices. --large adds the sizes of MiniLM,
-BERT-base and BERT-large, which takes hours. `results/devices.json` gets the
-compilers' accounts, and goes on where it was left; docs/devices.md gets its
-tables from it.
+the default method for all devices, and at the sizes of MiniLM, BERT-base and
+BERT-large. `results/devices.json` gets the compilers' accounts, and goes on
+where it was left; docs/devices.md gets its tables from it.
 """
 
 import argparse
@@ -25,20 +24,26 @@ from absl import logging
 
 from adapter_bert import command_line, files
 from adapter_bert.accelerators import devices
-from adapter_bert.accelerators.account import Compiled, roofline
-from adapter_bert.accelerators.devices import DEVICES, GPU
+from adapter_bert.accelerators import step as steps
+from adapter_bert.accelerators.account import COUNTING, Compiled, roofline
+from adapter_bert.accelerators.devices import (
+    DEVICES,
+    GPU,
+    PACKAGES,
+    Device,
+)
 from adapter_bert.accelerators.step import Step, StepEngine
 from adapter_bert.errors import UserError, first_line
+from adapter_bert.training.settings import LAYERS
 from lab import report
-from lab.devices import mixed, runs, steps
-from lab.devices.runs import DTYPES, STEPS, Run
+from lab.devices import mixed, runs
+from lab.devices.runs import DTYPES, PREDICTION, STEPS, Run
 
 RESULTS = report.ROOT / "results" / "devices.json"
 PAGE = report.ROOT / "docs" / "devices.md"
 # For which every method and head is compiled.
 MAIN = ("v5e", "h100")
 LARGE = ("BERT-base", "BERT-large")
-ENGINES = {runs.TRAINING: StepEngine, runs.PREDICTION: steps.PredictionStep}
 NO_SIZES = "None of these steps has been compiled yet.\n"
 SIZES_HEADER = [
     "step",
@@ -50,14 +55,13 @@ SIZES_HEADER = [
     "at best, examples/s",
     "bound by",
 ]
-# That the compilers consist of.
-PACKAGES = ("jax", "libtpu", "jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12")
-
+# Cores of a host that share a batch.
+CORES = 8
 Cell = Dict[str, Any]
 Wanted = Tuple[str, Run]
 
 
-def cells(large: bool) -> List[Wanted]:
+def cells() -> List[Wanted]:
     """The matrix: devices and runs, the quickest first."""
     default = [
         Run(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
@@ -73,16 +77,17 @@ def cells(large: bool) -> List[Wanted]:
         for run in [*runs.runs(), *mixed_runs]
         if (device, run) not in found
     ]
-    if large:
-        sizes = [("MiniLM", device) for device in DEVICES]
-        sizes += [(bert, device) for bert in LARGE for device in MAIN]
-        found += [
-            (device, dataclasses.replace(run, bert=bert))
-            for bert, device in sizes
-            for run in default
-            if bert != "BERT-large" or run.dtype == "bfloat16"
-        ]
-    return found
+    found += [(device, Run(cores=CORES)) for device in MAIN]
+    sizes = [(bert, device) for bert in LARGE for device in MAIN]
+    sizes += [("MiniLM", device) for device in DEVICES]
+    found += [
+        (device, dataclasses.replace(run, bert=bert))
+        for bert, device in sizes
+        for run in default
+        if bert != "BERT-large" or run.dtype == "bfloat16"
+    ]
+    again = Run(dtype="bfloat16", bert="BERT-large", recompute=LAYERS)
+    return [*found, *((device, again) for device in MAIN)]
 
 
 def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
@@ -97,38 +102,42 @@ def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
     cell = {"device": device, **dataclasses.asdict(run)}
     rows, length, _ = runs.SIZES[run.bert]
     cell.update(rows=rows, length=length, compiles=False, reason="")
+    step = _take(device, run, data)
+    # Other environments have no JAX.
+    from adapter_bert.accelerators import compilers
+
     try:
-        cell.update(_account(_take(device, run, data), device))
-    except Exception as error:
-        # What a compiler, or a translation, raises is the result.
-        cell["reason"] = f"{type(error).__name__}: {first_line(error)}"[:300]
+        cell.update(_account(step, devices.find(device, run.cores)))
+    except (compilers.Refusal, UserError) as error:
+        # Of the compiler, or of the translation.
+        cell["reason"] = first_line(error)[:300]
     cell["seconds"] = round(time.monotonic() - began, 1)
     cell["date"] = time.strftime("%Y-%m-%d")
     return cell
 
 
 def _take(device: str, run: Run, data: pathlib.Path) -> Step:
+    is_tpu = DEVICES[device].platform != GPU
     if run.head == runs.MIXED:
-        return mixed.take(data, run.dtype)
-    is_gpu = DEVICES[device].platform == GPU
+        return mixed.take(data, run.dtype, is_tpu)
+    rows, _, _ = runs.SIZES[run.bert]
     with runs.given(
         run,
         data,
-        ENGINES[run.step],
-        use_tpu=not is_gpu,
-        use_xla=is_gpu,
-        num_tpu_cores=1,
-        num_devices=1,
+        StepEngine,
+        use_tpu=is_tpu,
+        use_xla=not is_tpu,
+        num_tpu_cores=run.cores,
+        num_devices=run.cores,
     ) as module:
-        return steps.taken(module.run)
+        return steps.take(module.run, rows if run.step == PREDICTION else 0)
 
 
-def _account(step: Step, device: str) -> Cell:
-    # Other environments have no JAX.
+def _account(step: Step, device: Device) -> Cell:
     from adapter_bert.accelerators import compilers
 
-    kind = devices.find(device, 1)
-    compiled = compilers.compile_lowered(compilers.lower(step, kind))
+    lowered = compilers.lower(step, device)
+    compiled = compilers.compile_lowered(lowered, device)
     # Else every step stays in memory.
     compilers.jax.clear_caches()
     return {
@@ -139,7 +148,7 @@ def _account(step: Step, device: str) -> Cell:
 
 
 def key(device: str, run: Run) -> Tuple[str, ...]:
-    """What tells a cell from others."""
+    """A cell's device and run."""
     return device, *dataclasses.astuple(run)
 
 
@@ -151,7 +160,8 @@ def key_of(cell: Cell) -> Tuple[str, ...]:
 
 def versions() -> Dict[str, str]:
     """TensorFlow and the compilers, as they are installed."""
-    found = {name: importlib.metadata.version(name) for name in PACKAGES}
+    names = dict.fromkeys(name for own in PACKAGES.values() for name in own)
+    found = {name: importlib.metadata.version(name) for name in names}
     return {"tensorflow": report.tensorflow(), **found}
 
 
@@ -159,17 +169,27 @@ def read(path: pathlib.Path) -> Dict[str, Any]:
     """A file of cells; none if it is missing.
 
     Raises:
-        UserError: it is none, or is of other versions.
+        UserError: it is none, or was made in another way.
     """
+    made = {"versions": versions(), "counting": COUNTING}
     if not path.exists():
-        return {"versions": versions(), "cells": []}
+        return {**made, "cells": []}
     found = files.read_json(str(path), "the devices")
-    if not isinstance(found, dict) or set(found) != {"versions", "cells"}:
+    if not isinstance(found, dict) or set(found) != {*made, "cells"}:
         raise UserError(f"{path} is no file of devices, as this program writes")
-    if found["versions"] != versions():
+    for name, value in made.items():
+        if found[name] != value:
+            raise UserError(
+                f"{path} was made with {name} {found[name]}, but this program "
+                f"has {value}; delete it, or name another file by --json"
+            )
+    known = {key(*one) for one in cells()}
+    unknown = [cell for cell in found["cells"] if key_of(cell) not in known]
+    if unknown:
         raise UserError(
-            f"{path} was made with {found['versions']}, but {versions()} is "
-            "installed; delete it, or name another file by --json"
+            f"{path} has the step {', '.join(map(str, key_of(unknown[0])))}, "
+            "which is not of the matrix; delete it, or name another file by "
+            "--json"
         )
     return found
 
@@ -182,7 +202,7 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     about = (
         f"Compiled on {days} by {told}: {len(made)} of the "
-        f"{len(cells(large=True))} steps of the whole matrix.\n"
+        f"{len(cells())} steps of the whole matrix.\n"
     )
 
     def dtypes(device: str, run: Run) -> str:
@@ -201,7 +221,7 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
         all_devices.append([f"`{device}`", *row])
     heads = [f"{step}, `{device}`" for device in MAIN for step in STEPS]
     kinds = [["method", "task", *heads]]
-    names = dict.fromkeys((run.method, run.head) for _, run in cells(False))
+    names = dict.fromkeys((run.method, run.head) for _, run in cells())
     for method, head in names:
         row = [
             dtypes(device, Run(method, head, step=step))
@@ -213,7 +233,8 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
         kinds.append([f"`{method}`", head, *row])
     sizes = [SIZES_HEADER]
     for cell in found["cells"]:
-        if cell["bert"] != runs.TINY and cell["compiles"]:
+        is_counted = cell["compiles"] and cell["flops"] is not None
+        if is_counted and (cell["bert"] != runs.TINY or cell["cores"] > 1):
             sizes.append(_row_of_size(cell))
     return {
         "all devices": f"{about}\n{report.markdown(all_devices)}",
@@ -227,9 +248,12 @@ def _row_of_size(cell: Cell) -> List[str]:
     told = (field.name for field in dataclasses.fields(Compiled))
     compiled = Compiled(**{name: cell[name] for name in told})
     best = roofline(compiled, device, cell["dtype"], cell["rows"])
+    words = [cell["bert"], cell["step"], cell["dtype"]]
+    words.append(f"{cell['rows']} x {cell['length']}")
+    words += [f"{cell['cores']} cores"] if cell["cores"] > 1 else []
+    words += ["`--recompute=layers`"] if cell["recompute"] == LAYERS else []
     return [
-        f"{cell['bert']}, {cell['step']}, {cell['dtype']}, "
-        f"{cell['rows']} x {cell['length']}, `{cell['device']}`",
+        ", ".join([*words, f"`{cell['device']}`"]),
         f"{cell['memory'] / 1e9:.2f} of {device.memory / 1e9:.0f}",
         f"{cell['temporaries'] / 1e9:.2f}",
         f"{cell['flops'] / 1e9:,.0f}",
@@ -255,22 +279,23 @@ def compile_all(
         The wanted cells.
     """
     known = read(path)
-    made = {key_of(cell): cell for cell in known["cells"]}
+    # A refusal is tried again.
+    made = {key_of(c): c for c in known["cells"] if c["compiles"]}
     missing = [one for one in wanted if key(*one) not in made]
     began = time.monotonic()
     for number, (device, run) in enumerate(missing, 1):
         cell = compile_cell(device, run, data)
         made[key(device, run)] = cell
         left = (time.monotonic() - began) / number * (len(missing) - number)
+        name = ", ".join(map(str, key(device, run)))
         print(
             f"{number} of {len(missing)}, {left / 60:.0f} minutes left: "
-            f"{', '.join(key(device, run))}: {cell['reason'] or 'compiles'}, "
-            f"{cell['seconds']} s",
+            f"{name}: {cell['reason'] or 'compiles'}, {cell['seconds']} s",
             file=sys.stderr,
             flush=True,
         )
         # In the order of the matrix, whenever they were compiled.
-        ordered = [key(*one) for one in cells(large=True)]
+        ordered = [key(*one) for one in cells()]
         known["cells"] = sorted(
             made.values(), key=lambda cell: ordered.index(key_of(cell))
         )
@@ -294,17 +319,16 @@ def main() -> None:
     parser.add_argument("--dtype", choices=DTYPES, help="of products")
     parser.add_argument("--step", choices=STEPS)
     parser.add_argument("--bert", choices=tuple(runs.SIZES))
-    parser.add_argument("--large", action="store_true")
     parser.add_argument("--json", type=pathlib.Path, default=RESULTS)
     asked = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     wanted = [
         (device, run)
-        for device, run in cells(asked.large)
+        for device, run in cells()
         if device in (asked.device or DEVICES)
         and all(
-            getattr(asked, name) in (None, value.partition("(")[0])
-            for name, value in dataclasses.asdict(run).items()
+            getattr(asked, name) in (None, getattr(run, name).partition("(")[0])
+            for name in ("method", "head", "dtype", "step", "bert")
         )
     ]
     if not wanted:

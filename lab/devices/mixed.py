@@ -17,6 +17,8 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.mixed_model import MixedModel
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import LoadedTask, load_task
+from adapter_bert.training import devices
+from adapter_bert.training.engines import Hardware
 from lab import random_adapters
 from lab.devices import runs
 from lab.trials import tiny_files
@@ -90,9 +92,10 @@ class MixedStep(Step):
         }
 
 
-def take(data: pathlib.Path, dtype: str) -> MixedStep:
+def take(data: pathlib.Path, dtype: str, is_tpu: bool) -> MixedStep:
     """The step of a batch with a row of each task."""
     bert = open_bert(data, dtype)
+    devices.choose_graph_optimizer(Hardware(use_tpu=is_tpu), dtype)
     tasks = load_tasks(data, bert)
     tables = MixedBert(bert)
     # A task's values are in the tables as long as its place is held.

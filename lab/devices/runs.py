@@ -15,9 +15,10 @@ from typing import Any, Dict, Iterator, List, Mapping
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.flags import of_keywords
 from adapter_bert.methods.registry import METHODS
-from adapter_bert.tasks.multi_task import JoinedFeatures, OneTaskFeatures
+from adapter_bert.tasks.multi_task import as_predicted
 from adapter_bert.training import engines
 from adapter_bert.training.engines import Course, Engine
+from adapter_bert.training.settings import OPERATIONS
 from lab import random_adapters
 from lab.trials import tiny_files
 
@@ -115,6 +116,8 @@ class Run:
         dtype: of products.
         step: of `STEPS`.
         bert: of `SIZES`.
+        cores: that share the batch.
+        recompute: as `--recompute` has it.
     """
 
     method: str = DEFAULT
@@ -122,6 +125,8 @@ class Run:
     dtype: str = DTYPES[0]
     step: str = TRAINING
     bert: str = TINY
+    cores: int = 1
+    recompute: str = OPERATIONS
 
     @property
     def program(self) -> str:
@@ -143,6 +148,7 @@ class Run:
             "library": "{data}/" + SHELF,
             "tuning_method": self.method,
             "compute_dtype": self.dtype,
+            "recompute": self.recompute,
             "max_seq_length": length,
             "train_batch_size": rows,
             "learning_rate": 1e-3,
@@ -152,7 +158,7 @@ class Run:
 
 
 def folder_of(bert: str) -> str:
-    """The folder of a BERT of `SIZES`, in that of the data."""
+    """The folder of a BERT of `SIZES`, in the folder of the data."""
     return tiny_files.BERT if bert == TINY else bert
 
 
@@ -237,11 +243,6 @@ def given(
 
 def predict(engine: Engine, job: Any, course: Course) -> None:
     """Predicts a training's rows, in the place of that training."""
-    features = course.features
-    if isinstance(features, JoinedFeatures):
-        # Tasks are predicted one by one.
-        features = OneTaskFeatures(
-            features.tokens, features.segments, features.starts, {}
-        )
+    rows = as_predicted(course.features), course.batch_size, "prediction"
     with engine.predictor(job) as predictor:
-        predictor.predict(features, course.batch_size, "prediction")
+        predictor.predict(*rows)
