@@ -221,17 +221,17 @@ def layer_norm(
         outputs = tf.cast(normal * gamma + beta, x.dtype)
 
         def gradient(upstream):
-            nonlocal inverse, normal
+            factor, standard = inverse, normal
             if _FOR_ACCELERATOR.get():
                 (again,) = anew(x)
                 again = tf.reshape(tf.cast(again, tf.float32), [-1, size])
-                inverse, normal = _standardize(again, epsilon)
+                factor, standard = _standardize(again, epsilon)
             upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
-            product = upstream * normal
+            product = upstream * standard
             scaled = upstream * gamma
             shift = tf.reduce_mean(scaled, axis=-1, keepdims=True)  # [R, 1]
             stretch = tf.reduce_mean(product * gamma, axis=-1, keepdims=True)
-            x_gradient = inverse * (scaled - (normal * stretch + shift))
+            x_gradient = factor * (scaled - (standard * stretch + shift))
             return (
                 tf.reshape(tf.cast(x_gradient, x.dtype), tf.shape(x)),
                 tf.reduce_sum(product, axis=0),
@@ -336,7 +336,7 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     thirty-second of a TPU's tiles.
 
     Args:
-        shape: int32 [n], of at most 2^32 elements.
+        shape: int32 [n], of at most 2^32 elements, after which words repeat.
         rate: the share to drop, in [0, 255/256]; exact to 2^-32.
         seed: int32 [2].
 
@@ -346,8 +346,8 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     Raises:
         ValueError: a greater rate, as of `keep_mask`.
 
-    Source: Salmon et al. 2011, Threefry-2x32 with 13 rounds, the fewest that
-    pass all tests of BigCrush (table 2).
+    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+    Threefry-2x32 with 13 rounds.
     """
     _check_rate(rate)
     first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
@@ -361,6 +361,7 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     return words >= tf.constant(int(rate * 2**32), tf.uint32)
 
 
+# A function of TensorFlow: one copy serves all masks of a graph.
 @tf.function(autograph=False)
 def _threefry(x: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     """The first words of blocks of Threefry-2x32, uint32 like `x`.
@@ -419,7 +420,7 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     attention_bias: tf.Tensor,
-    keep: Optional[tf.Tensor],
+    keep: Optional[Keep],
     rate: float,
 ) -> tf.Tensor:
     """Scaled dot-product attention with dropout of the probabilities.
@@ -430,7 +431,7 @@ def attend(
         value: like `key`.
         attention_bias: like it [B, 1, 1, S], added to the scores; gets no
             gradient.
-        keep: bool [B, N, T, S] of `keep_mask`, or None for no dropout.
+        keep: bool [B, N, T, S] of `draw_mask`, or None for no dropout.
         rate: the share that `keep` drops.
 
     Returns:
@@ -458,11 +459,11 @@ def attend(
         outputs = tf.matmul(kept(known, is_again=False), enlarged(value))
 
         def gradient(upstream):
-            nonlocal query, key, value
-            probabilities = known
+            read, probabilities = [query, key, value], known
             if _FOR_ACCELERATOR.get():
-                query, key, value = anew(query, key, value)
-                probabilities = weigh(query, key)
+                read = anew(*read)
+                probabilities = weigh(*read[:2])
+            queries, keys, values = read
             # Recomputed now, not saved in the forward pass.
             with tf.control_dependencies([upstream]):
                 # Control dependencies hold within the gradient's graph alone.
@@ -475,11 +476,11 @@ def attend(
             sums = tf.reduce_sum(
                 tf.cast(upstream * outputs, tf.float32), -1, keepdims=True
             )
-            slope = tf.matmul(upstream, enlarged(value), transpose_b=True)
+            slope = tf.matmul(upstream, enlarged(values), transpose_b=True)
             slope = probabilities * (kept(slope) - tf.cast(sums, slope.dtype))
             return (
-                tf.matmul(slope, key) * scale,
-                tf.matmul(slope, query, transpose_a=True) * scale,
+                tf.matmul(slope, keys) * scale,
+                tf.matmul(slope, queries, transpose_a=True) * scale,
                 value_gradient,
             )
 
