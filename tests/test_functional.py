@@ -369,6 +369,19 @@ def test_layer_norm_of_constant_rows_is_finite(dtype):
         assert np.isfinite(tf.cast(gradient, tf.float32)).all()
 
 
+def test_a_hashed_mask_has_no_constant_of_its_size():
+    """TensorFlow would fold zeros of that shape, 300 MB of a large batch."""
+    word = tf.TensorSpec([], tf.uint32)
+    graph = functional._threefry.get_concrete_function(
+        tf.TensorSpec([8, 4096], tf.uint32), word, word
+    ).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert "BroadcastTo" in kinds and not kinds & {"Fill", "ZerosLike"}
+    for operation in graph.get_operations():
+        if operation.type == "Const":
+            assert operation.outputs[0].shape.num_elements() < 10
+
+
 def test_rows_may_have_their_own_scales_and_biases():
     rng = np.random.default_rng(0)
     x, gamma, beta = (

@@ -370,7 +370,8 @@ def _threefry(x: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     uint32 []. `x` are the numbers plus `first`.
     """
     keys = [first, second, first ^ second ^ 0x1BD11BDA]
-    y = tf.zeros_like(x) + second
+    # Zeros of this shape would be a constant that fills memory.
+    y = tf.broadcast_to(second, tf.shape(x))
     for number in range(ROUNDS):
         left = ROTATIONS[number % 8]
         x += y
