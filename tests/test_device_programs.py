@@ -238,6 +238,19 @@ def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path):
 
 
 @needed
+def test_a_prediction_needs_no_training(folder, tmp_path):
+    path = tmp_path / "prediction.npz"
+    done = make_program(path, folder, "--do_predict=true")
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results.json"
+    done = run_alone(tmp_path, path, f"--json={results}", "--steps=3")
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(results.read_text())["runs"]
+    assert run["step"] == "prediction" and run["agrees"]
+    assert run["difference"].keys() == {"values", "norms"}
+
+
+@needed
 @pytest.mark.parametrize(
     "words, problem",
     [
@@ -286,10 +299,17 @@ def test_a_file_that_is_no_program_is_one_line(tmp_path):
     assert "No such file" in lines[4]
 
 
-def test_no_steps_are_refused_in_one_line(tmp_path):
-    words = tmp_path / "x.npz", f"--json={tmp_path / 'x.json'}", "--steps=0"
-    done = run_alone(tmp_path, *words, python=sys.executable)
-    assert errors_of(done) == ["error: --steps is 0, expected >= 1"]
+def test_arguments_are_refused_before_any_run(tmp_path):
+    results, program = tmp_path / "x.json", tmp_path / "x.npz"
+    results.write_text("{}")
+    for steps, problem in (
+        (0, "--steps is 0, expected >= 1"),
+        (1, f"{results} is no file of results; choose another --json"),
+    ):
+        words = program, f"--json={results}", f"--steps={steps}"
+        done = run_alone(tmp_path, *words, python=sys.executable)
+        assert errors_of(done) == [f"error: {problem}"]
+    assert results.read_text() == "{}"
 
 
 # A norm, and two values.
@@ -347,6 +367,29 @@ def test_unknown_sizes_are_refused_before_any_work(tmp_path):
         why = f"unknown size '{unknown}'; expected minilm, base or large"
         assert errors_of(done) == [f"error: {why}"]
     assert not out.exists()
+
+
+def test_programs_are_made_without_trainings(tmp_path):
+    """Each command is a compile, which here is only told."""
+    done = run_command(
+        ROOT / "lab/devices/make_programs.sh",
+        tmp_path,
+        "minilm",
+        env={**os.environ, "PYTHON": "echo"},
+    )
+    commands = [x for x in done.stdout.splitlines() if "run_classifier" in x]
+    assert len(commands) == 4
+    for command, name in zip(
+        commands,
+        (
+            f"{dtype}-{step}"
+            for dtype in ("float32", "bfloat16")
+            for step in ("training", "prediction")
+        ),
+    ):
+        assert command.startswith("-m adapter_bert compile h100 --values=seed")
+        path = tmp_path / f"minilm-{name}.npz"
+        assert f"--program={path} --record_steps=40 --" in command
 
 
 @needed

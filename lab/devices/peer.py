@@ -319,11 +319,13 @@ def ratios(runs):
 
 
 def main():
-    """Times the programs; see the file's description."""
-    try:
-        arguments = run_program.arguments_of(__doc__)
-    except Refused as error:
-        sys.exit(f"error: {error}")
+    """Times the programs; see the file's description.
+
+    Raises:
+        Refused: arguments, or the file of results.
+        SystemExit: a program was not timed.
+    """
+    arguments = run_program.arguments_of(__doc__)
     failures = 0
     print(run_program.HEAD, flush=True)
     for path in arguments.programs:
@@ -337,14 +339,11 @@ def main():
                 continue
             print(run_program.line(run), flush=True)
             torch.compiler.reset()
-    try:
-        for line in ratios(run_program.read_runs(arguments.json)):
-            print(line)
-    except Refused as error:
-        sys.exit(f"error: {error}")
+    for line in ratios(run_program.read_runs(arguments.json)):
+        print(line)
     if failures:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run_program.run(main)

@@ -466,7 +466,7 @@ def arguments_of(description):
     """The arguments of a runner of programs.
 
     Raises:
-        Refused: there would be no step.
+        Refused: there would be no step, or --json is no file of results.
     """
     parser = argparse.ArgumentParser(
         description=description,
@@ -484,32 +484,43 @@ def arguments_of(description):
     found = parser.parse_args()
     if found.steps < 1:
         raise Refused(f"--steps is {found.steps}, expected >= 1")
+    read_runs(found.json)
     return found
 
 
-def main():
-    """Runs the programs; see the file's description."""
+def run(main):
+    """Runs a runner's `main`, whose refusals are one line on stderr."""
     try:
-        arguments = arguments_of(__doc__)
+        main()
     except Refused as error:
         sys.exit(f"error: {error}")
+
+
+def main():
+    """Runs the programs; see the file's description.
+
+    Raises:
+        Refused: arguments, or the file of results.
+        SystemExit: a program failed, or gave other values than the CPU.
+    """
+    arguments = arguments_of(__doc__)
     failures = 0
     print(HEAD, flush=True)
     for path in arguments.programs:
         try:
-            run = _run(path, arguments.steps)
-            write_run(arguments.json, run)
+            found = _run(path, arguments.steps)
+            write_run(arguments.json, found)
         except Refused as error:
             failures += 1
             print(f"error: {error}", file=sys.stderr, flush=True)
             continue
-        failures += not run["agrees"]
-        print(line(run), flush=True)
-        if "reason" in run:
-            print(f"error: {path}: {run['reason']}", file=sys.stderr)
+        failures += not found["agrees"]
+        print(line(found), flush=True)
+        if "reason" in found:
+            print(f"error: {path}: {found['reason']}", file=sys.stderr)
     if failures:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
