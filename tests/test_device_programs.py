@@ -389,7 +389,7 @@ def test_programs_are_made_without_trainings(tmp_path):
     ):
         assert command.startswith("-m adapter_bert compile h100 --values=seed")
         path = tmp_path / f"minilm-{name}.npz"
-        assert f"--program={path} --record_steps=40 --" in command
+        assert f"--program={path} --record_steps=10 --" in command
 
 
 @needed
