@@ -20,7 +20,7 @@ from adapter_bert.accelerators.step import Arrays, Step
 from adapter_bert.errors import UserError
 
 FORMAT = "adapter-bert program 1"
-# What `compile` tells of a step, for the reader.
+# Figures of `compile` that the file repeats.
 TOLD = ("device", "program", "step", "method", "dtype", "rows", "length")
 # Values to start from: the run's own, or drawn by `draw`.
 RUN, SEED = VALUES = ("run", "seed")
@@ -75,7 +75,8 @@ def write(
         steps: number of steps to record; a prediction has one.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file cannot be written, or the record has numbers that
+            are not finite.
     """
     is_training = step.schedule is not None
     groups = dict(zip(GROUPS, step.values()))
@@ -166,23 +167,48 @@ def _about(value: np.ndarray) -> Dict[str, Any]:
 
 
 def _record(exported: Any, arguments: List[Any], steps: int) -> Arrays:
-    """Losses, float32 [steps], and samples of what the last step gave."""
+    """Losses, float32 [steps], and samples of what the last step gave.
+
+    Raises:
+        UserError: a number is not finite.
+    """
     _tell("the CPU compiles the program for its record")
     is_training = len(arguments) == len(GROUPS)
     run = jax.jit(exported.call, donate_argnums=DONATED if is_training else ())
     arguments = jax.device_put(arguments)
     if not is_training:
-        return {name: sample(x) for name, x in run(*arguments).items()}
+        return _samples(run(*arguments))
     frozen, *state, batch, done = arguments
     losses, told = [], time.monotonic()
     for number in range(1, steps + 1):
         loss, *state, done = run(frozen, *state, batch, done)
         losses.append(np.float32(loss))
+        _check(f"loss of step {number}", losses[-1])
         if number in (1, steps) or time.monotonic() > told + INTERVAL:
             told = time.monotonic()
             _tell(f"the CPU's record: step {number}/{steps}, loss {loss:.4f}")
-    found = {name: sample(value) for name, value in state[0].items()}
-    return {"loss": np.array(losses), **found}
+    return {"loss": np.array(losses), **_samples(state[0])}
+
+
+def _samples(values: Mapping[str, Any]) -> Arrays:
+    """Samples of finite arrays by name; raises as `_check`."""
+    found = {name: sample(value) for name, value in values.items()}
+    for name, value in found.items():
+        _check(name, value)
+    return found
+
+
+def _check(name: str, value: np.ndarray) -> None:
+    """Refuses a record that nothing can be compared with.
+
+    Raises:
+        UserError: a number is not finite.
+    """
+    if not np.isfinite(value).all():
+        raise UserError(
+            f"the CPU's {name} is not finite, so no device can be compared "
+            "with this CPU; lower --learning_rate, or pass other --values"
+        )
 
 
 def _tell(line: str) -> None:

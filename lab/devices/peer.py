@@ -13,13 +13,12 @@ takes runs of the same form as those of `run_program.py`; the ratio of both is
 printed at the end. Without CUDA the CPU computes.
 """
 
-import argparse
 import datetime
-import math
 import statistics
 import sys
 import time
 
+import numpy as np
 import run_program
 import torch
 from run_program import WARM_UP, Program, Refused
@@ -222,7 +221,8 @@ def measure(program, compiled, steps):
         JSON's values, as of `run_program.measure`.
 
     Raises:
-        Refused: the program is of another step, or the device fails.
+        Refused: the program is of another step, or gives no finite numbers.
+        RuntimeError: the device fails.
     """
     about = program.about
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -266,21 +266,16 @@ def measure(program, compiled, steps):
 
     step = train if program.is_training else predict
     losses, seconds = [], []
-    try:
-        for _ in range(steps):
-            began = time.perf_counter()
-            found = step()
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
-            if program.is_training:
-                losses.append(float(found))
-    except RuntimeError as error:
-        raise Refused(
-            f"{program.path}: PyTorch fails: {run_program.first_line(error)}"
-        ) from error
-    if not all(map(math.isfinite, losses)):
-        raise Refused(f"{program.path}: a loss of PyTorch's is no number")
+    for _ in range(steps):
+        began = time.perf_counter()
+        found = step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        if program.is_training:
+            losses.append(float(found))
+    if not (np.isfinite(losses).all() and torch.isfinite(found).all()):
+        raise Refused(f"{program.path}: PyTorch gives numbers not finite")
     median = statistics.median(seconds[WARM_UP:] or seconds)
     return {
         "trained_parameters": sum(p.numel() for p in trained),
@@ -294,16 +289,23 @@ def measure(program, compiled, steps):
 
 def _run(program, compiled, steps):
     """A run of a program, as JSON's values."""
-    is_cuda = torch.cuda.is_available()
     packages = ["torch"] if adapters is None else ["torch", "adapters"]
-    return {
-        **run_program.told(program),
-        "runner": "torch compile" if compiled else "torch eager",
-        "device": torch.cuda.get_device_name() if is_cuda else "cpu",
-        "versions": {name: run_program.version(name) for name in packages},
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
-        **measure(program, compiled, steps),
-    }
+    # Some containers turn TensorFloat-32 on by a variable.
+    torch.set_float32_matmul_precision("highest")
+    try:
+        is_cuda = torch.cuda.is_available()
+        return {
+            **run_program.told(program),
+            "runner": "torch compile" if compiled else "torch eager",
+            "device": torch.cuda.get_device_name() if is_cuda else "cpu",
+            "versions": {n: run_program.version(n) for n in packages},
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            **measure(program, compiled, steps),
+            "tensor_float_32": torch.backends.cuda.matmul.allow_tf32,
+        }
+    except RuntimeError as error:
+        why = run_program.first_line(error)
+        raise Refused(f"{program.path}: PyTorch fails: {why}") from error
 
 
 def ratios(runs):
@@ -317,20 +319,13 @@ def ratios(runs):
 
 
 def main():
-    """Times the programs; see the file's description."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("programs", nargs="+", metavar="PROGRAM.npz")
-    parser.add_argument("--json", required=True, metavar="FILE")
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=40,
-        help="steps to run; default: %(default)s",
-    )
-    arguments = parser.parse_args()
+    """Times the programs; see the file's description.
+
+    Raises:
+        Refused: arguments, or the file of results.
+        SystemExit: a program was not timed.
+    """
+    arguments = run_program.arguments_of(__doc__)
     failures = 0
     print(run_program.HEAD, flush=True)
     for path in arguments.programs:
@@ -351,4 +346,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run_program.run(main)

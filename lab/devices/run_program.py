@@ -5,11 +5,12 @@
 Needs JAX and NumPy, neither TensorFlow nor this project: copy this file to the
 device's machine, together with the programs. JAX compiles each program for its
 first device. A training starts from the file's values, or from those that its
-rule draws, and each step gets what the step before gave. Losses and trained
-values are compared with what the CPU gave, which the file tells, and steps are
-timed. The table goes to stdout; FILE takes a run of each program, and keeps
-those that it has of other programs or devices. The exit code is 1 if a program
-could not be run, or gave other values than the CPU.
+rule draws, and each step gets what the step before gave. Losses, trained values
+and their norms are compared with those of the CPU, which the file has, and
+steps are timed. Numbers that are not finite agree with nothing. The table goes
+to stdout; FILE takes a run of each program, and keeps those that it has of
+other programs or devices. The exit code is 1 if a program could not be run, or
+gave other values than the CPU.
 
 `make_programs.sh` makes programs of three sizes of BERT, two dtypes, training
 and prediction. `run.sh` runs them here and in PyTorch (`peer.py`), into one
@@ -37,13 +38,11 @@ FORMAT = "adapter-bert program 1"
 RESULTS = "adapter-bert device runs 1"
 # Steps before those that are timed.
 WARM_UP = 3
-# What a run may differ from the CPU's, by the dtype of products: the largest
-# difference of a loss; the norm of the difference of trained values, as a share
-# of the norm of their whole change, or the largest difference of a prediction,
-# as a share of the largest number. A TPU multiplies float32 in bfloat16.
+# Tolerances of `_difference`, by the dtype of products. A TPU multiplies
+# float32 in bfloat16.
 TOLERANCES = {
-    "float32": {"loss": 1e-3, "values": 0.02},
-    "bfloat16": {"loss": 0.05, "values": 0.3},
+    "float32": {"loss": 1e-3, "values": 0.02, "norms": 0.02},
+    "bfloat16": {"loss": 0.05, "values": 0.3, "norms": 0.3},
 }
 
 
@@ -195,18 +194,20 @@ def places(size, count):
     return np.arange(count) * size // count
 
 
-def measure(program, steps):
+def measure(program, steps, device):
     """Compiles a program, runs it, and compares and times its steps.
 
     Args:
         program: to run.
         steps: number of steps, at least those that the CPU did.
+        device: of JAX.
 
     Returns:
         JSON's values.
 
     Raises:
-        Refused: the program cannot be read, or the device fails.
+        Refused: the program cannot be read.
+        RuntimeError: the device fails.
     """
     import jax
 
@@ -225,21 +226,16 @@ def measure(program, steps):
     call = jax.jit(
         program.load(), donate_argnums=tuple(program.about["donated"])
     )
-    try:
-        arguments = jax.device_put(arguments, jax.devices()[0])
-        began = time.perf_counter()
-        run = call.lower(*arguments).compile()
-        found = {"compile_seconds": time.perf_counter() - began}
-        memory = run.memory_analysis()
-        if memory is not None:
-            found["temporary_bytes"] = memory.temp_size_in_bytes
-        losses, outputs, seconds = _steps(
-            program, run, arguments, steps, len(recorded.get("loss", ()))
-        )
-    except (jax.errors.JaxRuntimeError, RuntimeError) as error:
-        raise Refused(
-            f"{program.path}: the device fails: {first_line(error)}"
-        ) from error
+    arguments = jax.device_put(arguments, device)
+    began = time.perf_counter()
+    run = call.lower(*arguments).compile()
+    found = {"compile_seconds": time.perf_counter() - began}
+    memory = run.memory_analysis()
+    if memory is not None:
+        found["temporary_bytes"] = memory.temp_size_in_bytes
+    losses, outputs, seconds = _steps(
+        program, run, arguments, steps, len(recorded.get("loss", ()))
+    )
     median = statistics.median(seconds[WARM_UP:] or seconds)
     found.update(
         steps=steps,
@@ -274,34 +270,75 @@ def _steps(program, run, arguments, steps, compared):
 
 
 def _compare(recorded, losses, outputs, trained):
-    """Differences from the CPU's record."""
-    expected = {n: x.astype(np.float64) for n, x in recorded.items()}
-    told = [float(x) for x in expected.pop("loss", ())]
-    pairs = [(outputs[name], value) for name, value in expected.items()]
-    if not told:
-        most = max(np.abs(value[1:]).max() for _, value in pairs)
-        worst = max(np.abs(x - value)[1:].max() for x, value in pairs)
-        return {"difference": {"values": float(worst / most)}}
-    change = [
-        value - sample(trained[name], len(value) - 1)
-        for name, value in expected.items()
-    ]
-    apart = np.concatenate([(x - value)[1:] for x, value in pairs])
-    change = np.concatenate([x[1:] for x in change])
-    worst = max(abs(x - y) for x, y in zip(losses, told))
-    share = np.linalg.norm(apart) / np.linalg.norm(change)
+    """Losses, and differences from the CPU's record or why there are none."""
+    found = {}
+    if losses:
+        found["losses"] = [x if np.isfinite(x) else None for x in losses]
+        found["losses_of_cpu"] = recorded["loss"].tolist()
+    numbers = {
+        **{f"the CPU's {name}": value for name, value in recorded.items()},
+        "a loss": losses,
+        **outputs,
+    }
+    wrong = [n for n, value in numbers.items() if not np.isfinite(value).all()]
+    if wrong:
+        return {**found, "reason": f"{wrong[0]} is not finite"}
     return {
-        "losses": losses,
-        "losses_of_cpu": told,
-        "difference": {"loss": float(worst), "values": float(share)},
+        **found,
+        "difference": _difference(recorded, losses, outputs, trained),
     }
 
 
-def tolerance(program):
-    """The tolerances of a program on this device."""
-    import jax
+def _difference(recorded, losses, outputs, trained):
+    """How far finite numbers are from the CPU's record.
 
-    is_tpu = jax.devices()[0].platform == "tpu"
+    Returns:
+        Of a training, `loss`: the largest difference of a loss; `values`: the
+        norm of the difference of sampled values, as a share of the norm of
+        their change; `norms`: the norm of the differences of arrays' norms, as
+        a share of the norm of the whole change, which is estimated from the
+        samples. Of a prediction, `values`: the largest difference of a sampled
+        number, as a share of the largest; `norms`: as of a training, as a share
+        of the norm of all numbers.
+    """
+    expected = {n: x.astype(np.float64) for n, x in recorded.items()}
+    told = expected.pop("loss", None)
+    right = list(expected.values())
+    apart = [outputs[name] - value for name, value in expected.items()]
+    values = np.concatenate([x[1:] for x in apart])
+    norms = np.array([x[0] for x in apart])
+    if told is None:
+        whole = np.concatenate([x[1:] for x in right])
+        return {
+            "values": _share(np.max(np.abs(values)), np.max(np.abs(whole))),
+            "norms": _share(
+                np.linalg.norm(norms), np.linalg.norm([x[0] for x in right])
+            ),
+        }
+    changes = {
+        name: (value - sample(trained[name], len(value) - 1))[1:]
+        for name, value in expected.items()
+    }
+    change = np.linalg.norm(np.concatenate([*changes.values()]))
+    # Each sampled value stands for others of its array.
+    squares = [
+        np.square(x).mean() * trained[name].size for name, x in changes.items()
+    ]
+    return {
+        "loss": float(np.max(np.abs(losses[: len(told)] - told))),
+        "values": _share(np.linalg.norm(values), change),
+        "norms": _share(np.linalg.norm(norms), np.sqrt(np.sum(squares))),
+    }
+
+
+def _share(part, whole):
+    """A share of a whole; all of it where the whole is 0."""
+    return float(part / whole) if whole else float(part > 0)
+
+
+def tolerance(program, device):
+    """The tolerances of a program on a device of JAX."""
+    is_tpu = device.platform == "tpu"
     return TOLERANCES["bfloat16" if is_tpu else program.about["dtype"]]
 
 
@@ -311,7 +348,7 @@ def name_of(program):
 
 
 def told(program):
-    """What results tell of a program."""
+    """The name and the figures of a program, for results."""
     keys = "program", "step", "method", "dtype", "rows", "length"
     return {"name": name_of(program), **{k: program.about[k] for k in keys}}
 
@@ -349,7 +386,7 @@ def write_run(path, run):
     temporary = f"{path}.tmp-{uuid.uuid4().hex}"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
+            json.dump(content, file, indent=2, allow_nan=False)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -358,25 +395,47 @@ def write_run(path, run):
         raise Refused(f"cannot write {path}: {error.strerror}") from error
 
 
+def _device():
+    """JAX's first device.
+
+    Raises:
+        Refused: JAX is missing, or finds none.
+    """
+    try:
+        import jax
+
+        return jax.devices()[0]
+    except ImportError as error:
+        raise Refused(f"JAX is missing ({error}); install it") from error
+    except (RuntimeError, AssertionError) as error:
+        # The latter where the plugin of JAX_PLATFORMS finds no driver.
+        raise Refused(
+            f"JAX finds no device ({first_line(error)}); install its plugin "
+            "and driver, or set JAX_PLATFORMS=cpu"
+        ) from error
+
+
 def _run(path, steps):
     """A program's run, as JSON's values."""
     program = Program(path)
-    try:
-        import jax
-    except ImportError as error:
-        raise Refused(f"JAX is missing ({error}); install it") from error
+    device = _device()
     recorded = len(program.group("recorded").get("loss", ()))
-    device = jax.devices()[0]
-    found = {
-        **told(program),
-        "runner": "jax",
-        "device": device.device_kind,
-        "versions": {name: version(name) for name in ("jax", "jaxlib")},
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
-        **measure(program, max(steps, recorded)),
-        "tolerance": tolerance(program),
-    }
-    found["agrees"] = all(
+    try:
+        found = {
+            **told(program),
+            "runner": "jax",
+            "device": device.device_kind,
+            "versions": {name: version(name) for name in ("jax", "jaxlib")},
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
+            **measure(program, max(steps, recorded), device),
+            "tolerance": tolerance(program, device),
+        }
+    except RuntimeError as error:
+        # Also of XLA, whose errors have no name that all versions of JAX know.
+        raise Refused(
+            f"{path}: the device fails: {first_line(error)}"
+        ) from error
+    found["agrees"] = "reason" not in found and all(
         x <= found["tolerance"][name] for name, x in found["difference"].items()
     )
     return found
@@ -385,26 +444,32 @@ def _run(path, steps):
 def line(run):
     """A line of the table."""
     apart = run.get("difference", {})
-    loss = f"{apart['loss']:.1e}" if "loss" in apart else "-"
-    values = f"{apart['values']:.1e}" if apart else "-"
+    loss, values, norms = (
+        f"{apart[name]:.1e}" if name in apart else "-"
+        for name in ("loss", "values", "norms")
+    )
     agrees = {True: "yes", False: "NO", None: "-"}[run.get("agrees")]
     return (
         f"{run['name']:28} {run['runner']:13} {run['compile_seconds']:8.1f} "
         f"{run['seconds'] * 1e3:10.2f} {run['rows_per_second']:10.1f} "
-        f"{loss:>8} {values:>8} {agrees:>6}"
+        f"{loss:>8} {values:>8} {norms:>8} {agrees:>6}"
     )
 
 
 HEAD = (
     f"{'program':28} {'runner':13} {'compiled':>8} {'ms a step':>10} "
-    f"{'rows/s':>10} {'loss +-':>8} {'values':>8} {'agrees':>6}"
+    f"{'rows/s':>10} {'loss +-':>8} {'values':>8} {'norms':>8} {'agrees':>6}"
 )
 
 
-def main():
-    """Runs the programs; see the file's description."""
+def arguments_of(description):
+    """The arguments of a runner of programs.
+
+    Raises:
+        Refused: there would be no step, or --json is no file of results.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__,
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("programs", nargs="+", metavar="PROGRAM.npz")
@@ -413,24 +478,49 @@ def main():
         "--steps",
         type=int,
         default=40,
-        help="steps to run, at least those of the CPU; default: %(default)s",
+        help="steps to run; with JAX at least those of the CPU's record; "
+        "default: %(default)s",
     )
-    arguments = parser.parse_args()
+    found = parser.parse_args()
+    if found.steps < 1:
+        raise Refused(f"--steps is {found.steps}, expected >= 1")
+    read_runs(found.json)
+    return found
+
+
+def run(main):
+    """Runs a runner's `main`, whose refusals are one line on stderr."""
+    try:
+        main()
+    except Refused as error:
+        sys.exit(f"error: {error}")
+
+
+def main():
+    """Runs the programs; see the file's description.
+
+    Raises:
+        Refused: arguments, or the file of results.
+        SystemExit: a program failed, or gave other values than the CPU.
+    """
+    arguments = arguments_of(__doc__)
     failures = 0
     print(HEAD, flush=True)
     for path in arguments.programs:
         try:
-            run = _run(path, arguments.steps)
-            write_run(arguments.json, run)
+            found = _run(path, arguments.steps)
+            write_run(arguments.json, found)
         except Refused as error:
             failures += 1
             print(f"error: {error}", file=sys.stderr, flush=True)
             continue
-        failures += not run["agrees"]
-        print(line(run), flush=True)
+        failures += not found["agrees"]
+        print(line(found), flush=True)
+        if "reason" in found:
+            print(f"error: {path}: {found['reason']}", file=sys.stderr)
     if failures:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
