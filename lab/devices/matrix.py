@@ -1,7 +1,7 @@
 """Compiles steps of runs for TPUs and GPUs, on a machine without them.
 
     make compilers-matrix
-    .venv-compilers/bin/python -m lab.devices.matrix --device=v5e --method=lora
+    .venv-compilers/bin/python -m lab.devices.matrix --method=lora --bert=tiny
 
 Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
 the default method for all devices, and at the sizes of MiniLM, BERT-base and
@@ -77,7 +77,6 @@ def cells() -> List[Wanted]:
         for run in [*runs.runs(), *mixed_runs]
         if (device, run) not in found
     ]
-    found += [(device, Run(cores=CORES)) for device in MAIN]
     sizes = [(bert, device) for bert in LARGE for device in MAIN]
     sizes += [("MiniLM", device) for device in DEVICES]
     found += [
@@ -86,8 +85,11 @@ def cells() -> List[Wanted]:
         for run in default
         if bert != "BERT-large" or run.dtype == "bfloat16"
     ]
-    again = Run(dtype="bfloat16", bert="BERT-large", recompute=LAYERS)
-    return [*found, *((device, again) for device in MAIN)]
+    more = [
+        Run(bert="MiniLM", cores=CORES),
+        Run(dtype="bfloat16", bert="BERT-large", recompute=LAYERS),
+    ]
+    return found + [(device, run) for run in more for device in MAIN]
 
 
 def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
@@ -234,7 +236,7 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     sizes = [SIZES_HEADER]
     for cell in found["cells"]:
         is_counted = cell["compiles"] and cell["flops"] is not None
-        if is_counted and (cell["bert"] != runs.TINY or cell["cores"] > 1):
+        if is_counted and cell["bert"] != runs.TINY:
             sizes.append(_row_of_size(cell))
     return {
         "all devices": f"{about}\n{report.markdown(all_devices)}",
