@@ -144,7 +144,7 @@ $(COMPILERS)/installed: requirements/compilers.txt pyproject.toml
 	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-# Hours; all but BERT-base, BERT-large and MiniLM takes less than one.
+# Hours, of which the BERT of two layers takes about one.
 .PHONY: compilers-matrix
 compilers-matrix: compilers
 	$(COMPILERS)/bin/python -m lab.devices.matrix

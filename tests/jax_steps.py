@@ -5,7 +5,7 @@
 It runs in the compilers' environment, with a BERT's config as JSON. FOLDER gets
 `<case>.npz` for each of `CASES`: `losses`, float32 [STEPS], the trained
 `values/<name>`, and the StableHLO as `program`. It also gets the lines that
-refuse steps, in files of the steps' names.
+refuse steps, in files of the steps' names, and `ACCOUNTS`.
 """
 
 import dataclasses
@@ -13,6 +13,8 @@ import json
 import os
 import pathlib
 import sys
+import types
+import unittest.mock
 from typing import Any, Mapping
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -21,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from engine_jobs import CLASSIFICATION, LENGTH, TASKS, make_job, make_rows
 
+from adapter_bert.accelerators.devices import find
 from adapter_bert.accelerators.step import Step
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.data.input_pipeline import (
@@ -32,6 +35,13 @@ from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 
 STEPS, LEARNING_RATE, BATCH_SIZE = 10, 1e-3, 8
+ACCOUNTS = "accounts.json"
+# A step before and after it is compiled.
+TEXTS = {
+    "plain": ("stablehlo.add", "add(a, b)"),
+    "loop": ("stablehlo.while", "add(a, b)"),
+    "compiled loop": ("stablehlo.add", "s = f32[] while(a)"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +142,54 @@ def refuse(kind, config):
     raise AssertionError(f"{kind.__name__} was taken")
 
 
+class Lowered:
+    """Stands for a translated step, and for what is compiled of it."""
+
+    memory = types.SimpleNamespace(
+        argument_size_in_bytes=1,
+        alias_size_in_bytes=0,
+        output_size_in_bytes=0,
+        temp_size_in_bytes=0,
+        generated_code_size_in_bytes=0,
+    )
+
+    def __init__(self, device, before, after):
+        self.has_count = device.platform != "cuda"
+        self.before, self.after, self.options = before, after, None
+
+    def compile(self, options):
+        self.options = options
+        return self
+
+    def as_text(self):
+        return self.before
+
+    def memory_analysis(self):
+        return self.memory
+
+    def cost_analysis(self):
+        return {"flops": 5.0, "bytes accessed": 7.0} if self.has_count else None
+
+    def runtime_executable(self):
+        module = types.SimpleNamespace(to_string=lambda: self.after)
+        return types.SimpleNamespace(hlo_modules=lambda: [module])
+
+
+def accounts():
+    """What compilers are asked for; operations of programs with loops."""
+    from adapter_bert.accelerators import compilers
+
+    found = {}
+    with unittest.mock.patch.object(compilers, "_count", lambda *_: (5.0, 7.0)):
+        for device in map(find, ("v5e", "h100")):
+            for name, texts in TEXTS.items():
+                lowered = Lowered(device, *texts)
+                made = compilers.compile_lowered(lowered, device)
+                told = lowered.options, made.flops, made.moved, made.counter
+                found[f"{device.name}, {name}"] = told
+    return found
+
+
 def main():
     config = BertConfig(**json.loads(sys.argv[1]))
     folder = pathlib.Path(sys.argv[2])
@@ -141,6 +199,7 @@ def main():
         np.savez(folder / name, **compute(case, config))
     for kind in (Filtered, Printed):
         (folder / kind.__name__).write_text(refuse(kind, config))
+    (folder / ACCOUNTS).write_text(json.dumps(accounts()))
 
 
 if __name__ == "__main__":

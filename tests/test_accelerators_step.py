@@ -239,3 +239,20 @@ def test_what_xla_cannot_compute_is_refused(jax_folder, kind, told):
     line = (jax_folder / kind).read_text()
     assert line.startswith("the step of houlsby(size=4")
     assert told in line and len(line) < 200
+
+
+@compilers_program.needed
+def test_gpus_compile_as_tensorflow_does_and_loops_are_not_counted(jax_folder):
+    found = json.loads((jax_folder / jax_steps.ACCOUNTS).read_text())
+    exact = {"xla_gpu_deterministic_ops": True}
+    told = {
+        "v5e": (None, "the compiler"),
+        "h100": (exact, "XLA"),
+    }
+    assert len(found) == 2 * len(jax_steps.TEXTS)
+    for device, (options, counter) in told.items():
+        for name in jax_steps.TEXTS:
+            # JAX cannot read what is compiled for TPUs.
+            is_seen = name == "loop" or (device == "h100" and name != "plain")
+            counts = (None, None) if is_seen else (5.0, 7.0)
+            assert found[f"{device}, {name}"] == [options, *counts, counter]

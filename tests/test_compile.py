@@ -111,6 +111,7 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
         ({"use_xla": False}, "t4", None, "--use_xla=false, but its step"),
         ({"engine": "step"}, "v4", None, "unknown engine 'step'"),
         ({"num_tpu_cores": 9}, "v4", None, "9 cores were asked for"),
+        ({"num_devices": 2}, "v4", None, "--num_devices, but v4 is a TPU"),
         ({"num_devices": 9}, "l4", None, "9 cores were asked for"),
         ({"cache_frozen_layers": True}, "v4", None, "--cache_frozen_layers"),
         ({"describe": True}, "v4", None, "the run has --describe"),

@@ -5,10 +5,10 @@
 Needs JAX and NumPy, neither TensorFlow nor this project: copy this file to the
 device's machine, together with the programs. JAX compiles each program for its
 first device. A training starts from the file's values, or from those that its
-rule draws, and each step gets what the step before gave. Losses, trained values
-and their norms are compared with those of the CPU, which the file has, and
-steps are timed. Numbers that are not finite agree with nothing. The table goes
-to stdout; FILE takes a run of each program, and keeps those that it has of
+rule draws, and each step gets what the step before gave. The file has losses,
+trained values and their norms from a CPU. The device's are compared with them,
+and steps are timed. Numbers that are not finite agree with nothing. The table
+goes to stdout; FILE takes a run of each program, and keeps those that it has of
 other programs or devices. The exit code is 1 if a program could not be run, or
 gave other values than the CPU.
 
@@ -478,8 +478,8 @@ def arguments_of(description):
         "--steps",
         type=int,
         default=40,
-        help="steps to run; with JAX at least those of the CPU's record; "
-        "default: %(default)s",
+        help="steps to run; JAX runs all steps that the CPU recorded, even if "
+        "fewer are asked for; default: %(default)s",
     )
     found = parser.parse_args()
     if found.steps < 1:
