@@ -9,6 +9,11 @@
 # make mutants     setup, then changes of the code, which tests must notice:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
+# make compilers   an environment for adapter-bert compile, in .venv-compilers: 4 GB with
+#                  the compilers of TPUs and of NVIDIA's GPUs, for Linux on x86-64
+# make compilers-matrix
+#                  steps of all methods and tasks through these compilers, into
+#                  results/devices.json and docs/devices.md; goes on where it was left
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
@@ -45,8 +50,10 @@ IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
+# JAX with the compilers of accelerators, and the TensorFlow that has GPUs' kernels.
+COMPILERS := .venv-compilers
 
-.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam tpu-client notebooks docs lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam compilers tpu-client notebooks docs lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -124,6 +131,24 @@ $(BEAM)/installed: requirements/beam.txt
 	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
+compilers: $(COMPILERS)/installed
+
+# With this checkout's package, so that the environment's own adapter-bert works.
+$(COMPILERS)/installed: requirements/compilers.txt pyproject.toml
+	@found=; for python in python3.11 python3.12 python3.13; do \
+		if $$python -c '' 2> /dev/null; then found=$$python; break; fi; \
+	done; \
+	test -n "$$found" || { echo 'error: make compilers needs Python 3.11 to 3.13, and none was found' >&2; exit 1; }; \
+	$$found -m venv --clear $(COMPILERS)
+	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(COMPILERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Hours, of which the BERT of two layers takes about one.
+.PHONY: compilers-matrix
+compilers-matrix: compilers
+	$(COMPILERS)/bin/python -m lab.devices.matrix
+
 tpu-client: $(VENV)/tpu-client/installed
 
 # Beside the other packages: TensorFlow would load it at each start.
@@ -157,7 +182,7 @@ lint: setup
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
-	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 notebooks:3.10 \
+	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 compilers:3.11 notebooks:3.10 \
 		mutants:3.10 docs:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
@@ -169,4 +194,4 @@ lock:
 
 clean:
 	@test ! -e $(VENV) || $(IS_VENV) || { echo 'error: $(VENV) is no virtual environment; delete it yourself' >&2; exit 1; }
-	rm -rf $(VENV) .venv-tf221 $(PEER) $(BEAM)
+	rm -rf $(VENV) .venv-tf221 $(PEER) $(BEAM) $(COMPILERS)

@@ -424,6 +424,35 @@ def of_keywords(
             raise _of_wrong_value(known, error) from error
         # Of a list that is empty too.
         flag.present = 1
+    with _given_as(known):
+        yield
+
+
+@contextlib.contextmanager
+def of_words(
+    classes: Sequence[type], program: str, words: Sequence[str]
+) -> Iterator[None]:
+    """A context in which code reads a command line's words as its flags.
+
+    Else as of `of_keywords`.
+
+    Args:
+        classes: dataclasses that declare the flags.
+        program: name of the program, for messages.
+        words: all that follows the program's name.
+
+    Raises:
+        UserError: a word is no flag, or its value is of another type.
+    """
+    known = define(classes, flags.FlagValues())
+    parse(known, [program, *words])
+    with _given_as(known):
+        yield
+
+
+@contextlib.contextmanager
+def _given_as(known: flags.FlagValues) -> Iterator[None]:
+    """A context in which `FLAGS` are these."""
     token = _given.set(known)
     try:
         yield

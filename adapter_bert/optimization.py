@@ -123,21 +123,6 @@ class AdamWeightDecay:
             for name, variable in variables
         ]
 
-    def _rates(self, step: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        """The learning rate of a step, which counts from 1, float32 [].
-
-        With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
-        """
-        rates = (self._schedule(step),)
-        if self._bias_correction:
-            count = tf.cast(step, tf.float32)
-            # Not 1 - beta^step, which cancels in the first steps.
-            rates += tuple(
-                -tf.math.expm1(count * math.log(beta))
-                for beta in (BETA_1, BETA_2)
-            )
-        return rates
-
     def train(
         self, loss: tf.Tensor, gradients: Sequence[tf.Tensor], step: tf.Variable
     ) -> Tuple[tf.Tensor, List[tf.Operation]]:
@@ -159,7 +144,11 @@ class AdamWeightDecay:
         loss, *gradients = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, [loss, *gradients]
         )
-        rates = self._rates(tf.convert_to_tensor(step) + 1)
+        rates = rates_of(
+            self._schedule,
+            self._bias_correction,
+            tf.convert_to_tensor(step) + 1,
+        )
 
         def update(strategy, gradients, *rates) -> List[tf.Operation]:
             on_device = strategy.extended.update
@@ -181,6 +170,23 @@ class AdamWeightDecay:
             return tf.nest.flatten([*updates, counted])
 
         return loss, replica.merge_call(update, args=(clip(gradients), *rates))
+
+
+def rates_of(
+    schedule: Schedule, bias_correction: bool, step: tf.Tensor
+) -> Tuple[tf.Tensor, ...]:
+    """The learning rate of a step, which counts from 1, float32 [].
+
+    With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
+    """
+    rates = (schedule(step),)
+    if bias_correction:
+        count = tf.cast(step, tf.float32)
+        # Not 1 - beta^step, which cancels in the first steps.
+        rates += tuple(
+            -tf.math.expm1(count * math.log(beta)) for beta in (BETA_1, BETA_2)
+        )
+    return rates
 
 
 def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
@@ -214,15 +220,9 @@ def update_variable(
         v_slot: same shape, average of their squares.
         gradient: same shape, clipped.
         learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `AdamWeightDecay._rates`.
+        *corrections: none, or c1 and c2 as of `rates_of`.
     """
-    rate = tf.cast(learning_rate, tf.float32)
-    if rate_scale != 1.0:
-        rate *= rate_scale
-    adam_rate, epsilon = rate, EPSILON
-    if corrections:
-        root = tf.sqrt(corrections[1])
-        adam_rate, epsilon = rate * root / corrections[0], EPSILON * root
+    rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
     decayed = []
     if weight_decay:
         # In TensorFlow 1 graphs, nothing else keeps the forward pass from
@@ -243,3 +243,39 @@ def update_variable(
             epsilon=epsilon,
             grad=gradient,
         )
+
+
+def updated(
+    weight_decay: float,
+    rate_scale: float,
+    value: tf.Tensor,
+    m: tf.Tensor,
+    v: tf.Tensor,
+    gradient: tf.Tensor,
+    learning_rate: tf.Tensor,
+    *corrections: tf.Tensor,
+) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """As `update_variable`, over values: the new value and both averages.
+
+    For XLA's programs, which have no variables outside TensorFlow.
+    """
+    rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
+    # As the fused kernel has them: differences of float32.
+    new_m, new_v = (1.0 - tf.constant(beta) for beta in (BETA_1, BETA_2))
+    m += (gradient - m) * new_m
+    v += (tf.square(gradient) - v) * new_v
+    value *= 1.0 - weight_decay * rate
+    return value - adam_rate * m / (tf.sqrt(v) + epsilon), m, v
+
+
+def _scaled(
+    rate_scale: float, learning_rate: Any, corrections: Sequence[tf.Tensor]
+) -> Tuple[tf.Tensor, tf.Tensor, Any]:
+    """The rates of the decay and of Adam, and Adam's epsilon."""
+    rate = tf.cast(learning_rate, tf.float32)
+    if rate_scale != 1.0:
+        rate *= rate_scale
+    if not corrections:
+        return rate, rate, EPSILON
+    root = tf.sqrt(corrections[1])
+    return rate, rate * root / corrections[0], EPSILON * root

@@ -16,15 +16,23 @@ from adapter_bert.errors import UserError
 
 LOCKS = pathlib.Path(__file__).parents[1] / "requirements"
 # Locks of environments of their own.
-APART = ("atheris", "beam", "docs", "mutants", "notebooks", "tpu-client")
+APART = (
+    "atheris",
+    "beam",
+    "compilers",
+    "docs",
+    "mutants",
+    "notebooks",
+    "tpu-client",
+)
 HEAD = """\
 # Licences of what is installed
 
 Made by `.venv/bin/python -m lab.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
 project itself is under Apache-2.0, and holds no copy of any of these. What
-`make beam`, `notebooks`, `docs`, `mutants`, `fuzz`, `tpu-client` and
-`benchmark` add is not listed.
+`make beam`, `compilers`, `notebooks`, `docs`, `mutants`, `fuzz`, `tpu-client`
+and `benchmark` add is not listed.
 
 | package | licence |
 | --- | --- |

@@ -28,6 +28,7 @@ ROOMS = (
     "tasks",
     "checkpoints",
     "training",
+    "accelerators",
     "serving",
     "reports",
     "upstream",
@@ -185,3 +186,14 @@ def test_grpc_is_imported_where_flags_ask_for_it_only():
     assert users == {"serving.grpc_api", "serving.model_config"}
     names = {f"{PACKAGE}.{user}" for user in users}
     assert not {below for _, below in edges()} & names
+
+
+def test_jax_is_imported_by_one_module_only():
+    """Other environments have none."""
+    users = {
+        module.partition(".")[2]
+        for module, path in sources().items()
+        for name in imported(path)
+        if name.partition(".")[0] == "jax"
+    }
+    assert users == {"accelerators.compilers"}

@@ -106,6 +106,7 @@ def tpu_training_graph(
     task=CLASSIFICATION,
     method="houlsby(size=4)",
     compute_dtype="float32",
+    recompute_layers=False,
 ):
     """Builds the training graph for eight cores and returns it."""
     capture = CaptureGraph()
@@ -125,14 +126,18 @@ def tpu_training_graph(
         with pytest.raises(StopBeforeRunning):
             train(
                 engine,
-                make_job(
-                    config,
-                    folder,
-                    method,
-                    length=length,
-                    task=task,
-                    share_layers=False,
-                    compute_dtype=compute_dtype,
+                dataclasses.replace(
+                    make_job(
+                        config,
+                        folder,
+                        method,
+                        length=length,
+                        task=task,
+                        share_layers=False,
+                        compute_dtype=compute_dtype,
+                    ),
+                    for_accelerator=True,
+                    recompute_layers=recompute_layers,
                 ),
                 rows,
                 batch_size=16,
@@ -178,6 +183,19 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     inside = inside_tpu(graph)
     assert {"MatMul", "CrossReplicaSum"} <= inside
     assert not inside & REFUSED_OPS
+
+
+def test_a_tpu_computes_layers_again(tiny_config, tmp_path, rows):
+    counts = []
+    for recompute_layers in (False, True):
+        folder = tmp_path / str(recompute_layers)
+        folder.mkdir()
+        graph = tpu_training_graph(
+            tiny_config, folder, rows, recompute_layers=recompute_layers
+        )
+        assert "XlaOptimizationBarrier" in inside_tpu(graph)
+        counts.append(sum(n.op == "MatMul" for n in all_operations(graph)))
+    assert counts[0] < counts[1]
 
 
 def infeed_shapes(graph):

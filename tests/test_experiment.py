@@ -276,16 +276,25 @@ def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
             gradient_accumulation_steps=2,
             adam_bias_correction=True,
             use_xla=True,
+            recompute="layers",
             warmup_proportion=0.4,
             adapter_init_scale=0.5,
         )
     setup, job, schedule = seen
     assert (job.parts, job.adam_bias_correction) == (2, True)
     assert (job.use_xla, job.length) == (True, 24)
+    # There is no accelerator.
+    assert (job.recompute_layers, job.for_accelerator) == (True, False)
     assert setup.model.method == parse("houlsby(size=4, init_scale=0.5)")
     # Two of five steps.
     assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
     assert schedule.learning_rate == short["learning_rate"]
+
+
+def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
+    with pytest.raises(UserError, match="--recompute=layers works under XLA"):
+        classify(**short, recompute="layers")
+    assert not short["output_dir"].exists()
 
 
 @pytest.mark.parametrize(

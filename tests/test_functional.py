@@ -198,6 +198,71 @@ def test_gradients_are_those_of_the_formula(case, way):
     check_operation(*CASES[case], way)
 
 
+def for_accelerator(function, *arguments):
+    """The value as of an accelerator, computed by XLA."""
+
+    @tf.function(jit_compile=True)
+    def compute(*arguments):
+        with functional.for_accelerator(True):
+            return function(*arguments)
+
+    return compute(*map(tf.constant, arguments))
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_on_accelerators_are_those_of_the_formula(case):
+    """There much is computed again in the backward pass."""
+    operation, arguments = CASES[case]
+    count = DIFFERENTIABLE[operation]
+    upstream = normal(*operation(*arguments).shape, seed=9)
+    expected = differentiate(
+        PLAIN[operation], count, upstream, *widened(arguments)
+    )
+    actual = for_accelerator(
+        functools.partial(differentiate, operation, count, upstream), *arguments
+    )
+    for ours, plain in zip(actual, expected):
+        check_close(ours, plain, 1e-5)
+
+
+def test_both_passes_on_accelerators_draw_one_mask():
+    def compute(seed):
+        x = tf.ones([3, 40])
+        keep = functional.draw_mask(tf.constant([3, 40]), RATE, seed)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = drop(x, keep)
+        return outputs, tape.gradient(outputs, x), keep(False)
+
+    outputs, gradient, keep = for_accelerator(compute, [1, 2])
+    np.testing.assert_array_equal(outputs, gradient)
+    np.testing.assert_array_equal(outputs != 0, keep)
+    np.testing.assert_array_equal(
+        keep, functional.hashed_mask(tf.constant([3, 40]), RATE, [1, 2])
+    )
+
+
+def attention_gradients(draw):
+    """Of a function that makes a mask, where half is dropped."""
+    arguments = attend_arguments(2, 3, 5, 7, 4, False)
+    keep = draw(tf.constant([2, 3, 5, 7]), 0.5, tf.constant([3, 4]))
+    upstream = normal(2, 3, 5, 4, seed=9)
+    return differentiate(
+        lambda *x: functional.attend(*x, keep, 0.5),
+        3,
+        upstream,
+        *map(tf.constant, arguments),
+    )
+
+
+def test_attention_on_accelerators_has_the_gradients_of_its_mask():
+    expected = attention_gradients(functional.hashed_mask)
+    actual = for_accelerator(lambda: attention_gradients(functional.draw_mask))
+    for one, other in zip(actual, expected):
+        check_close(one, other, 1e-5)
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(shape=st.lists(st.integers(0, 5), max_size=4))
 def test_gelu_takes_every_shape(shape):
@@ -304,18 +369,40 @@ def test_layer_norm_of_constant_rows_is_finite(dtype):
         assert np.isfinite(tf.cast(gradient, tf.float32)).all()
 
 
+def test_a_hashed_mask_has_no_constant_of_its_size():
+    """TensorFlow would fold zeros of that shape, 300 MB of a large batch."""
+    word = tf.TensorSpec([], tf.uint32)
+    graph = functional._threefry.get_concrete_function(
+        tf.TensorSpec([8, 4096], tf.uint32), word, word
+    ).graph
+    kinds = {operation.type for operation in graph.get_operations()}
+    assert "BroadcastTo" in kinds and not kinds & {"Fill", "ZerosLike"}
+    for operation in graph.get_operations():
+        if operation.type == "Const":
+            assert operation.outputs[0].shape.num_elements() < 10
+
+
 def test_rows_may_have_their_own_scales_and_biases():
     rng = np.random.default_rng(0)
     x, gamma, beta = (
         rng.normal(size=shape).astype(np.float32)
         for shape in ((3, 2, 4), (3, 4), (3, 4))
     )
-    for row in range(3):
-        np.testing.assert_allclose(
-            functional.layer_norm(x, tf.constant(gamma), beta)[row],
-            functional.layer_norm(x[row], gamma[row], beta[row]),
-            atol=1e-6,
-        )
+    # Of both, or of one of them alone.
+    same = np.tile(gamma[:1], (3, 1)), np.tile(beta[:1], (3, 1))
+    for all_gammas, all_betas, own, shift in (
+        (gamma, beta, gamma, beta),
+        (same[0], beta, gamma[0], beta),
+        (gamma, same[1], gamma, beta[0]),
+    ):
+        for row in range(3):
+            np.testing.assert_allclose(
+                functional.layer_norm(x, tf.constant(own), tf.constant(shift))[
+                    row
+                ],
+                functional.layer_norm(x[row], all_gammas[row], all_betas[row]),
+                atol=1e-6,
+            )
     found = functional.add_bias(x.reshape(6, 4), tf.constant(beta))
     np.testing.assert_array_equal(found, (x + beta[:, None]).reshape(6, 4))
 
@@ -337,10 +424,15 @@ def test_activations_of_other_programs_are_their_formulas(name, formula):
 # What dropout keeps: how much, which bits, which seed
 
 
-def draw_mask(shape, rate, seed=(1, 2)):
-    return functional.keep_mask(
+def draw_mask(shape, rate, seed=(1, 2), generator=functional.keep_mask):
+    return generator(
         tf.constant(shape, tf.int32), rate, tf.constant(seed)
     ).numpy()
+
+
+EACH_GENERATOR = pytest.mark.parametrize(
+    "generator", [functional.keep_mask, functional.hashed_mask]
+)
 
 
 @pytest.mark.parametrize(
@@ -416,6 +508,82 @@ def test_bits_are_those_of_plain_operations(shape, rate):
         np.testing.assert_array_equal(found, expected)
 
 
+def threefry(counter, key, rounds):
+    """The source's words, in Python's integers."""
+    rotations, most = (13, 15, 26, 6, 17, 29, 16, 24), 2**32 - 1
+    keys = [*key, key[0] ^ key[1] ^ 0x1BD11BDA]
+    x, y = ((c + k) & most for c, k in zip(counter, keys))
+    for number in range(rounds):
+        x = (x + y) & most
+        left = rotations[number % 8]
+        y = ((y << left | y >> 32 - left) & most) ^ x
+        if number % 4 == 3:
+            turn = number // 4 + 1
+            x = (x + keys[turn % 3]) & most
+            y = (y + keys[(turn + 1) % 3] + turn) & most
+    return x, y
+
+
+@pytest.mark.parametrize(
+    "counter, key, expected",
+    [
+        ((0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
+        ((2**32 - 1,) * 2, (2**32 - 1,) * 2, (0xFD36D048, 0x2D17272C)),
+        (
+            (0x243F6A88, 0x85A308D3),
+            (0x13198A2E, 0x03707344),
+            (0xBA3E4725, 0xF27D669E),
+        ),
+    ],
+)
+def test_the_words_are_those_of_the_authors(counter, key, expected):
+    """Known answers of Random123, the authors' own program."""
+    assert threefry(counter, key, functional.ROUNDS) == expected
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999 * 255 / 256])
+@pytest.mark.parametrize("seed", [(0, 0), (-5, 9), (2**31 - 1, -(2**31))])
+def test_hashed_bits_compare_words_with_the_rate(rate, seed):
+    shape = [3, 2, 11]
+    found = draw_mask(shape, rate, seed, functional.hashed_mask).ravel()
+    key = [word % 2**32 for word in seed]
+    for number, kept in enumerate(found):
+        word, _ = threefry((number, 0), key, functional.ROUNDS)
+        assert kept == (word >= int(rate * 2**32))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
+def test_the_share_that_hashed_masks_drop_is_the_rate(rate):
+    """Of all elements, and of each row, column and bit of a number."""
+    rows, columns = 512, 4096
+    mask = draw_mask([rows, columns], rate, (1, 2), functional.hashed_mask)
+    shares = [(1 - mask.mean(), rows * columns)]
+    shares += [(1 - share, rows) for share in mask.mean(axis=0)]
+    shares += [(1 - share, columns) for share in mask.mean(axis=1)]
+    numbers = np.arange(mask.size)
+    for bit in range(21):
+        part = mask.ravel()[(numbers >> bit & 1).astype(bool)]
+        shares.append((1 - part.mean(), part.size))
+    for share, size in shares:
+        # Six standard deviations, and one for the skew of small rates.
+        spread = math.sqrt(rate * (1 - rate) / size)
+        assert abs(share - rate) <= 6 * spread + 6 / size
+
+
+def test_counts_of_hashed_masks_vary_as_independent_draws_do():
+    """Chi-square of counts in blocks of rows, heads, steps and sites."""
+    rate, size = 0.1, 4096
+    counts = [
+        draw_mask([64, size], rate, seed, functional.hashed_mask).sum(axis=1)
+        for seed in [(a, b) for a in range(8) for b in range(8)]
+    ]
+    counts = np.concatenate(counts)
+    square = ((counts - size * (1 - rate)) ** 2).sum()
+    square /= size * rate * (1 - rate)
+    # Normal, to a good approximation, of mean n and variance 2 n.
+    assert abs(square - len(counts)) < 5 * math.sqrt(2 * len(counts))
+
+
 def test_no_word_that_is_drawn_goes_to_the_host():
     """Where operations on int32 are computed, next to a GPU."""
     graph = tf.function(functional.keep_mask).get_concrete_function(
@@ -435,11 +603,13 @@ def test_no_word_that_is_drawn_goes_to_the_host():
     assert found == {"Bitcast", "Cast"}
 
 
-def test_bits_are_a_function_of_the_seed():
-    base = draw_mask([100], 0.5)
-    np.testing.assert_array_equal(draw_mask([100], 0.5), base)
+@EACH_GENERATOR
+def test_bits_are_a_function_of_the_seed(generator):
+    base = draw_mask([100], 0.5, (1, 2), generator)
+    again = draw_mask([100], 0.5, (1, 2), generator)
+    np.testing.assert_array_equal(again, base)
     for seed in ((2, 2), (1, 3), (2, 1), (-1, 2)):
-        other = draw_mask([100], 0.5, seed)
+        other = draw_mask([100], 0.5, seed, generator)
         assert 20 < (other != base).sum() < 80
 
 
@@ -451,19 +621,21 @@ def test_bits_are_a_function_of_the_seed():
 )
 def test_a_mask_has_every_shape_and_its_bits_lie_in_order(shape, rate, seed):
     """Also shapes whose size is no multiple of four, and of one element."""
-    mask = draw_mask(shape, rate, seed)
-    assert mask.dtype == bool and mask.shape == tuple(shape)
-    flat = draw_mask([math.prod(shape)], rate, seed)
-    np.testing.assert_array_equal(mask.ravel(), flat)
+    for generator in (functional.keep_mask, functional.hashed_mask):
+        mask = draw_mask(shape, rate, seed, generator)
+        assert mask.dtype == bool and mask.shape == tuple(shape)
+        flat = draw_mask([math.prod(shape)], rate, seed, generator)
+        np.testing.assert_array_equal(mask.ravel(), flat)
 
 
+@EACH_GENERATOR
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_compute_draws_the_same_bits(way):
+def test_every_way_to_compute_draws_the_same_bits(way, generator):
     shape, rate, seed = [7, 13, 3], 0.1, np.int32([3, -4])
-    expected = draw_mask(shape, rate, seed)
+    expected = draw_mask(shape, rate, seed, generator)
     if way == "unknown dimensions":
         mask = tf.function(
-            lambda shape, seed: functional.keep_mask(shape, rate, seed),
+            lambda shape, seed: generator(shape, rate, seed),
             input_signature=[
                 tf.TensorSpec([3], tf.int32),
                 tf.TensorSpec([2], tf.int32),
@@ -471,21 +643,22 @@ def test_every_way_to_compute_draws_the_same_bits(way):
         )(tf.constant(shape), seed)
     else:
         mask = WAYS[way](
-            lambda seed: functional.keep_mask(tf.constant(shape), rate, seed),
+            lambda seed: generator(tf.constant(shape), rate, seed),
             [seed],
         )
     np.testing.assert_array_equal(mask, expected)
     assert 0 < expected.mean() < 1
 
 
+@EACH_GENERATOR
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_neighbours_do_not_depend_on_each_other(rate):
+def test_neighbours_do_not_depend_on_each_other(rate, generator):
     """Elements nearby, and those of the next step and of another site."""
     size = 2**20
-    bits = draw_mask([size], rate).astype(np.float64)
+    bits = draw_mask([size], rate, (1, 2), generator).astype(np.float64)
     pairs = [(bits[:-lag], bits[lag:]) for lag in (1, 2, 3, 4, 5, 8, 16, 1024)]
     pairs += [
-        (bits, draw_mask([size], rate, seed).astype(np.float64))
+        (bits, draw_mask([size], rate, seed, generator).astype(np.float64))
         for seed in ((1, 3), (2, 2), (1 ^ 16, 2), (-2, 2))
     ]
     for one, other in pairs:

@@ -38,6 +38,7 @@ from adapter_bert.tasks.multi_task import (
     JoinedFeatures,
     MultiTaskPlan,
     OneTaskFeatures,
+    as_predicted,
     choose_tasks,
     find_folder,
     multi_task,
@@ -395,6 +396,16 @@ def make_parts(lengths):
 def make_plan(lengths, sampling="annealed", steps=40, seed=3, pool=4, size=4):
     features = JoinedFeatures.join(make_parts(lengths))
     return features, MultiTaskPlan(features, sampling, size, steps, seed, pool)
+
+
+def test_rows_of_a_training_are_predicted_as_those_of_one_task():
+    lengths = [[3, 4], [5], [2]]
+    joined = JoinedFeatures.join(make_parts(lengths))
+    found = as_predicted(joined)
+    batch = make_batch(found, np.arange(4), LENGTH)
+    assert batch["task_ids"].tolist() == [0] * 4
+    assert batch["input_mask"].sum(1).tolist() == [3, 4, 5, 2]
+    assert as_predicted(found) is found
 
 
 @PROPERTY

@@ -135,6 +135,66 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "method", ["houlsby(size=4)", "adapterdrop(first=0, size=4, robust=True)"]
+)
+@pytest.mark.parametrize("for_accelerator", [False, True])
+def test_layers_that_are_computed_again_train_the_same(
+    tiny_config, folders, method, for_accelerator
+):
+    """Dropout on: both passes draw the same masks."""
+    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
+    jobs = [
+        in_lanes(
+            1,
+            tiny_config,
+            folders(str(recompute_layers)),
+            method=method,
+            layers=2,
+            length=LENGTH,
+            use_xla=True,
+            for_accelerator=for_accelerator,
+            recompute_layers=recompute_layers,
+        )
+        for recompute_layers in (False, True)
+    ]
+    make_engine = choose_engine("strategy")[0]
+    losses = [
+        train(make_engine(Hardware()), job, rows, steps=3) for job in jobs
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    plain, again = map(trained_values, jobs)
+    for key, value in plain.items():
+        if key.endswith("/adam_m"):
+            # The gradients; updates of the youngest averages are their signs.
+            largest = np.abs(value).max()
+            np.testing.assert_allclose(
+                again[key], value, rtol=0, atol=1e-4 * largest + 1e-9
+            )
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_step_for_an_accelerator_trains_what_others_do(
+    steady_config, steady, folders
+):
+    """Without dropout, whose masks are others."""
+    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
+    jobs = [
+        in_lanes(1, steady_config, folders(str(bool(changes))), **changes)
+        for changes in (
+            {},
+            {"use_xla": True, "length": LENGTH, "for_accelerator": True},
+        )
+    ]
+    make_engine = choose_engine("strategy")[0]
+    losses = [train(make_engine(Hardware()), job, rows) for job in jobs]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+    check_equal(*map(trained_values, reversed(jobs)), 1e-4)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     tiny_config, folders, monkeypatch
 ):
@@ -510,3 +570,12 @@ def test_unknown_numbers_of_rows_are_divided_too(rows):
     sizes = [len(group) for group in groups]
     assert len(groups) == 3 and max(sizes) - min(sizes) <= 1
     np.testing.assert_array_equal(tf.concat(groups, axis=0), ids)
+
+
+@pytest.mark.parametrize("engine", ["strategy"])
+def test_accelerators_are_tpus_and_gpus(make_engine, monkeypatch):
+    assert not make_engine().has_accelerators
+    on_tpu = choose_engine("strategy")[0](Hardware(use_tpu=True))
+    assert on_tpu.has_accelerators
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    assert make_engine().has_accelerators

@@ -270,10 +270,11 @@ class Bert(Modules):
     """The encoder of Devlin et al. 2019, with a tuning method's hooks.
 
     Attributes:
-        run_layer: computes a layer if layers are shared: a `SharedLayers`.
+        run_layer: computes a layer if layers are shared or computed again: a
+            `SharedLayers`.
     """
 
-    run_layer: Optional[Callable] = None
+    run_layer: Any = None
 
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
@@ -320,7 +321,9 @@ class Bert(Modules):
             is_last = layer == self.config.num_hidden_layers - 1
             arguments = (outputs[-1], bias, context if is_last else every)
             kind = self.hooks.layer_kind(layer, context.training)
-            if context.share_layers and kind is not None:
+            if context.recompute_layers and kind is not None:
+                outputs.append(self.run_layer.recompute(layer, *arguments))
+            elif context.share_layers and kind is not None:
                 outputs.append(self.run_layer(layer, kind, *arguments))
             else:
                 outputs.append(self.layer(layer, *arguments))

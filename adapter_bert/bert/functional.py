@@ -11,9 +11,10 @@ import contextlib
 import contextvars
 import itertools
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from adapter_bert.errors import UserError
 
@@ -23,6 +24,11 @@ LAYER_NORM_EPSILON = 1e-12
 
 # Whether gradients come from tapes; see `without_tapes`.
 _HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
+# Whether XLA compiles for an accelerator; see `for_accelerator`.
+_FOR_ACCELERATOR = contextvars.ContextVar("for_accelerator", default=False)
+# A mask of dropout, or a function that draws the mask: in the backward pass, as
+# its argument tells, anew.
+Keep = Union[tf.Tensor, Callable[[bool], tf.Tensor]]
 _NUMBERS = itertools.count()
 
 
@@ -37,6 +43,29 @@ def without_tapes() -> Iterator[None]:
         yield
     finally:
         _HAS_TAPES.reset(token)
+
+
+@contextlib.contextmanager
+def for_accelerator(chosen: bool) -> Iterator[None]:
+    """Builds operations that XLA compiles for a TPU or GPU, if `chosen`.
+
+    Memory is slow there and arithmetic is not, unlike on a CPU: masks of
+    dropout are drawn by `hashed_mask`, and backward passes compute masks,
+    probabilities and normalized values again instead of reading them.
+    """
+    token = _FOR_ACCELERATOR.set(chosen)
+    try:
+        yield
+    finally:
+        _FOR_ACCELERATOR.reset(token)
+
+
+def anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
+    """The same tensors for a backward pass to compute from, under XLA.
+
+    XLA merges equal operations, and would keep the results of the forward pass.
+    """
+    return gen_xla_ops.xla_optimization_barrier(input=list(tensors))
 
 
 def custom_gradient(function: Callable[..., Tuple]) -> Callable:
@@ -104,14 +133,22 @@ def _with_slope(
 
     The slope shares most of its work with the function. So `compute` gives
     both in the forward pass, of float32, in graphs only if a gradient is asked
-    for. `x`, float32 or bfloat16, is not saved.
+    for. `x`, float32 or bfloat16, is saved on accelerators alone, whose
+    backward pass computes the slope.
     """
 
     @custom_gradient
     def apply(x):
         outputs, slope = compute(tf.cast(x, tf.float32))
-        slope = tf.cast(slope, x.dtype)
-        return tf.cast(outputs, x.dtype), lambda upstream: upstream * slope
+
+        def gradient(upstream):
+            found = slope
+            if _FOR_ACCELERATOR.get():
+                (again,) = anew(x)
+                _, found = compute(tf.cast(again, tf.float32))
+            return upstream * tf.cast(found, x.dtype)
+
+        return tf.cast(outputs, x.dtype), gradient
 
     return apply(x)
 
@@ -158,7 +195,7 @@ def layer_norm(
     Args:
         x: float32 or bfloat16 [..., D].
         gamma: float32 [D]; or [B, D], one for each row of `x` [B, ..., D].
-        beta: like `gamma`.
+        beta: of either shape, too.
         epsilon: added to the variance.
 
     Returns:
@@ -167,7 +204,8 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
 
-    if len(gamma.shape) == 2:
+    # Either of them alone may differ by row.
+    if max(len(gamma.shape), len(beta.shape)) == 2:
         rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
         _, normal = _standardize(tf.cast(x, tf.float32), epsilon)
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
@@ -183,12 +221,17 @@ def layer_norm(
         outputs = tf.cast(normal * gamma + beta, x.dtype)
 
         def gradient(upstream):
+            factor, standard = inverse, normal
+            if _FOR_ACCELERATOR.get():
+                (again,) = anew(x)
+                again = tf.reshape(tf.cast(again, tf.float32), [-1, size])
+                factor, standard = _standardize(again, epsilon)
             upstream = tf.reshape(tf.cast(upstream, tf.float32), [-1, size])
-            product = upstream * normal
+            product = upstream * standard
             scaled = upstream * gamma
             shift = tf.reduce_mean(scaled, axis=-1, keepdims=True)  # [R, 1]
             stretch = tf.reduce_mean(product * gamma, axis=-1, keepdims=True)
-            x_gradient = inverse * (scaled - (normal * stretch + shift))
+            x_gradient = factor * (scaled - (standard * stretch + shift))
             return (
                 tf.reshape(tf.cast(x_gradient, x.dtype), tf.shape(x)),
                 tf.reduce_sum(product, axis=0),
@@ -241,8 +284,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     Raises:
         ValueError: a greater rate, whose upper neighbour is no byte.
     """
-    if not 0.0 <= rate <= 255 / 256:
-        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
+    _check_rate(rate)
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -263,28 +305,113 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     return tf.reshape(octets[:size], shape) >= threshold
 
 
-def drop(x: tf.Tensor, keep: tf.Tensor, rate: float) -> tf.Tensor:
+def _check_rate(rate: float) -> None:
+    if not 0.0 <= rate <= 255 / 256:
+        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
+
+
+def draw_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> Keep:
+    """A mask by `keep_mask`, or on accelerators what draws a `hashed_mask`."""
+    if not _FOR_ACCELERATOR.get():
+        return keep_mask(shape, rate, seed)
+
+    def draw(is_again: bool) -> tf.Tensor:
+        (used,) = anew(seed) if is_again else [seed]
+        return hashed_mask(shape, rate, used)
+
+    return draw
+
+
+# Amounts by which a word is rotated in eight rounds, after which they repeat.
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+ROUNDS = 13
+
+
+def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
+    """Draws the elements that dropout keeps, each by itself.
+
+    An element's random word is a function of the seed and of its own number,
+    so that XLA computes a mask where it is used and stores none. A generator
+    that fills an array makes one of rows of four words, which fill one
+    thirty-second of a TPU's tiles.
+
+    Args:
+        shape: int32 [n], of at most 2^32 elements, after which words repeat.
+        rate: the share to drop, in [0, 255/256]; exact to 2^-32.
+        seed: int32 [2].
+
+    Returns:
+        bool of that shape, true where an element is kept.
+
+    Raises:
+        ValueError: a greater rate, as of `keep_mask`.
+
+    Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
+    Threefry-2x32 with 13 rounds.
+    """
+    _check_rate(rate)
+    first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
+    # Numbers plus the key's first word. The sum begins with the word, which a
+    # compiler does not know: of numbers alone it would make a constant.
+    sums, shape = first, tf.cast(shape, tf.int64)
+    for axis in range(shape.shape[0]):
+        places = tf.range(shape[axis]) * tf.reduce_prod(shape[axis + 1 :])
+        sums = sums[..., tf.newaxis] + tf.cast(places, tf.uint32)
+    words = _threefry(sums, first, second)
+    return words >= tf.constant(int(rate * 2**32), tf.uint32)
+
+
+# A function of TensorFlow: one copy serves all masks of a graph.
+@tf.function(autograph=False)
+def _threefry(x: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    """The first words of blocks of Threefry-2x32, uint32 like `x`.
+
+    A block's counter is a number and zero, its key `first` and `second`, both
+    uint32 []. `x` are the numbers plus `first`.
+    """
+    keys = [first, second, first ^ second ^ 0x1BD11BDA]
+    # Zeros of this shape would be a constant that fills memory.
+    y = tf.broadcast_to(second, tf.shape(x))
+    for number in range(ROUNDS):
+        left = ROTATIONS[number % 8]
+        x += y
+        y = tf.bitwise.left_shift(y, left) | tf.bitwise.right_shift(
+            y, 32 - left
+        )
+        y ^= x
+        if number % 4 == 3:
+            turn = number // 4 + 1
+            x += keys[turn % 3]
+            y += keys[(turn + 1) % 3] + turn
+    return x
+
+
+def drop(x: tf.Tensor, keep: Keep, rate: float) -> tf.Tensor:
     """Zeroes the elements that are not kept and scales up the others.
 
     Args:
         x: float32 or bfloat16 [...].
-        keep: bool like `x`, of `keep_mask`.
+        keep: bool like `x`, of `keep_mask`, or a function that draws it.
         rate: the share that was dropped.
     """
 
-    def masked(x):
-        return x * _share(keep, x) * (1.0 / (1.0 - rate))
+    def masked(x, is_again=False):
+        return x * _share(keep, x, is_again) * (1.0 / (1.0 - rate))
 
-    return custom_gradient(lambda x: (masked(x), masked))(x)
+    return custom_gradient(
+        lambda x: (masked(x), lambda upstream: masked(upstream, True))
+    )(x)
 
 
-def _share(keep: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+def _share(keep: Keep, x: tf.Tensor, is_again: bool) -> tf.Tensor:
     """A mask of ones and zeros, like `x`.
 
     A product with the mask is faster than a selection. The mask is cast when
     `x` is there, forward and again backward, instead of saved at four bytes an
     element.
     """
+    if callable(keep):
+        keep = keep(is_again)
     with tf.control_dependencies([x]):
         return tf.cast(keep, x.dtype)
 
@@ -294,7 +421,7 @@ def attend(
     key: tf.Tensor,
     value: tf.Tensor,
     attention_bias: tf.Tensor,
-    keep: Optional[tf.Tensor],
+    keep: Optional[Keep],
     rate: float,
 ) -> tf.Tensor:
     """Scaled dot-product attention with dropout of the probabilities.
@@ -305,7 +432,7 @@ def attend(
         value: like `key`.
         attention_bias: like it [B, 1, 1, S], added to the scores; gets no
             gradient.
-        keep: bool [B, N, T, S] of `keep_mask`, or None for no dropout.
+        keep: bool [B, N, T, S] of `draw_mask`, or None for no dropout.
         rate: the share that `keep` drops.
 
     Returns:
@@ -315,8 +442,13 @@ def attend(
     """
     scale = 1.0 / math.sqrt(query.shape[-1])
 
-    def kept(x: tf.Tensor) -> tf.Tensor:
-        return x if keep is None else x * _share(keep, x)
+    def weigh(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        scores = tf.matmul(query * scale, key, transpose_b=True)
+        scores = tf.cast(scores + attention_bias, tf.float32)
+        return tf.cast(tf.nn.softmax(scores), query.dtype)
+
+    def kept(x: tf.Tensor, is_again: bool = True) -> tf.Tensor:
+        return x if keep is None else x * _share(keep, x, is_again)
 
     def enlarged(x: tf.Tensor) -> tf.Tensor:
         # Dropout's factor goes with values, which are fewer than probabilities.
@@ -324,12 +456,15 @@ def attend(
 
     @custom_gradient
     def compute(query, key, value):
-        scores = tf.matmul(query * scale, key, transpose_b=True)
-        scores = tf.cast(scores + attention_bias, tf.float32)
-        probabilities = tf.cast(tf.nn.softmax(scores), query.dtype)
-        outputs = tf.matmul(kept(probabilities), enlarged(value))
+        known = weigh(query, key)
+        outputs = tf.matmul(kept(known, is_again=False), enlarged(value))
 
         def gradient(upstream):
+            read, probabilities = [query, key, value], known
+            if _FOR_ACCELERATOR.get():
+                read = anew(*read)
+                probabilities = weigh(*read[:2])
+            queries, keys, values = read
             # Recomputed now, not saved in the forward pass.
             with tf.control_dependencies([upstream]):
                 # Control dependencies hold within the gradient's graph alone.
@@ -342,11 +477,11 @@ def attend(
             sums = tf.reduce_sum(
                 tf.cast(upstream * outputs, tf.float32), -1, keepdims=True
             )
-            slope = tf.matmul(upstream, enlarged(value), transpose_b=True)
+            slope = tf.matmul(upstream, enlarged(values), transpose_b=True)
             slope = probabilities * (kept(slope) - tf.cast(sums, slope.dtype))
             return (
-                tf.matmul(slope, key) * scale,
-                tf.matmul(slope, query, transpose_a=True) * scale,
+                tf.matmul(slope, keys) * scale,
+                tf.matmul(slope, queries, transpose_a=True) * scale,
                 value_gradient,
             )
 

@@ -6,7 +6,8 @@ gradients of frozen matrices, which are never asked for. Here both passes are
 traced into one graph, which is cut in two: operations that depend on the
 output's gradient are the backward pass, and the tensors they read are saved.
 
-There are no gradients of second order.
+On accelerators memory may be dearer still: `recomputed` saves nothing but the
+arguments. There are no gradients of second order.
 """
 
 from typing import (
@@ -21,7 +22,7 @@ from typing import (
 
 import tensorflow as tf
 
-from adapter_bert.bert.functional import custom_gradient
+from adapter_bert.bert.functional import anew, custom_gradient
 
 
 def differentiable(
@@ -64,6 +65,40 @@ def differentiable(
             return output, gradient
 
         return compute(*(tensors[place] for place in sources))
+
+    return call
+
+
+def recomputed(
+    function: Callable[..., tf.Tensor],
+) -> Callable[..., tf.Tensor]:
+    """The same function, whose backward pass begins with the forward pass.
+
+    Only XLA can compile the gradient.
+
+    Args:
+        function: gives one tensor; reads nothing that has a gradient but its
+            arguments.
+
+    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
+    """
+
+    @custom_gradient
+    def call(*arguments: tf.Tensor):
+        # Else a tape would have TensorFlow's own gradient made too.
+        output = function(*map(tf.stop_gradient, arguments))
+
+        def gradient(upstream: tf.Tensor) -> List[Optional[tf.Tensor]]:
+            # With the gradient among them, nothing is computed before it.
+            upstream, *again = anew(upstream, *arguments)
+            sources = [x for x in again if x.dtype.is_floating]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(sources)
+                output = function(*again)
+            found = iter(tape.gradient(output, sources, upstream))
+            return [next(found) if x.dtype.is_floating else None for x in again]
+
+        return output, gradient
 
     return call
 

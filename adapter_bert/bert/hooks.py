@@ -71,6 +71,8 @@ class Context:
             name with a `layer_<number>` in it is for that layer alone.
         layer_input: float32 [B, T, D], in a layer the hidden states it reads.
         share_layers: whether layers of one kind are calls of one function.
+        recompute_layers: whether layers that have a kind are computed again in
+            the backward pass, under XLA.
         layer: within such a function, the layer that is computed.
         task: in a run of several tasks, int32 [], the task of all rows.
         observes: whether hooks are to show values of the batch.
@@ -86,6 +88,7 @@ class Context:
     handed_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     layer_input: Optional[tf.Tensor] = None
     share_layers: bool = False
+    recompute_layers: bool = False
     layer: Optional[TracedLayer] = None
     task: Optional[tf.Tensor] = None
     observes: bool = False
@@ -131,11 +134,14 @@ def dropout(
 
 def keep_mask(
     shape: tf.Tensor, rate: float, site: str, context: Context
-) -> Optional[tf.Tensor]:
-    """The elements that dropout keeps: bool of `shape`, or None for all."""
+) -> Optional[functional.Keep]:
+    """The elements that dropout keeps: bool of `shape`, or None for all.
+
+    On an accelerator a function that draws them, for each pass anew.
+    """
     if not context.training or rate == 0.0:
         return None
-    return functional.keep_mask(
+    return functional.draw_mask(
         shape, rate, seed_at(context.seed, site, context)
     )
 

@@ -6,15 +6,18 @@ BERT's layers compute the same of different values, so one trace serves many.
 A layer's number may matter through names alone: of its variables, of tensors
 that are handed on to it, of the sites of its dropout. `Hooks.layer_kind` tells
 layers apart that differ otherwise.
+
+The same lists of values serve to compute a layer again in its backward pass.
 """
 
+import dataclasses
 import re
 from typing import Any, Callable, Dict, Hashable, Mapping
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.gradients import differentiable
+from adapter_bert.bert.gradients import differentiable, recomputed
 from adapter_bert.bert.hooks import (
     Context,
     Hooks,
@@ -107,6 +110,46 @@ class SharedLayers:
             self._functions[kind] = differentiable(compute, specs, sources)
         return self._functions[kind](*tensors)
 
+    def recompute(
+        self,
+        number: int,
+        hidden: tf.Tensor,
+        attention_bias: tf.Tensor,
+        context: Context,
+    ) -> tf.Tensor:
+        """Computes layer `number`, and again in its backward pass.
+
+        Otherwise as `Bert.layer`. XLA leaves gradients of frozen values out,
+        which nothing reads.
+        """
+        values, handed_on = (
+            {
+                name: tf.convert_to_tensor(value)
+                for name, value in all_values.items()
+                if _is_of_layer(number, name)
+            }
+            for all_values in (self._variables, context.handed_on)
+        )
+        arguments = {
+            "values": values,
+            "handed_on": handed_on,
+            "hidden": hidden,
+            "attention_bias": attention_bias,
+            "seed": context.seed,
+        }
+
+        def compute(*tensors: tf.Tensor) -> tf.Tensor:
+            of = tf.nest.pack_sequence_as(arguments, tensors)
+            own = dataclasses.replace(
+                context, handed_on=of["handed_on"], seed=of["seed"]
+            )
+            hooks = self._make_hooks(of["values"])
+            return encoder.Bert(self._config, of["values"], hooks).layer(
+                number, of["hidden"], of["attention_bias"], own
+            )
+
+        return recomputed(compute)(*tf.nest.flatten(arguments))
+
     def _is_trained_below(self, number: int) -> bool:
         """Whether a layer's input may depend on anything that is trained.
 
@@ -184,5 +227,9 @@ def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:
     return {
         rename_layer(name, 0): value
         for name, value in values.items()
-        if layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)
+        if _is_of_layer(number, name)
     }
+
+
+def _is_of_layer(number: int, name: str) -> bool:
+    return layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)

@@ -21,6 +21,7 @@ PROGRAMS: Dict[str, str] = {
     "beam": "Predict files of rows with Apache Beam.",
     "merge": "Merge an adapter into a plain BERT, or several into one.",
     "convert": "Write a BERT in another format.",
+    "compile": "Compile a run's step for a TPU or GPU, without one.",
     "summarize": "Print tables of the scores of runs.",
     "plot": "Draw figures of the scores of runs.",
     "plot_fusion": "Draw the attention weights of AdapterFusion runs.",

@@ -140,6 +140,15 @@ class JoinedFeatures(Features):
         ]
 
 
+def as_predicted(features: Features) -> Features:
+    """A training's rows for a prediction, which has one task at a time."""
+    if not isinstance(features, JoinedFeatures):
+        return features
+    return OneTaskFeatures(
+        features.tokens, features.segments, features.starts, {}
+    )
+
+
 def choose_tasks(
     counts: Mapping[str, int],
     sampling: str,

@@ -314,16 +314,20 @@ def narrow_variables(table: ParameterTable) -> FrozenSet[str]:
     )
 
 
+class NotTrained(UserError):
+    """A model without trained values, which only a training makes."""
+
+
 def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
     """Refuses to evaluate adapters and heads that were never trained.
 
     Raises:
-        UserError: one of their variables is not in `known`, the names that
+        NotTrained: one of their variables is not in `known`, the names that
             `source` holds.
     """
     for p in table.parameters:
         if p.is_added and p.trained and p.name not in known:
-            raise UserError(
+            raise NotTrained(
                 f"{source} holds no trained {p.group} ({p.name} is missing), "
                 f"which {table.method} needs; train first (--do_train=true), "
                 "or pass --adapter, a trained --init_checkpoint or another "

@@ -141,6 +141,12 @@ class Engine(abc.ABC):
         self._trained: Optional[Tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()
 
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether the devices are TPUs or GPUs."""
+        gpus = tf.config.list_physical_devices("GPU")
+        return self._hardware.use_tpu or bool(gpus)
+
     @abc.abstractmethod
     def check_devices(self) -> None:
         """Looks for the devices.

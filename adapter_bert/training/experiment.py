@@ -45,7 +45,7 @@ from adapter_bert.training.engines import (
     choose_engine,
 )
 from adapter_bert.training.evaluation import Splits
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import LAYERS, Experiment
 from adapter_bert.training.setup import (
     Setup,
     complete,
@@ -301,6 +301,8 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         share_layers=not experiment.hardware.use_tpu,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
+        for_accelerator=is_compiled and engine.has_accelerators,
+        recompute_layers=experiment.recompute == LAYERS,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
         observes=bool(method.observes),

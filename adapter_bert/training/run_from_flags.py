@@ -11,7 +11,13 @@ from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import composition_parts, experiment
-from adapter_bert.training.settings import EPOCH, Experiment, Training, Tuning
+from adapter_bert.training.settings import (
+    EPOCH,
+    LAYERS,
+    Experiment,
+    Training,
+    Tuning,
+)
 from adapter_bert.training.setup import describe_parameters
 
 # Settings of all four programs.
@@ -121,6 +127,12 @@ def experiment_from_flags(
             raise UserError(
                 f"--{name} {size} is not a multiple of --num_tpu_cores {cores}"
             )
+    is_compiled = found.hardware.use_tpu or found.use_xla
+    if found.recompute == LAYERS and not is_compiled:
+        raise UserError(
+            f"--recompute={LAYERS} works under XLA alone; pass --use_xla=true "
+            "or --use_tpu=true, or leave --recompute out"
+        )
     if not found.describe and not found.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
     if found.library and not files.is_folder(found.library):

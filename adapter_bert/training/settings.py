@@ -23,6 +23,8 @@ from adapter_bert.training.engines import ENGINES, Hardware
 
 # Value of `--eval_steps`.
 EPOCH = "epoch"
+# Values of `--recompute`.
+OPERATIONS, LAYERS = "operations", "layers"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +226,14 @@ class Experiment:
     use_xla: bool = Topic.HARDWARE.setting(
         False,
         "Compile the model with XLA; pads every batch to --max_seq_length.",
+    )
+    recompute: str = Topic.HARDWARE.setting(
+        OPERATIONS,
+        "Results that a backward pass computes again on a TPU or with "
+        "--use_xla instead of keeping them in memory. operations: dropout "
+        "masks, attention's probabilities, gelu, LayerNorm, on TPUs and GPUs. "
+        "layers: whole layers, for up to half more computation.",
+        choices=(OPERATIONS, LAYERS),
     )
     hardware: Hardware = dataclasses.field(default_factory=Hardware)
     cache_frozen_layers: bool = Topic.TRAINING.setting(

@@ -21,6 +21,7 @@ from typing import (
 
 import tensorflow as tf
 
+from adapter_bert.bert import functional
 from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints.weights import InitialValues
@@ -49,6 +50,9 @@ class Job:
             traced once. A TPU must see every layer; with `use_xla` none are
             shared.
         use_xla: whether XLA compiles the model.
+        for_accelerator: whether XLA compiles the training step for a TPU or a
+            GPU; see `functional.for_accelerator`.
+        recompute_layers: whether the backward pass computes each layer again.
         compute_dtype: of products and activations.
         adam_bias_correction: whether Adam corrects its young averages.
         observes: whether prediction also gives what `Hooks.observe` shows.
@@ -68,6 +72,8 @@ class Job:
     lanes: int = 1
     share_layers: bool = True
     use_xla: bool = False
+    for_accelerator: bool = False
+    recompute_layers: bool = False
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
     observes: bool = False
@@ -123,6 +129,7 @@ def loss_and_gradients(
             step_seed=tf.stack([job.seed, tf.cast(step, tf.int32)]),
             handed_on=dict(prepared),
             share_layers=job.share_layers and not job.use_xla,
+            recompute_layers=job.recompute_layers,
         )
 
     hooks = model.bert.hooks
@@ -163,10 +170,14 @@ def loss_and_gradients(
                 raise ValueError(f"{name} is read outside `Hooks.prepare` too")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
-    compute = _once(job, compute)
+    def compute_there(*arguments: Any) -> Tuple[tf.Tensor, Gradients]:
+        with functional.for_accelerator(job.for_accelerator):
+            return compute(*arguments)
+
+    call = _once(job, compute_there)
 
     def compute_in_lanes(part):
-        results = [compute(lane, prepared) for lane in _divide(part, job.lanes)]
+        results = [call(lane, prepared) for lane in _divide(part, job.lanes)]
         losses, gradients = zip(*results)
         return tf.add_n(losses), [tf.add_n(g) for g in zip(*gradients)]
 

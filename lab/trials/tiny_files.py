@@ -47,7 +47,7 @@ def make(folder: pathlib.Path) -> None:
         folder: that is there, and empty.
     """
     chance = random.Random("material")
-    _write_bert(folder / BERT)
+    write_bert(folder / BERT)
     for name, regression in ((TABLE, False), (SCORES, True)):
         write_table(folder / name, chance, regression)
     for name in ("one", "two"):
@@ -63,15 +63,16 @@ def make(folder: pathlib.Path) -> None:
         (folder / LINES / f"{split}.txt").write_text("\n".join(lines) + "\n")
 
 
-def _write_bert(folder: pathlib.Path) -> None:
+def write_bert(folder: pathlib.Path, config: BertConfig = CONFIG) -> None:
     """Random weights as Hugging Face has them, the vocabulary, the sizes."""
     folder.mkdir()
     words = [*SPECIAL, *NOUNS, *WORDS, ".", "?"]
+    words += [f"unused{n}" for n in range(len(words), config.vocab_size)]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    sizes = json.dumps(dataclasses.asdict(CONFIG))
+    sizes = json.dumps(dataclasses.asdict(config))
     (folder / "config.json").write_text(sizes)
     values = {}
-    for number, (name, shape) in enumerate(list_variables(CONFIG).items()):
+    for number, (name, shape) in enumerate(list_variables(config).items()):
         mean = 1.0 if name.endswith("gamma") else 0.0
         value = np.random.default_rng(number).normal(mean, 0.1, shape)
         theirs, transposed = hugging_face_name(name)

@@ -1,0 +1,1 @@
+"""A run's steps through the compilers of TPUs and GPUs, without devices."""

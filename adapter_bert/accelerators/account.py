@@ -1,0 +1,160 @@
+"""A compiler's account of a step: memory, operations, time by the roofline.
+
+Needs no compiler, so accounts can be read and compared anywhere.
+"""
+
+import dataclasses
+import re
+from typing import Any, Callable, Dict, List, Optional
+
+from adapter_bert.accelerators.devices import Device
+
+# Raised when steps are counted in another way: older accounts are made anew.
+COUNTING = 1
+# Shares of the memory that a batch of --fit fills: at first, then if it fails.
+FILLS = (0.98, 0.93, 0.85)
+# Parts of the run's batch that are compiled if that one or a greater one fails.
+HALVES = (2, 4, 8)
+# Of XLA's text: a value with its shape, of an array or a tuple; a call of
+# cuBLAS with its operands; a dtype and its sizes.
+VALUE = re.compile(r"^\s*(?:ROOT )?%?(\S+) = (\(.*?\)|\S+) ", re.MULTILINE)
+CALL = re.compile(
+    r"^\s*(?:ROOT )?%?(\S+) = (?:\(.*?\)|\S+) custom-call\((.*?)\), "
+    r'custom_call_target="__cublas',
+    re.MULTILINE,
+)
+SHAPE = re.compile(r"\b(f32|f16|bf16)\[([\d,]*)\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A compiler's account of a step, for one core.
+
+    Attributes:
+        arguments: bytes of values that the step reads.
+        reused: bytes of arguments whose place outputs take.
+        outputs: bytes of outputs.
+        temporaries: bytes of everything between.
+        code: bytes of the program.
+        flops: floating-point operations, counted by `counter`; None of a
+            program with loops, since one pass is counted of each.
+        moved: bytes that the step reads and writes; counted, or None, alike.
+        counter: "the compiler"; or "XLA", for compilers that do not count.
+    """
+
+    arguments: int
+    reused: int
+    outputs: int
+    temporaries: int
+    code: int
+    flops: Optional[float]
+    moved: Optional[float]
+    counter: str
+
+    @property
+    def memory(self) -> int:
+        """Bytes of a core that the step takes."""
+        own = self.outputs - self.reused
+        return self.arguments + own + self.temporaries + self.code
+
+
+def roofline(
+    compiled: Compiled, device: Device, dtype: str, rows: int
+) -> Dict[str, Any]:
+    """The time of a step at a device's peak rates.
+
+    Compilers count bytes that stay on the chip too, so a step may take less
+    time than that if memory binds it. Communication between cores takes no time
+    here.
+
+    Source: Williams, Waterman and Patterson 2009, "Roofline".
+
+    Args:
+        compiled: of one core.
+        device: with its rates.
+        dtype: of products.
+        rows: of the batch, over all cores.
+
+    Returns:
+        Nothing if operations were not counted.
+    """
+    if compiled.flops is None:
+        return {}
+    products = compiled.flops / device.flops[dtype]
+    memory = compiled.moved / device.bandwidth
+    seconds = max(products, memory)
+    return {
+        "seconds_at_best": seconds,
+        "examples_per_second_at_best": rows / seconds,
+        "bound_by": "products" if products > memory else "memory",
+    }
+
+
+def largest_batch(
+    memory_of: Callable[[int], Optional[int]], rows: int, unit: int, most: int
+) -> Optional[int]:
+    """The largest batch that fits, as far as a few compiles tell.
+
+    Memory grows nearly linearly with rows. Twice or half the rows give the
+    slope, and the batch that should fill the memory is compiled to confirm it.
+
+    Args:
+        memory_of: compiles for a number of rows; bytes of a core, or None if
+            the compiler refuses.
+        rows: those of the run.
+        unit: divides the result.
+        most: bytes of a core.
+
+    Returns:
+        `rows`, twice as many, or a multiple of `unit`, that was compiled and
+        fits; None if no batch did.
+    """
+    found = {}
+
+    def fits(rows: int) -> bool:
+        if rows not in found:
+            found[rows] = memory_of(rows)
+        return found[rows] is not None and found[rows] <= most
+
+    def known() -> List[int]:
+        return sorted(n for n, memory in found.items() if memory is not None)
+
+    if fits(rows):
+        fits(2 * rows)
+    # The compiler may not even tell how much a batch needs that is too large.
+    for part in HALVES:
+        smaller = rows // part // unit * unit
+        if len(known()) < 2 and smaller:
+            fits(smaller)
+    if len(known()) > 1:
+        first, *_, last = known()
+        slope = (found[last] - found[first]) / (last - first)
+        for fill in FILLS if slope > 0 else ():
+            full = first + (fill * most - found[first]) / slope
+            wanted = int(full) // unit * unit
+            if wanted > 0 and fits(wanted):
+                break
+    return max(filter(fits, list(found)), default=None)
+
+
+def bytes_of_calls(module: str) -> int:
+    """Bytes that calls of cuBLAS read and write, in XLA's text of a module.
+
+    Floats are counted, so not the room in which cuBLAS works.
+    """
+    shapes = dict(VALUE.findall(module))
+
+    def size(name: str) -> int:
+        total = 0
+        for dtype, sizes in SHAPE.findall(shapes[name]):
+            count = 4 if dtype == "f32" else 2
+            for length in filter(None, sizes.split(",")):
+                count *= int(length)
+            total += count
+        return total
+
+    return sum(
+        size(name.lstrip("%"))
+        for result, operands in CALL.findall(module)
+        for name in (result, *operands.split(", "))
+    )

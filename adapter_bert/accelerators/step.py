@@ -1,0 +1,245 @@
+"""One step of a run as functions of tensors, taken out before it is computed.
+
+`StepEngine` stands where a run has its engine. The run opens its files as
+always, and ends with `StepTaken` in place of its first step.
+"""
+
+import dataclasses
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert import optimization
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Batch, Features
+from adapter_bert.optimization import Recipe, Schedule
+from adapter_bert.progress import TrainingProgress
+from adapter_bert.tasks.multi_task import as_predicted
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.training import devices, engines
+from adapter_bert.training.engines import Course, Engine
+from adapter_bert.training.prediction import Outputs, RowPredictor
+from adapter_bert.training.training_step import (
+    Job,
+    loss_and_gradients,
+    predict,
+)
+
+# Value of `--engine` of a run whose step is taken.
+ENGINE = "step"
+Arrays = Dict[str, np.ndarray]
+Tensors = Dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of a training, or of prediction.
+
+    Attributes:
+        job: the model, and how to compute with it.
+        batch: the first batch, of all cores.
+        cores: that divide the batch.
+        schedule: of a training, else None.
+    """
+
+    job: Job
+    batch: Batch
+    cores: int
+    schedule: Optional[Schedule]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch, over all cores."""
+        return len(self.batch["input_ids"])
+
+    def with_rows(self, rows: int) -> "Step":
+        """The same step with a batch of other size, whose rows repeat."""
+        places = np.arange(rows) % self.rows
+        batch = {name: value[places] for name, value in self.batch.items()}
+        if "row" in batch:
+            batch["row"] = np.arange(rows, dtype=batch["row"].dtype)
+        return dataclasses.replace(self, batch=batch)
+
+    def values(self) -> Tuple[Arrays, Arrays, Arrays]:
+        """First values of frozen variables, of trained ones, of slots.
+
+        By name: frozen ones in the dtype of `Job.dtype_of`, others in float32.
+        All variables count as frozen in prediction.
+        """
+        read = self.job.initial_values
+        return self._arrays(
+            lambda p, dtype: np.asarray(read[p.name]()).astype(dtype)
+        )
+
+    def shapes(self) -> Tuple[Arrays, Arrays, Arrays]:
+        """Zeros of the shapes and dtypes of `values`, which take no memory."""
+        return self._arrays(
+            lambda p, dtype: np.broadcast_to(np.zeros((), dtype), p.shape)
+        )
+
+    def _arrays(
+        self, make: Callable[[Any, Any], np.ndarray]
+    ) -> Tuple[Arrays, Arrays, Arrays]:
+        frozen, trained = {}, {}
+        for p in self.job.table.parameters:
+            if p.trained and self.schedule is not None:
+                trained[p.name] = make(p, np.float32)
+            else:
+                dtype = self.job.dtype_of(p.name).as_numpy_dtype
+                frozen[p.name] = make(p, dtype)
+        slots = {
+            f"{name}/{slot}": np.broadcast_to(np.float32(0), value.shape)
+            for name, value in trained.items()
+            for slot in optimization.SLOTS
+        }
+        return frozen, trained, slots
+
+    def predict(self, frozen: Tensors, batch: Tensors) -> Tensors:
+        """The head's outputs for a core's rows, [B, ...] by name."""
+        return predict(self.job, self._model(frozen), batch)
+
+    def differentiate(
+        self, frozen: Tensors, trained: Tensors, batch: Tensors, done: tf.Tensor
+    ) -> Tuple[tf.Tensor, Tensors]:
+        """A core's share of the loss, float32 [], and of the gradients.
+
+        Args:
+            frozen: by name.
+            trained: float32 by name.
+            batch: the core's rows.
+            done: int64 [], steps done before.
+        """
+        loss, gradients = loss_and_gradients(
+            self.job,
+            self._model({**frozen, **trained}),
+            list(trained.items()),
+            batch,
+            done,
+            self.rows,
+        )
+        return loss, dict(zip(trained, gradients))
+
+    def update(
+        self,
+        trained: Tensors,
+        slots: Tensors,
+        gradients: Tensors,
+        done: tf.Tensor,
+    ) -> Tuple[Tensors, Tensors]:
+        """New values of trained variables and slots, from whole gradients."""
+        recipe: Recipe = self.job.table.recipe
+        rates = optimization.rates_of(
+            self.schedule, self.job.adam_bias_correction, done + 1
+        )
+        found, kept = {}, {}
+        clipped = optimization.clip(list(gradients.values()))
+        for name, gradient in zip(gradients, clipped):
+            own = [f"{name}/{slot}" for slot in optimization.SLOTS]
+            found[name], *averages = optimization.updated(
+                recipe.decay_of(name),
+                recipe.rates.get(name, 1.0),
+                trained[name],
+                *(slots[slot] for slot in own),
+                gradient,
+                *rates,
+            )
+            kept.update(zip(own, averages))
+        return found, kept
+
+    def _model(self, values: Tensors) -> TaskModel:
+        """The job's model over given values."""
+        return self.job.build_model(lambda name, shape, make: values[name])
+
+
+class StepTaken(Exception):
+    """Ends a run whose step is known, with the rows that the run computes."""
+
+    def __init__(self, step: Step, features: Features):
+        """Takes the step and the rows."""
+        super().__init__()
+        self.step, self.features = step, features
+
+
+class StepEngine(Engine):
+    """Ends the run with its first step, and computes nothing."""
+
+    has_accelerators = True
+
+    def check_devices(self) -> None:
+        """Takes the number of devices that the flags name."""
+        hardware = self._hardware
+        self.shards = (
+            hardware.num_tpu_cores if hardware.use_tpu else hardware.num_devices
+        )
+
+    def train(
+        self, job: Job, course: Course, progress: TrainingProgress
+    ) -> None:
+        """Ends the run.
+
+        Raises:
+            StepTaken: always.
+        """
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
+        batches = input_pipeline.train_batches(
+            course.features, course.plan, range(1), job.length
+        )
+        step = Step(job, next(batches), self.shards, course.schedule)
+        raise StepTaken(step, course.features)
+
+    def _new_predictor(self, job: Job) -> RowPredictor:
+        devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
+        return _StepPredictor(job, self.shards)
+
+
+class _StepPredictor(RowPredictor):
+    """Ends the run with the first batch of prediction."""
+
+    def _run(
+        self, read: Callable[[], Iterator[List[Batch]]], features: Features
+    ) -> Iterator[Outputs]:
+        group = next(read())
+        batch = {
+            name: np.concatenate([part[name] for part in group])
+            for name in group[0]
+        }
+        raise StepTaken(Step(self._job, batch, len(group), None), features)
+
+    def load(self, values: Dict[str, np.ndarray]) -> None:
+        """Takes none: other values make the same step."""
+
+    def close(self) -> None:
+        """Frees nothing."""
+
+
+def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
+    """The first step of a run.
+
+    Args:
+        run: runs with the engine `ENGINE`, on the devices of `Hardware`.
+        predicted_rows: rows of a batch of prediction, for which a training's
+            model and rows are taken; 0 for the run's own step.
+
+    Raises:
+        UserError: the run is refused.
+    """
+    engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
+    try:
+        taken = _taken(run)
+    finally:
+        del engines.ENGINES[ENGINE]
+    if predicted_rows:
+        predictor = _StepPredictor(taken.step.job, taken.step.cores)
+        rows = as_predicted(taken.features), predicted_rows, "prediction"
+        taken = _taken(lambda: predictor.predict(*rows))
+    return taken.step
+
+
+def _taken(compute: Callable[[], Any]) -> StepTaken:
+    """How something ends that would compute a step."""
+    try:
+        compute()
+    except StepTaken as taken:
+        return taken
+    raise AssertionError("a run ends with its first step")

@@ -1,0 +1,469 @@
+"""Compiles a run's step for a TPU or GPU, on a machine without either.
+
+    .venv/bin/adapter-bert compile v5e --json=v5e.json -- run_classifier.py \\
+        --task_name=MRPC --do_train=true --data_dir=$GLUE_DIR/MRPC \\
+        --init_checkpoint=$BERT
+
+The run follows `--`: run_classifier, run_squad, run_tagger or run_mlm, and its
+flags. It opens its files as always and ends before its first step: a step of
+training, or with --do_eval or --do_predict alone a step of prediction, also of
+what is not trained yet, if there are rows to train on. A method that is trained
+twice is compiled as it is trained first. Google's or NVIDIA's compiler then
+tells whether the step compiles, the memory of a core, floating-point operations
+and moved bytes; the device's peak rates give the time of a step at best. No
+device and no network is needed, nothing is computed without --program, and
+--output_dir is neither read nor written.
+
+--json has the same figures: sizes in bytes and of one core, times in seconds.
+A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
+that an equal step is not compiled again.
+
+The compilers have an environment of their own, which `make compilers` makes.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from adapter_bert import command_line
+from adapter_bert.accelerators import account, devices
+from adapter_bert.accelerators.account import Compiled
+from adapter_bert.accelerators.devices import GPU, Device
+from adapter_bert.errors import UserError, first_line
+
+ROOT = pathlib.Path(__file__).parents[2]
+# Names the interpreter of another environment with the compilers.
+PYTHON = "ADAPTER_BERT_COMPILERS"
+# Names of packages follow; prints those that an interpreter lacks.
+LACKS = """
+import importlib.metadata, sys
+found = importlib.metadata.distributions()
+known = {(d.metadata["Name"] or "").lower() for d in found}
+print(*(name for name in sys.argv[1:] if name not in known))
+"""
+PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
+# Seconds between lines of progress.
+INTERVAL = 10.0
+# Rows that TPUs compute at once: batches of --fit are a multiple.
+TILE = 8
+# Steps of --program's record.
+RECORDED = 40
+# How compilers say that a program needs too much memory.
+NO_ROOM = "RESOURCE_EXHAUSTED"
+
+
+def main() -> None:
+    """Compiles, prints a table, and writes JSON.
+
+    Raises:
+        UserError: the device is unknown, the compilers are missing, the run is
+            refused, or the step does not compile or fit.
+    """
+    own, rest = sys.argv[1:], []
+    if "--" in own:
+        place = own.index("--")
+        own, rest = own[:place], own[place + 1 :]
+    arguments = _parser().parse_args(own)
+    asked = 1 if arguments.cores is None else arguments.cores
+    device = devices.find(arguments.device, asked)
+    if not rest:
+        raise UserError(
+            "the run is missing: its program and flags follow `--`, as in "
+            f"adapter-bert compile {arguments.device} -- run_classifier.py "
+            "--do_train=true ..."
+        )
+    program = rest[0].removesuffix(".py")
+    if program not in PROGRAMS:
+        raise UserError(
+            f"unknown program {rest[0]!r}; expected one of "
+            f"{', '.join(PROGRAMS)}"
+        )
+    if not arguments.program:
+        for flag in ("values", "record_steps"):
+            if getattr(arguments, flag) is not None:
+                raise UserError(
+                    f"--{flag} is about the file of --program, which is "
+                    f"missing; pass --program, or leave --{flag} out"
+                )
+    _find_compilers(device)
+    import adapter_bert.start_tensorflow  # noqa: F401
+
+    from adapter_bert import files
+
+    # Nothing may fail after minutes of work.
+    for name in ("json", "program"):
+        path = getattr(arguments, name)
+        if path:
+            if files.is_folder(path):
+                raise UserError(f"--{name} {path} is a folder, expected a file")
+            files.check_plain(path, f"--{name}", is_replaced=True)
+            files.prepare_folder(os.path.dirname(path) or ".")
+    files.prepare_folder(_cache())
+    step = _take(program, rest[1:], device, arguments.cores)
+    steps = arguments.record_steps
+    steps = RECORDED if steps is None else steps
+    if arguments.program:
+        from adapter_bert.accelerators import program as programs
+
+        programs.check(step, steps)
+    found = _account(program, step, device, arguments.fit)
+    print(_table(found), end="", flush=True)
+    if arguments.json:
+        files.write_json(arguments.json, found)
+    if not found["compiles"]:
+        raise UserError(f"the step does not compile: {found['reason']}")
+    if not found["fits"]:
+        raise UserError(
+            f"the step needs {found['memory']} bytes, but a core of "
+            f"{found['device']} has {found['memory_of_core']}; pass a smaller "
+            "batch, or more --gradient_accumulation_steps"
+        )
+    if arguments.program:
+        told = {name: found[name] for name in programs.TOLD}
+        values = arguments.values or programs.RUN
+        programs.write(arguments.program, step, told, values, steps)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command_line.Parser(
+        prog="adapter-bert compile",
+        usage="%(prog)s DEVICE [arguments] -- PROGRAM [flags of the run]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "device",
+        metavar="DEVICE",
+        help=f"one of {', '.join(devices.DEVICES)}",
+    )
+    parser.add_argument(
+        "--cores",
+        type=int,
+        metavar="N",
+        help="cores of one host that divide the batch; default: the run's "
+        "--num_tpu_cores or --num_devices, if given, else 1",
+    )
+    parser.add_argument("--json", metavar="FILE", help="file for the figures")
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="also find the largest batch that fits, by two or more compiles",
+    )
+    parser.add_argument(
+        "--program",
+        metavar="FILE",
+        help="file for the step as a program that JAX runs without TensorFlow "
+        "(lab/devices/run_program.py), with what it gives on this CPU",
+    )
+    parser.add_argument(
+        "--values",
+        choices=("run", "seed"),
+        help="weights of --program: the run's, which are stored, or drawn "
+        "where it runs, which makes a small file; default: run",
+    )
+    parser.add_argument(
+        "--record_steps",
+        type=int,
+        metavar="N",
+        help=f"training steps that --program records; default: {RECORDED}",
+    )
+    return parser
+
+
+def _find_compilers(device: Device) -> None:
+    """Goes on in an environment that has a device's compilers.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = importlib.metadata.distributions()
+    known = {(d.metadata["Name"] or "").lower() for d in found}
+    if known.issuperset(device.packages):
+        return
+    make = "run `make compilers` in a checkout of adapter-bert"
+    named = os.environ.get(PYTHON)
+    python = named or str(ROOT / ".venv-compilers/bin/python")
+    if not os.access(python, os.X_OK):
+        raise UserError(
+            f"the compilers are missing: there is no {python}; {make}, or set "
+            f"{PYTHON} to the interpreter of an environment with them"
+        )
+    # A checkout's package goes before the environment's own.
+    path = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []
+    needed = [*device.packages, *([] if path else ["adapter-bert-tf"])]
+    path += filter(None, [os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    asked = subprocess.run(
+        [python, "-c", LACKS, *needed],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    lacking = asked.stdout.split() if not asked.returncode else needed
+    if lacking:
+        raise UserError(
+            f"{python} lacks {', '.join(lacking)}; {make}, which installs them"
+        )
+    command = [python, "-m", "adapter_bert", "compile", *sys.argv[1:]]
+    sys.stdout.flush()
+    os.execve(python, command, environment)
+
+
+def _take(
+    program: str, words: List[str], device: Device, cores: Optional[int]
+) -> Any:
+    """The first step of the run on so many cores, or on those of its flags."""
+    from adapter_bert import files, flags
+    from adapter_bert.accelerators import step
+    from adapter_bert.tasks.task_model import NotTrained
+
+    run = importlib.import_module(f"adapter_bert.commands.{program}")
+    FLAGS, is_given = flags.FLAGS, flags.is_given
+    with flags.of_words(run.SETTINGS, program, words):
+        is_gpu = device.platform == GPU
+        of_cores = "num_devices" if is_gpu else "num_tpu_cores"
+        named = is_given(of_cores) and FLAGS[of_cores].value
+        if cores and named and cores != named:
+            raise UserError(
+                f"--cores is {cores}, but the run's --{of_cores} is {named}; "
+                "leave one of them out"
+            )
+        cores = cores or named or 1
+        devices.find(device.name, cores)
+        _refuse_others(device)
+        setattr(FLAGS, of_cores, cores)
+        FLAGS.use_tpu, FLAGS.use_xla = not is_gpu, is_gpu
+        FLAGS.engine = step.ENGINE
+        if FLAGS.compute_dtype == "auto" and is_gpu:
+            # As a run chooses on such a GPU.
+            rates = device.flops
+            is_faster = rates["bfloat16"] > rates["float32"]
+            FLAGS.compute_dtype = "bfloat16" if is_faster else "float32"
+        with files.temporary_folder() as folder:
+            FLAGS.output_dir = os.path.join(folder, "out")
+            with _Clock("opening the run's files"):
+                try:
+                    return step.take(run.run)
+                except NotTrained:
+                    # Other values make the same step.
+                    is_scored = "eval_batch_size" in FLAGS
+                    is_scored = is_scored and not FLAGS.do_predict
+                    FLAGS.do_train = True
+                    FLAGS.do_eval = FLAGS.do_predict = False
+                    of = "eval" if is_scored else "predict"
+                    rows = FLAGS[f"{of}_batch_size"].value
+                    return step.take(run.run, predicted_rows=rows)
+
+
+def _refuse_others(device: Device) -> None:
+    """Refuses flags of a run that would not be compiled for the device.
+
+    Raises:
+        UserError: there is one.
+    """
+    from adapter_bert import flags
+    from adapter_bert.training import engines
+
+    FLAGS, is_given = flags.FLAGS, flags.is_given
+    is_gpu = device.platform == GPU
+    kind = "GPU" if is_gpu else "TPU"
+    if is_given("use_tpu") and FLAGS.use_tpu == is_gpu:
+        raise UserError(
+            f"the run has --use_tpu={str(FLAGS.use_tpu).lower()}, but "
+            f"{device.name} is a {kind}; leave --use_tpu out"
+        )
+    if is_gpu and is_given("use_xla") and not FLAGS.use_xla:
+        raise UserError(
+            "the run has --use_xla=false, but its step on a GPU is compiled "
+            "with XLA alone; leave --use_xla out"
+        )
+    if FLAGS.engine not in ("auto", *engines.ENGINES):
+        raise UserError(
+            f"unknown engine {FLAGS.engine!r}; expected auto or one of "
+            f"{', '.join(engines.ENGINES)}, which have the same step"
+        )
+    if not is_gpu and is_given("num_devices"):
+        raise UserError(
+            f"the run has --num_devices, but {device.name} is a TPU; leave "
+            "--num_devices out, or pass --num_tpu_cores"
+        )
+    for flag in ("describe", "cache_frozen_layers"):
+        if FLAGS[flag].value:
+            raise UserError(
+                f"the run has --{flag}, which has no step of the whole model; "
+                f"leave --{flag} out"
+            )
+
+
+def _account(
+    program: str, step: Any, device: Device, is_fit_asked: bool
+) -> Dict[str, Any]:
+    """The compiler's account of the run's step, as values of JSON.
+
+    Sizes are bytes of one core. `memory` is the whole need of the step,
+    `memory_of_core` what there is. `weights` and `optimizer` (Adam's slots)
+    are parts of `arguments`, as the `batch` is; `reused` is the part of
+    `arguments` whose place `outputs` take. `flops` are floating-point
+    operations of a step on one core.
+    """
+    from adapter_bert.accelerators import compilers
+
+    frozen, trained, slots = step.shapes()
+    length = step.batch["input_ids"].shape[-1]
+    found = {
+        "device": device.name,
+        "cores": step.cores,
+        "program": program,
+        "step": "training" if step.schedule else "prediction",
+        "method": step.job.table.method,
+        "dtype": step.job.compute_dtype,
+        "rows": step.rows,
+        "length": length,
+        "versions": compilers.versions(device),
+        "memory_of_core": device.memory,
+        "weights": _bytes(frozen) + _bytes(trained),
+        "optimizer": _bytes(slots),
+        "batch": _bytes(step.batch) // step.cores,
+    }
+    compiled, reason = _compile(step, device)
+    fits = compiled is not None and compiled.memory <= device.memory
+    found.update(compiles=compiled is not None, reason=reason, fits=fits)
+    if compiled is not None:
+        found.update(dataclasses.asdict(compiled), memory=compiled.memory)
+        found.update(
+            account.roofline(
+                compiled, device, step.job.compute_dtype, step.rows
+            )
+        )
+    if is_fit_asked:
+
+        def memory_of(rows: int) -> Optional[int]:
+            made = compiled
+            if rows != step.rows:
+                made, _ = _compile(step.with_rows(rows), device)
+            return made and made.memory
+
+        unit = step.cores * math.lcm(TILE, step.job.parts)
+        found["largest_batch"] = account.largest_batch(
+            memory_of, step.rows, unit, device.memory
+        )
+    return found
+
+
+def _bytes(values: Dict[str, Any]) -> int:
+    return sum(value.nbytes for value in values.values())
+
+
+def _cache() -> str:
+    """The folder of the compilers' answers."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
+
+
+def _compile(step: Any, device: Device) -> Tuple[Optional[Compiled], str]:
+    """The compiler's account, or None and the compiler's reason.
+
+    Both are kept under the hash of the translated step and of all that the
+    compiler depends on.
+
+    Raises:
+        UserError: the step cannot be translated, or the compiler fails for
+            another reason than the step's size.
+    """
+    from adapter_bert import files
+    from adapter_bert.accelerators import compilers
+
+    length = step.batch["input_ids"].shape[-1]
+    about = f"{device.name}, {step.rows} x {length}"
+    with _Clock(f"{about}: translating"):
+        lowered = compilers.lower(step, device)
+    told = [lowered.as_text(), compilers.settings(device)]
+    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    kept = os.path.join(_cache(), f"{key}.json")
+    if not files.exists(kept):
+        answer: Dict[str, Any] = {"account": None, "reason": ""}
+        try:
+            with _Clock(f"{about}: compiling"):
+                compiled = compilers.compile_lowered(lowered, device)
+            answer["account"] = dataclasses.asdict(compiled)
+        except compilers.Refusal as error:
+            answer["reason"] = first_line(error)
+            if NO_ROOM not in answer["reason"]:
+                # The compiler may do better another time.
+                return None, answer["reason"]
+        files.write_json(kept, answer)
+    keys = {"account": object, "reason": str}
+    known = files.read_object(kept, "the compiler's answer", keys)
+    return known["account"] and Compiled(**known["account"]), known["reason"]
+
+
+class _Clock:
+    """Tells how long work takes that cannot tell how far it is."""
+
+    def __init__(self, what: str):
+        self._what, self._ended = what, threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+        self._thread.start()
+
+    def __exit__(self, *error: Any) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _tell(self) -> None:
+        while not self._ended.wait(INTERVAL):
+            seconds = time.monotonic() - self._began
+            print(f"{self._what}, {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _table(found: Dict[str, Any]) -> str:
+    """The account, for people."""
+    versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+    cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
+    lines = [
+        f"{found['program']}, {found['step']}, {found['method']}: "
+        f"{found['rows']} rows of {found['length']} tokens, {found['dtype']}, "
+        f"on {cores} of {found['device']}"
+    ]
+
+    def tell(name: str, text: str) -> None:
+        lines.append(f"{name:19}{text}")
+
+    def tell_size(name: str, size: int, more: str = "") -> None:
+        tell(name, f"{size / 1e6:,.1f} MB{more}")
+
+    tell("compiled by", versions)
+    tell("compiles", "yes" if found["compiles"] else f"no: {found['reason']}")
+    if found["compiles"]:
+        of = f" of {found['memory_of_core'] / 1e6:,.1f}"
+        fits = "" if found["fits"] else ", which is too much"
+        tell_size("memory of a core", found["memory"], of + fits)
+        for name in ("weights", "optimizer", "batch", "temporaries", "code"):
+            tell_size(f"  {name}", found[name])
+    if found.get("flops") is not None:
+        by = f" (counted by {found['counter']})"
+        tell("operations", f"{found['flops'] / 1e9:,.2f} GFLOP{by}")
+        tell("moved", f"{found['moved'] / 1e9:,.2f} GB")
+        tell(
+            "at best",
+            f"{found['seconds_at_best'] * 1e3:,.2f} ms a step, "
+            f"{found['examples_per_second_at_best']:,.0f} examples/s, bound "
+            f"by {found['bound_by']}",
+        )
+    if "largest_batch" in found:
+        largest = found["largest_batch"]
+        tell("largest batch", f"{largest} rows" if largest else "none found")
+    return "\n".join(lines) + "\n"

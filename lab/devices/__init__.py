@@ -1,0 +1,1 @@
+"""Proofs for TPUs and GPUs: without one, and where one is."""

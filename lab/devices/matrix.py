@@ -1,0 +1,348 @@
+"""Compiles steps of runs for TPUs and GPUs, on a machine without them.
+
+    make compilers-matrix
+    .venv-compilers/bin/python -m lab.devices.matrix --method=lora --bert=tiny
+
+Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
+the default method for all devices, and at the sizes of MiniLM, BERT-base and
+BERT-large. `results/devices.json` gets the compilers' accounts, and goes on
+where it was left; docs/devices.md gets its tables from it.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import pathlib
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, Sequence, Tuple
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+from absl import logging
+
+from adapter_bert import command_line, files
+from adapter_bert.accelerators import devices
+from adapter_bert.accelerators import step as steps
+from adapter_bert.accelerators.account import COUNTING, Compiled, roofline
+from adapter_bert.accelerators.devices import (
+    DEVICES,
+    GPU,
+    PACKAGES,
+    Device,
+)
+from adapter_bert.accelerators.step import Step, StepEngine
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.training.settings import LAYERS
+from lab import report
+from lab.devices import mixed, runs
+from lab.devices.runs import DTYPES, PREDICTION, STEPS, Run
+
+RESULTS = report.ROOT / "results" / "devices.json"
+PAGE = report.ROOT / "docs" / "devices.md"
+# For which every method and head is compiled.
+MAIN = ("v5e", "h100")
+LARGE = ("BERT-base", "BERT-large")
+NO_SIZES = "None of these steps has been compiled yet.\n"
+SIZES_HEADER = [
+    "step",
+    "memory, GB",
+    "temporaries, GB",
+    "GFLOP",
+    "moved, GB",
+    "at best, ms",
+    "at best, examples/s",
+    "bound by",
+]
+# Cores of a host that share a batch.
+CORES = 8
+Cell = Dict[str, Any]
+Wanted = Tuple[str, Run]
+
+
+def cells() -> List[Wanted]:
+    """The matrix: devices and runs, the quickest first."""
+    default = [
+        Run(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
+    ]
+    found = [(device, run) for device in DEVICES for run in default]
+    mixed_runs = [
+        Run(runs.EIGHT_TASKS, runs.MIXED, dtype, runs.PREDICTION)
+        for dtype in DTYPES
+    ]
+    found += [
+        (device, run)
+        for device in MAIN
+        for run in [*runs.runs(), *mixed_runs]
+        if (device, run) not in found
+    ]
+    sizes = [(bert, device) for bert in LARGE for device in MAIN]
+    sizes += [("MiniLM", device) for device in DEVICES]
+    found += [
+        (device, dataclasses.replace(run, bert=bert))
+        for bert, device in sizes
+        for run in default
+        if bert != "BERT-large" or run.dtype == "bfloat16"
+    ]
+    more = [
+        Run(bert="MiniLM", cores=CORES),
+        Run(dtype="bfloat16", bert="BERT-large", recompute=LAYERS),
+    ]
+    return found + [(device, run) for run in more for device in MAIN]
+
+
+def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
+    """The compiler's account of a run's step, sizes in bytes of a core.
+
+    Args:
+        device: of `DEVICES`.
+        run: the run.
+        data: folder of `runs.make`.
+    """
+    began = time.monotonic()
+    cell = {"device": device, **dataclasses.asdict(run)}
+    rows, length, _ = runs.SIZES[run.bert]
+    cell.update(rows=rows, length=length, compiles=False, reason="")
+    step = _take(device, run, data)
+    # Other environments have no JAX.
+    from adapter_bert.accelerators import compilers
+
+    try:
+        cell.update(_account(step, devices.find(device, run.cores)))
+    except (compilers.Refusal, UserError) as error:
+        # Of the compiler, or of the translation.
+        cell["reason"] = first_line(error)[:300]
+    cell["seconds"] = round(time.monotonic() - began, 1)
+    cell["date"] = time.strftime("%Y-%m-%d")
+    return cell
+
+
+def _take(device: str, run: Run, data: pathlib.Path) -> Step:
+    is_tpu = DEVICES[device].platform != GPU
+    if run.head == runs.MIXED:
+        return mixed.take(data, run.dtype, is_tpu)
+    rows, _, _ = runs.SIZES[run.bert]
+    with runs.given(
+        run,
+        data,
+        StepEngine,
+        use_tpu=is_tpu,
+        use_xla=not is_tpu,
+        num_tpu_cores=run.cores,
+        num_devices=run.cores,
+    ) as module:
+        return steps.take(module.run, rows if run.step == PREDICTION else 0)
+
+
+def _account(step: Step, device: Device) -> Cell:
+    from adapter_bert.accelerators import compilers
+
+    lowered = compilers.lower(step, device)
+    compiled = compilers.compile_lowered(lowered, device)
+    # Else every step stays in memory.
+    compilers.jax.clear_caches()
+    return {
+        **dataclasses.asdict(compiled),
+        "memory": compiled.memory,
+        "compiles": True,
+    }
+
+
+def key(device: str, run: Run) -> Tuple[str, ...]:
+    """A cell's device and run."""
+    return device, *dataclasses.astuple(run)
+
+
+def key_of(cell: Cell) -> Tuple[str, ...]:
+    """The key of a cell that was compiled."""
+    names = [field.name for field in dataclasses.fields(Run)]
+    return tuple(cell[name] for name in ("device", *names))
+
+
+def versions() -> Dict[str, str]:
+    """TensorFlow and the compilers, as they are installed."""
+    names = dict.fromkeys(name for own in PACKAGES.values() for name in own)
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {"tensorflow": report.tensorflow(), **found}
+
+
+def read(path: pathlib.Path) -> Dict[str, Any]:
+    """A file of cells; none if it is missing.
+
+    Raises:
+        UserError: it is none, or was made in another way.
+    """
+    made = {"versions": versions(), "counting": COUNTING}
+    if not path.exists():
+        return {**made, "cells": []}
+    found = files.read_json(str(path), "the devices")
+    if not isinstance(found, dict) or set(found) != {*made, "cells"}:
+        raise UserError(f"{path} is no file of devices, as this program writes")
+    for name, value in made.items():
+        if found[name] != value:
+            raise UserError(
+                f"{path} was made with {name} {found[name]}, but this program "
+                f"has {value}; delete it, or name another file by --json"
+            )
+    known = {key(*one) for one in cells()}
+    unknown = [cell for cell in found["cells"] if key_of(cell) not in known]
+    if unknown:
+        raise UserError(
+            f"{path} has the step {', '.join(map(str, key_of(unknown[0])))}, "
+            "which is not of the matrix; delete it, or name another file by "
+            "--json"
+        )
+    return found
+
+
+def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
+    """The page's texts by the names of their marks."""
+    made = {key_of(cell): cell for cell in found["cells"]}
+    dates = sorted({cell["date"] for cell in found["cells"]})
+    told = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+    about = (
+        f"Compiled on {days} by {told}: {len(made)} of the "
+        f"{len(cells())} steps of the whole matrix.\n"
+    )
+
+    def dtypes(device: str, run: Run) -> str:
+        """In which a step compiles; those that do not are marked."""
+        words = []
+        for dtype in DTYPES:
+            of_dtype = dataclasses.replace(run, dtype=dtype)
+            cell = made.get(key(device, of_dtype))
+            if cell:
+                words.append(dtype if cell["compiles"] else f"not {dtype}")
+        return ", ".join(words) or "not tried"
+
+    all_devices = [["device", *STEPS]]
+    for device in DEVICES:
+        row = [dtypes(device, Run(step=step)) for step in STEPS]
+        all_devices.append([f"`{device}`", *row])
+    heads = [f"{step}, `{device}`" for device in MAIN for step in STEPS]
+    kinds = [["method", "task", *heads]]
+    names = dict.fromkeys((run.method, run.head) for _, run in cells())
+    for method, head in names:
+        row = [
+            dtypes(device, Run(method, head, step=step))
+            if (head, step) != (runs.MIXED, runs.TRAINING)
+            else ""
+            for device in MAIN
+            for step in STEPS
+        ]
+        kinds.append([f"`{method}`", head, *row])
+    sizes = [SIZES_HEADER]
+    for cell in found["cells"]:
+        is_counted = cell["compiles"] and cell["flops"] is not None
+        if is_counted and cell["bert"] != runs.TINY:
+            sizes.append(_row_of_size(cell))
+    return {
+        "all devices": f"{about}\n{report.markdown(all_devices)}",
+        "matrix": report.markdown(kinds),
+        "sizes": report.markdown(sizes, "---:") if sizes[1:] else NO_SIZES,
+    }
+
+
+def _row_of_size(cell: Cell) -> List[str]:
+    device = DEVICES[cell["device"]]
+    told = (field.name for field in dataclasses.fields(Compiled))
+    compiled = Compiled(**{name: cell[name] for name in told})
+    best = roofline(compiled, device, cell["dtype"], cell["rows"])
+    words = [cell["bert"], cell["step"], cell["dtype"]]
+    words.append(f"{cell['rows']} x {cell['length']}")
+    words += [f"{cell['cores']} cores"] if cell["cores"] > 1 else []
+    words += ["`--recompute=layers`"] if cell["recompute"] == LAYERS else []
+    return [
+        ", ".join([*words, f"`{cell['device']}`"]),
+        f"{cell['memory'] / 1e9:.2f} of {device.memory / 1e9:.0f}",
+        f"{cell['temporaries'] / 1e9:.2f}",
+        f"{cell['flops'] / 1e9:,.0f}",
+        f"{cell['moved'] / 1e9:.1f}",
+        f"{1e3 * best['seconds_at_best']:.1f}",
+        f"{best['examples_per_second_at_best']:,.0f}",
+        best["bound_by"],
+    ]
+
+
+def write_page(found: Dict[str, Any]) -> None:
+    """Writes the tables of docs/devices.md."""
+    for name, text in page_tables(found).items():
+        report.write(PAGE, name, text)
+
+
+def compile_all(
+    wanted: Sequence[Wanted], path: pathlib.Path, data: pathlib.Path
+) -> List[Cell]:
+    """Compiles cells that a file lacks, and keeps each in it at once.
+
+    Returns:
+        The wanted cells.
+    """
+    known = read(path)
+    # A refusal is tried again.
+    made = {key_of(c): c for c in known["cells"] if c["compiles"]}
+    missing = [one for one in wanted if key(*one) not in made]
+    began = time.monotonic()
+    for number, (device, run) in enumerate(missing, 1):
+        cell = compile_cell(device, run, data)
+        made[key(device, run)] = cell
+        left = (time.monotonic() - began) / number * (len(missing) - number)
+        name = ", ".join(map(str, key(device, run)))
+        print(
+            f"{number} of {len(missing)}, {left / 60:.0f} minutes left: "
+            f"{name}: {cell['reason'] or 'compiles'}, {cell['seconds']} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        # In the order of the matrix, whenever they were compiled.
+        ordered = [key(*one) for one in cells()]
+        known["cells"] = sorted(
+            made.values(), key=lambda cell: ordered.index(key_of(cell))
+        )
+        files.write_json(str(path), known)
+        if path == RESULTS:
+            write_page(known)
+    return [made[key(*one)] for one in wanted]
+
+
+def main() -> None:
+    """Compiles, and writes the page.
+
+    Raises:
+        UserError: nothing is asked for, or the file is of other versions.
+        SystemExit: a step does not compile.
+    """
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=tuple(DEVICES), action="append")
+    parser.add_argument("--method", help="only steps of this method")
+    parser.add_argument("--head", help="only steps of this kind of task")
+    parser.add_argument("--dtype", choices=DTYPES, help="of products")
+    parser.add_argument("--step", choices=STEPS)
+    parser.add_argument("--bert", choices=tuple(runs.SIZES))
+    parser.add_argument("--json", type=pathlib.Path, default=RESULTS)
+    asked = parser.parse_args()
+    logging.set_verbosity(logging.ERROR)
+    wanted = [
+        (device, run)
+        for device, run in cells()
+        if device in (asked.device or DEVICES)
+        and all(
+            getattr(asked, name) in (None, getattr(run, name).partition("(")[0])
+            for name in ("method", "head", "dtype", "step", "bert")
+        )
+    ]
+    if not wanted:
+        raise UserError("no step of the matrix is asked for")
+    with tempfile.TemporaryDirectory() as folder:
+        runs.make(pathlib.Path(folder))
+        found = compile_all(wanted, asked.json, pathlib.Path(folder))
+    failed = [cell for cell in found if not cell["compiles"]]
+    print(f"{len(found) - len(failed)} of {len(found)} steps compile")
+    if failed:
+        raise SystemExit(f"{len(failed)} steps do not compile")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,468 @@
+"""`adapter-bert compile`: refusals, the step that is taken, real compiles."""
+
+import json
+import os
+import re
+import sys
+import types
+
+import pytest
+from compilers_program import compile_run, environment, needed
+from conftest import ROOT, own_lines, run_command
+
+from adapter_bert.accelerators import devices
+from adapter_bert.accelerators.account import Compiled
+from adapter_bert.commands import compile as program
+from adapter_bert.errors import UserError
+
+pytestmark = pytest.mark.newer_stack
+
+
+@pytest.fixture
+def words(tiny_flags):
+    """A small run's words; more flags replace some."""
+
+    def make(**more):
+        flags = {**tiny_flags, **more}
+        del flags["cpu_lanes"]
+        given = {name: value for name, value in flags.items() if value != ""}
+        return [f"--{name}={value}" for name, value in given.items()]
+
+    return make
+
+
+def take(words, device="v5e", cores=None, program_name="run_classifier"):
+    """The step of a run; needs no compiler."""
+    known = devices.find(device)
+    return program._take(program_name, list(words), known, cores)
+
+
+# The step that is taken
+
+
+def test_a_training_gives_its_first_step(words, tmp_path):
+    step = take(words(train_batch_size=16))
+    assert step.schedule.num_train_steps == 10
+    assert step.cores == 1 and step.rows == 16
+    assert step.batch["input_ids"].shape == (16, 24)
+    assert step.job.length == 24 and step.job.lanes == 1
+    assert not step.job.share_layers and not step.job.use_xla
+    # The run's own folder stays as it is.
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_s_step_is_compiled_by_xla(words):
+    assert take(words(), "h100").job.use_xla
+
+
+@pytest.mark.parametrize("device", ["v5e", "h100"])
+def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
+    given = words(
+        task_name="sts-b",
+        data_dir=tiny_glue / "STS-B",
+        do_train=False,
+        do_predict=True,
+        predict_batch_size=8,
+    )
+    step = take(given, device, 2)
+    assert step.schedule is None
+    assert step.cores == 2 and step.rows == 8
+    assert step.batch["input_ids"].shape == (8, 24)
+    frozen, trained, slots = step.shapes()
+    assert not trained and not slots and len(frozen) > 40
+
+
+@pytest.mark.parametrize("kind", ["run_squad", "run_tagger", "run_mlm"])
+def test_every_program_has_a_step(
+    squad_flags, ner_flags, tiny_flags, tiny_texts, kind
+):
+    flags = {"run_squad": squad_flags, "run_tagger": ner_flags}.get(kind)
+    if flags is None:
+        flags = {**tiny_flags, "train_file": tiny_texts / "train.txt"}
+        del flags["task_name"], flags["data_dir"]
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    step = take(given, "v4", 4, kind)
+    assert step.rows == 8 and step.cores == 4 and step.schedule
+
+
+@pytest.mark.parametrize(
+    "device, flag", [("v3", "num_tpu_cores"), ("a100", "num_devices")]
+)
+def test_the_run_may_name_the_cores(words, device, flag):
+    assert take(words(**{flag: 4}), device).cores == 4
+    assert take(words(**{flag: 4}), device, 4).cores == 4
+    with pytest.raises(UserError, match=f"--cores is 2, .* --{flag} is 4"):
+        take(words(**{flag: 4}), device, 2)
+
+
+def test_auto_is_the_dtype_that_a_run_chooses_there(words):
+    dtypes = [
+        take(words(compute_dtype="auto"), device).job.compute_dtype
+        for device in ("v2", "t4", "h100")
+    ]
+    assert dtypes == ["bfloat16", "float32", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    "more, device, cores, told",
+    [
+        ({"use_tpu": True}, "h100", None, "--use_tpu=true, but h100 is a GPU"),
+        ({"use_tpu": False}, "v4", None, "--use_tpu=false, but v4 is a TPU"),
+        ({"use_xla": False}, "t4", None, "--use_xla=false, but its step"),
+        ({"engine": "step"}, "v4", None, "unknown engine 'step'"),
+        ({"num_tpu_cores": 9}, "v4", None, "9 cores were asked for"),
+        ({"num_devices": 2}, "v4", None, "--num_devices, but v4 is a TPU"),
+        ({"num_devices": 9}, "l4", None, "9 cores were asked for"),
+        ({"cache_frozen_layers": True}, "v4", None, "--cache_frozen_layers"),
+        ({"describe": True}, "v4", None, "the run has --describe"),
+        ({"train_batch_size": 6}, "v4", 4, "6 is not a multiple of"),
+        ({"train_batch_size": 6}, "h100", 4, "6 cannot be divided evenly"),
+        ({"do_train": False}, "v4", None, "nothing to do"),
+        ({"no_such": 1}, "v4", None, "no_such"),
+        ({"init_checkpoint": "/none"}, "v4", None, "/none"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(words, more, device, cores, told):
+    with pytest.raises(UserError, match=re.escape(told)):
+        take(words(**more), device, cores)
+
+
+# The command
+
+
+@pytest.fixture
+def main(monkeypatch, tmp_path):
+    """Runs the command in this process, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def run(*given):
+        words = ["adapter-bert compile", *map(str, given)]
+        monkeypatch.setattr(sys, "argv", words)
+        program.main()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        (["v9", "--", "run_classifier.py"], "unknown device 'v9'; expected"),
+        (["v4", "--cores=8", "--", "run_squad"], "a host with v4 has 4"),
+        (["v4", "--cores=0", "--", "run_squad"], "0 cores"),
+        (["v4"], "the run is missing"),
+        (["v4", "--"], "the run is missing"),
+        (["v4", "--", "train.py"], "unknown program 'train.py'; expected one"),
+        (["v4", "--no_such", "--", "run_mlm"], "unrecognized arguments"),
+        (["--", "run_mlm"], "DEVICE"),
+    ],
+)
+def test_a_wrong_command_is_refused_before_compilers_are_looked_for(
+    main, monkeypatch, given, told
+):
+    monkeypatch.setattr(program, "_find_compilers", None)
+    with pytest.raises(UserError, match=re.escape(told)):
+        main(*given)
+
+
+@pytest.fixture
+def without_compilers(monkeypatch):
+    """This environment without JAX, even if there is one."""
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: [])
+
+
+def fake_python(folder, output, code=0):
+    """A program in place of an interpreter."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\necho {output}\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_without_compilers_it_says_what_to_run(
+    main, without_compilers, monkeypatch, tmp_path
+):
+    missing = tmp_path / "none/python"
+    monkeypatch.setenv(program.PYTHON, str(missing))
+    with pytest.raises(UserError, match=f"no {missing}; run `make compilers`"):
+        main("v4", "--", "run_mlm")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_environment_without_the_compilers_is_not_taken(
+    main, without_compilers, monkeypatch, tmp_path, code
+):
+    """Nor one that cannot be asked."""
+    python = fake_python(tmp_path, "libtpu", code)
+    monkeypatch.setenv(program.PYTHON, str(python))
+    with pytest.raises(UserError, match=f"{python} lacks .*libtpu.*; run"):
+        main("v4", "--", "run_mlm")
+
+
+def test_it_goes_on_in_the_compilers_environment(
+    main, without_compilers, monkeypatch, tmp_path
+):
+    """With this checkout's package, wherever it was called."""
+    python, found = fake_python(tmp_path, ""), []
+
+    def execve(*arguments):
+        found.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setenv(program.PYTHON, str(python))
+    monkeypatch.setenv("PYTHONPATH", "/other")
+    with pytest.raises(SystemExit):
+        main("v4", "--fit", "--", "run_mlm", "--seed=3")
+    [(path, command, variables)] = found
+    assert path == command[0] == str(python)
+    own = ["-m", "adapter_bert", "compile", "v4", "--fit", "--"]
+    assert command[1:] == [*own, "run_mlm", "--seed=3"]
+    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
+    assert variables[program.PYTHON] == str(python)
+
+
+class Compilers(types.ModuleType):
+    """Stands for `accelerators.compilers`: 1 GB and 0.5 GB for each row.
+
+    Attributes:
+        rows: of each compile.
+        reason: of its refusals.
+        refuses_above: rows that it compiles at most.
+    """
+
+    Refusal = RuntimeError
+
+    def __init__(self):
+        super().__init__("compilers")
+        self.rows, self.refuses_above = [], 10**9
+        self.reason = "RESOURCE_EXHAUSTED: no room"
+
+    def versions(self, device):
+        return {"jax": "1.2"}
+
+    def settings(self, device):
+        return {"device": device.name}
+
+    def lower(self, step, device):
+        text = f"{step.rows} rows"
+        return types.SimpleNamespace(rows=step.rows, as_text=lambda: text)
+
+    def compile_lowered(self, lowered, device):
+        self.rows.append(lowered.rows)
+        if lowered.rows > self.refuses_above:
+            raise self.Refusal(self.reason + "\nand more")
+        return Compiled(
+            arguments=10**9,
+            reused=10**6,
+            outputs=10**6,
+            temporaries=10**9 // 2 * lowered.rows,
+            code=0,
+            flops=1e12,
+            moved=1e9,
+            counter="the compiler",
+        )
+
+
+@pytest.fixture
+def compilers(monkeypatch):
+    """Takes the place of the compilers."""
+    from adapter_bert import accelerators
+
+    fake = Compilers()
+    name = f"{accelerators.__name__}.compilers"
+    monkeypatch.setitem(sys.modules, name, fake)
+    monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
+    monkeypatch.setattr(program, "_find_compilers", lambda device: None)
+    return fake
+
+
+def test_figures_are_printed_and_written(
+    main, compilers, words, tmp_path, capsys
+):
+    path = tmp_path / "made/v4.json"
+    main("v4", f"--json={path}", "--cores=2", "--", "run_classifier", *words())
+    found = json.loads(path.read_text())
+    assert found["compiles"] and found["fits"] and found["reason"] == ""
+    shape = [found[key] for key in ("device", "cores", "rows", "length")]
+    assert shape == ["v4", 2, 8, 24]
+    assert found["step"] == "training" and found["dtype"] == "float32"
+    assert found["memory"] == 5 * 10**9
+    assert found["memory_of_core"] == 32 * 2**30
+    # Two slots of float32 for each trained value.
+    assert 0 < found["optimizer"] < 2 * found["weights"]
+    # 1 TFLOP at 275 TFLOP a second.
+    assert found["seconds_at_best"] == pytest.approx(1 / 275)
+    assert "largest_batch" not in found
+    told = capsys.readouterr().out
+    assert "8 rows of 24 tokens, float32, on 2 cores of v4" in told
+    assert "compiled by        jax 1.2" in told
+    assert "memory of a core   5,000.0 MB of 34,359.7" in told
+    assert "operations         1,000.00 GFLOP (counted by the compiler)" in told
+    assert "3.64 ms a step, 2,200 examples/s, bound by products" in told
+
+
+def test_an_equal_step_is_compiled_once(main, compilers, words, tmp_path):
+    for _ in range(2):
+        main("v4", "--", "run_classifier", *words())
+    assert compilers.rows == [8]
+    main("v4", "--", "run_classifier", *words(train_batch_size=16))
+    main("v5p", "--", "run_classifier", *words())
+    assert compilers.rows == [8, 16, 8]
+    assert len(list((tmp_path / "cache/adapter_bert/compiled").iterdir())) == 3
+
+
+@pytest.mark.parametrize("is_room", [True, False])
+def test_a_refusal_is_one_line_and_written_too(
+    main, compilers, words, tmp_path, capsys, is_room
+):
+    """One for want of memory is final, another one is tried again."""
+    compilers.refuses_above = 0
+    if not is_room:
+        compilers.reason = "INTERNAL: no ptxas"
+    path = tmp_path / "v4.json"
+    for _ in range(2):
+        with pytest.raises(UserError, match="does not compile: .*: no [a-z]+$"):
+            main("v4", f"--json={path}", "--", "run_classifier", *words())
+    assert compilers.rows == [8] if is_room else [8, 8]
+    found = json.loads(path.read_text())
+    assert found["reason"] == compilers.reason
+    assert not found["compiles"] and not found["fits"]
+    assert "compiles           no: " in capsys.readouterr().out
+
+
+def test_a_step_that_does_not_fit_is_an_error(
+    main, compilers, words, tmp_path, capsys
+):
+    """The compiler of GPUs takes any size."""
+    path, given = tmp_path / "t4.json", words(train_batch_size=32)
+    with pytest.raises(UserError, match="needs 17000000000 bytes, but a core"):
+        main("t4", f"--json={path}", "--", "run_classifier", *given)
+    found = json.loads(path.read_text())
+    assert found["compiles"] and not found["fits"]
+    assert "which is too much" in capsys.readouterr().out
+
+
+def test_the_largest_batch_is_searched(
+    main, compilers, words, tmp_path, capsys
+):
+    """Of eight rows a core: 0.98 of 16 GB, less 1 GB, are 29.4 rows."""
+    path = tmp_path / "t4.json"
+    main("t4", "--fit", f"--json={path}", "--", "run_classifier", *words())
+    assert compilers.rows == [8, 16, 24]
+    assert json.loads(path.read_text())["largest_batch"] == 24
+    assert "largest batch      24 rows" in capsys.readouterr().out
+
+
+def test_what_is_not_counted_is_not_told(
+    main, compilers, words, monkeypatch, capsys
+):
+    make = compilers.compile_lowered
+
+    def uncounted(*arguments):
+        made = vars(make(*arguments))
+        return Compiled(**{**made, "flops": None, "moved": None})
+
+    monkeypatch.setattr(compilers, "compile_lowered", uncounted)
+    main("v4", "--", "run_classifier", *words())
+    told = capsys.readouterr().out
+    assert "compiles           yes" in told
+    assert "operations" not in told and "at best" not in told
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    main, compilers, words, tmp_path, monkeypatch
+):
+    (tmp_path / "file").touch()
+    path = tmp_path / "file/v4.json"
+    given = ["v4", f"--json={path}", "--", "run_classifier", *words()]
+    with pytest.raises(UserError, match="file"):
+        main(*given)
+    for flag in ("json", "program"):
+        given[1] = f"--{flag}={tmp_path}"
+        with pytest.raises(UserError, match=f"--{flag} .* is a folder"):
+            main(*given)
+    given[1] = "--json=/dev/null"
+    with pytest.raises(UserError, match="is a pipe or a device"):
+        main(*given)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="file"):
+        main("v4", "--", "run_classifier", *words())
+    assert compilers.rows == []
+
+
+@pytest.mark.parametrize("word", ["--values=seed", "--record_steps=3"])
+def test_words_about_a_program_need_one(main, compilers, words, word):
+    with pytest.raises(UserError, match="of --program, which is missing"):
+        main("v4", word, "--", "run_classifier", *words())
+
+
+def test_help_needs_neither_tensorflow_nor_jax():
+    code = (
+        "import sys; from adapter_bert import commands\n"
+        "sys.argv = ['adapter-bert', 'compile', '--help']\n"
+        "try: commands.main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "assert not {'tensorflow', 'jax'} & set(sys.modules)"
+    )
+    done = run_command(sys.executable, "-c", code, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "usage: adapter-bert compile DEVICE" in done.stdout
+    for name in devices.DEVICES:
+        assert name in done.stdout
+
+
+# Real compiles
+
+
+@needed
+@pytest.mark.parametrize("device", ["v5e", "h100"])
+@pytest.mark.parametrize("kind", ["training", "prediction"])
+def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
+    """As a user runs it; a second time the answer is there."""
+    given = words(
+        task_name="sts-b",
+        data_dir=tiny_glue / "STS-B",
+        do_train=kind == "training",
+        do_predict=True,
+    )
+    path = tmp_path / "found.json"
+    command = [device, f"--json={path}", "--cores=2", "--", "run_classifier"]
+    own = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = compile_run(*command, *given, env=own)
+    assert done.returncode == 0, done.stderr
+    first = path.read_bytes()
+    found = json.loads(first)
+    assert found["compiles"] and found["fits"]
+    assert found["step"] == kind and found["cores"] == 2
+    # A core's part: frozen values are arguments, padded on a TPU.
+    used = found["weights"] + found["optimizer"]
+    assert used <= found["arguments"] < 20 * used
+    assert found["flops"] > 1e5 and found["moved"] > 1e5
+    assert f"on 2 cores of {device}" in done.stdout
+    [kept] = (tmp_path / "cache/adapter_bert/compiled").iterdir()
+    before = kept.stat().st_mtime_ns
+    done = compile_run(*command, *given, env=own)
+    assert done.returncode == 0 and "compiling" not in done.stderr
+    assert path.read_bytes() == first and kept.stat().st_mtime_ns == before
+    if kind == "prediction":
+        # Figures are of one core, which here has half of the rows.
+        command[2] = "--cores=1"
+        done = compile_run(*command, *given, env=own)
+        assert done.returncode == 0, done.stderr
+        whole = json.loads(path.read_text())
+        assert 1.7 < whole["flops"] / found["flops"] < 2.1
+
+
+@needed
+def test_a_refusal_is_one_line_from_any_folder(words, tmp_path):
+    """The compilers' environment imports this checkout."""
+    given = words(use_tpu=False)
+    done = compile_run(
+        *("v4", "--", "run_classifier", *given),
+        cwd=tmp_path,
+        env=environment(),
+    )
+    assert done.returncode == 1
+    [line] = [x for x in own_lines(done.stderr) if x.startswith("error")]
+    assert "--use_tpu=false, but v4 is a TPU" in line
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,430 @@
+"""Programs run without TensorFlow: the CPU's record, refusals, comparisons."""
+
+import json
+import os
+import runpy
+import shutil
+import sys
+import zlib
+
+import compilers_program
+import numpy as np
+import pytest
+from compilers_program import LONG, compile_run, needed
+from conftest import ROOT, run_command, run_process
+
+from lab.trials import tiny_files
+
+pytestmark = pytest.mark.newer_stack
+
+RUNNER = ROOT / "lab/devices/run_program.py"
+STEPS = 12
+# An environment with PyTorch and AdapterHub's `adapters`.
+PEER = os.environ.get("ADAPTER_BERT_PEER", str(ROOT / ".venv-peer/bin/python"))
+# Nothing of these may be imported.
+ALONE = (
+    "import runpy, sys; sys.modules.update(tensorflow=None, adapter_bert=None);"
+    "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("programs")
+    tiny_files.make(found)
+    return found
+
+
+def run_flags(folder, *more):
+    """Flags of a tiny run."""
+    return (
+        "--task_name=custom",
+        f"--data_dir={folder / tiny_files.TABLE}",
+        f"--init_checkpoint={folder / tiny_files.BERT}",
+        "--max_seq_length=24",
+        "--learning_rate=1e-3",
+        "--train_batch_size=8",
+        "--predict_batch_size=8",
+        "--num_train_epochs=4",
+        *more,
+    )
+
+
+def make_program(path, folder, *more, values="seed", steps=STEPS):
+    """Compiles a tiny run for a GPU, and writes its program."""
+    words = ("--program", path, f"--values={values}", f"--record_steps={steps}")
+    run = ("run_classifier.py", *run_flags(folder, *more))
+    return compile_run("h100", *words, "--", *run)
+
+
+def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
+    """Runs a copy of `run_program.py` as where nothing else is."""
+    place = shutil.copy(RUNNER, folder)
+    return run_command(
+        python,
+        "-I",
+        "-c",
+        ALONE,
+        place,
+        *words,
+        timeout=LONG,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": device,
+            "CUDA_VISIBLE_DEVICES": "-1",
+        },
+    )
+
+
+def errors_of(done):
+    """The lines of a program that has failed, without those of libraries."""
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    return [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+
+
+@pytest.fixture(scope="module")
+def training(folder):
+    path = folder / "training.npz"
+    done = make_program(path, folder, "--do_train=true")
+    assert done.returncode == 0, done.stderr
+    assert f"step {STEPS}/{STEPS}, loss" in done.stderr
+    return path
+
+
+def changed(path, place, **arrays):
+    """A copy of a program with other arrays."""
+    with np.load(path) as saved:
+        content = {name: saved[name] for name in saved.files}
+    content.update(arrays)
+    np.savez(place, **content)
+    return place
+
+
+def described(path, **more):
+    """The description of a program with other values, as its array."""
+    with np.load(path) as saved:
+        about = json.loads(saved["description"].tobytes())
+    return np.frombuffer(json.dumps({**about, **more}).encode(), np.uint8)
+
+
+@needed
+class TestTraining:
+    def test_jax_alone_gives_the_cpu_s_record(self, training, tmp_path):
+        assert training.stat().st_size < 200_000
+        results = tmp_path / "results.json"
+        done = run_alone(tmp_path, training, f"--json={results}", "--steps=15")
+        assert done.returncode == 0, done.stderr
+        [run] = json.loads(results.read_text())["runs"]
+        assert run["agrees"] and run["device"] == "cpu"
+        losses, told = run["losses"], run["losses_of_cpu"]
+        assert (len(losses), len(told)) == (15, STEPS)
+        np.testing.assert_allclose(losses[:STEPS], told, rtol=0, atol=1e-5)
+        assert np.mean(told[-3:]) < np.mean(told[:3]) - 0.02
+        assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
+        # Another time, the run of the same program takes its place.
+        assert (
+            run_alone(tmp_path, training, f"--json={results}").returncode == 0
+        )
+        [again] = json.loads(results.read_text())["runs"]
+        assert again["date"] > run["date"]
+
+    @pytest.mark.parametrize("name", ("loss", "values", "norms"))
+    def test_other_numbers_are_told(self, training, tmp_path, name):
+        with np.load(training) as saved:
+            loss, kernel = "recorded/loss", "/weights1"
+            [kernel, *_] = [n for n in saved.files if n.endswith(kernel)]
+            changes = {
+                "loss": {loss: saved[loss] + 0.01},
+                "values": {kernel: saved[kernel] + 0.1},
+                "norms": {kernel: saved[kernel].copy()},
+            }
+            # The norm is first.
+            changes["values"][kernel][0] = saved[kernel][0]
+            changes["norms"][kernel][0] += 0.1
+        path = changed(training, tmp_path / "x.npz", **changes[name])
+        results = tmp_path / "x.json"
+        done = run_alone(tmp_path, path, f"--json={results}")
+        assert done.returncode == 1
+        [run] = json.loads(results.read_text())["runs"]
+        beyond = {
+            key
+            for key, value in run["difference"].items()
+            if value > run["tolerance"][key]
+        }
+        assert (run["agrees"], beyond) == (False, {name})
+
+    def test_numbers_that_are_not_finite_do_not_agree(self, training, tmp_path):
+        about = json.loads(described(training).tobytes())
+        name = "bert/embeddings/word_embeddings"
+        about["frozen"][name]["mean"] = np.nan
+        draw, crc = runpy.run_path(str(RUNNER))["draw"], 0
+        for group in ("frozen", "trained"):
+            for name, of in about[group].items():
+                crc = zlib.crc32(draw(name, of).tobytes(), crc)
+        new = described(training, frozen=about["frozen"], checksum=crc)
+        path = changed(training, tmp_path / "x.npz", description=new)
+        results = tmp_path / "x.json"
+        done = run_alone(tmp_path, path, f"--json={results}")
+        assert errors_of(done) == [f"error: {path}: a loss is not finite"]
+
+        def refuse(constant):
+            raise AssertionError(f"{constant} is no JSON")
+
+        content = json.loads(results.read_text(), parse_constant=refuse)
+        [run] = content["runs"]
+        assert not run["agrees"] and run["losses"] == [None] * 40
+        assert len(run["losses_of_cpu"]) == STEPS
+
+    @pytest.mark.parametrize("device", ("nosuch", "cuda"))
+    def test_a_device_that_is_not_there_is_one_line(
+        self, training, tmp_path, device
+    ):
+        words = training, f"--json={tmp_path / 'x.json'}"
+        done = run_alone(tmp_path, *words, device=device)
+        assert done.returncode == 1
+        # JAX itself logs lines before.
+        *_, line = done.stderr.splitlines()
+        assert line.startswith("error: JAX finds no device (")
+
+    def test_a_program_that_cannot_be_run_is_one_line(self, training, tmp_path):
+        empty = np.zeros(4, np.uint8)
+        others = {
+            "unreadable": ({"program": empty}, "cannot read a program of JAX"),
+            "drawn": (
+                {"description": described(training, checksum=1)},
+                "its values have the CRC-32",
+            ),
+        }
+        for name, (arrays, why) in others.items():
+            path = changed(training, tmp_path / f"{name}.npz", **arrays)
+            done = run_alone(tmp_path, path, f"--json={tmp_path / 'x.json'}")
+            [line] = errors_of(done)
+            assert why in line and not (tmp_path / "x.json").exists()
+
+    def test_the_same_run_makes_the_same_file(self, training, folder, tmp_path):
+        path = tmp_path / "again.npz"
+        done = make_program(path, folder, "--do_train=true")
+        assert done.returncode == 0, done.stderr
+        assert path.read_bytes() == training.read_bytes()
+
+
+@needed
+def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path):
+    """A run's own values travel in the file; a prediction has one record."""
+    run = tmp_path / "run"
+    run_process(
+        *run_flags(folder, "--do_train=true", f"--output_dir={run}"),
+        "--num_train_epochs=1",
+    )
+    paths = [tmp_path / "training.npz", tmp_path / "prediction.npz"]
+    narrow = "--compute_dtype=bfloat16"
+    ways = [
+        ("--do_train=true", narrow),
+        ("--do_predict=true", narrow, f"--adapter={run / 'adapter'}"),
+    ]
+    for path, way in zip(paths, ways):
+        done = make_program(path, folder, *way, values="run")
+        assert done.returncode == 0, done.stderr
+    results = tmp_path / "results.json"
+    done = run_alone(tmp_path, *paths, f"--json={results}")
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(results.read_text())["runs"]
+    assert first["difference"] == {"loss": 0, "values": 0, "norms": 0}
+    assert (second["step"], second["difference"]) == (
+        "prediction",
+        {"values": 0, "norms": 0},
+    )
+
+
+@needed
+def test_a_prediction_needs_no_training(folder, tmp_path):
+    path = tmp_path / "prediction.npz"
+    done = make_program(path, folder, "--do_predict=true")
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results.json"
+    done = run_alone(tmp_path, path, f"--json={results}", "--steps=3")
+    assert done.returncode == 0, done.stderr
+    [run] = json.loads(results.read_text())["runs"]
+    assert run["step"] == "prediction" and run["agrees"]
+    assert run["difference"].keys() == {"values", "norms"}
+
+
+@needed
+@pytest.mark.parametrize(
+    "words, problem",
+    [
+        (["--record_steps=21"], "but the run has 20 steps"),
+        (["--record_steps=0"], "expected >= 1"),
+        (["--cores=2"], "--program is of one core, found 2"),
+        (
+            ["--record_steps=3", "--", "--learning_rate=1e30"],
+            "the CPU's loss of step 2 is not finite",
+        ),
+    ],
+)
+def test_what_cannot_be_recorded_is_one_line(folder, tmp_path, words, problem):
+    path = tmp_path / "program.npz"
+    words, _, more = " ".join(words).partition(" -- ")
+    run = run_flags(folder, "--do_train=true", *more.split())
+    own = (f"--program={path}", *words.split())
+    done = compile_run("h100", *own, "--", "run_classifier.py", *run)
+    [line] = errors_of(done)
+    assert problem in line and not path.exists()
+
+
+def test_a_file_that_is_no_program_is_one_line(tmp_path):
+    """The refusal needs no JAX."""
+    whole, cut, other = (tmp_path / n for n in ("whole", "cut", "other"))
+    with open(whole, "wb") as file:
+        np.savez(file, values=np.zeros(1000))
+    cut.write_bytes(whole.read_bytes()[:500])
+    other.write_text("{}")
+    old = tmp_path / "old"
+    about = json.dumps({"format": "adapter-bert program 0"}).encode()
+    with open(old, "wb") as file:
+        np.savez(file, description=np.frombuffer(about, np.uint8))
+    missing = tmp_path / "missing"
+    paths = (whole, cut, other, old, missing)
+    results = tmp_path / "results.json"
+    done = run_alone(
+        tmp_path, *paths, f"--json={results}", python=sys.executable
+    )
+    lines = errors_of(done)
+    assert len(lines) == len(paths) and not results.exists()
+    for line, path in zip(lines, paths):
+        assert str(path) in line
+    assert "is damaged, or no file of adapter-bert compile" in lines[0]
+    assert "format 'adapter-bert program 0', expected" in lines[3]
+    assert "No such file" in lines[4]
+
+
+def test_arguments_are_refused_before_any_run(tmp_path):
+    results, program = tmp_path / "x.json", tmp_path / "x.npz"
+    results.write_text("{}")
+    for steps, problem in (
+        (0, "--steps is 0, expected >= 1"),
+        (1, f"{results} is no file of results; choose another --json"),
+    ):
+        words = program, f"--json={results}", f"--steps={steps}"
+        done = run_alone(tmp_path, *words, python=sys.executable)
+        assert errors_of(done) == [f"error: {problem}"]
+    assert results.read_text() == "{}"
+
+
+# A norm, and two values.
+RECORD = [5, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "losses, output, recorded, reason",
+    [
+        ([1, np.nan], RECORD, RECORD, "a loss is not finite"),
+        ([1, 2, np.inf], RECORD, RECORD, "a loss is not finite"),
+        ([1, 2], [5, 3, np.nan], RECORD, "kernel is not finite"),
+        ([1, 2], [np.inf, 3, 4], RECORD, "kernel is not finite"),
+        ([1, 2], RECORD, [5, 3, np.nan], "the CPU's kernel is not finite"),
+        ([1, 2], RECORD, RECORD, None),
+    ],
+)
+def test_each_number_must_be_finite(losses, output, recorded, reason):
+    """Python's `max` would skip what is no number, unless it came first."""
+    compare = runpy.run_path(str(RUNNER))["_compare"]
+    found = compare(
+        {"loss": np.float32([1, 2]), "kernel": np.float32(recorded)},
+        losses,
+        {"kernel": np.float32(output)},
+        {"kernel": np.zeros(2, np.float32)},
+    )
+    assert found.get("reason") == reason
+    differences = {"loss": 0, "values": 0, "norms": 0}
+    assert found.get("difference") == (None if reason else differences)
+
+
+def test_values_are_drawn_by_the_rule_of_the_file():
+    """All machines draw these bits, whose CRC-32 the rule gives."""
+    draw = runpy.run_path(str(RUNNER))["draw"]
+    about = {
+        "shape": [200, 300],
+        "dtype": "float32",
+        "mean": 0.5,
+        "deviation": 0.02,
+    }
+    found = draw("bert/pooler/dense/kernel", about)
+    assert found.dtype == np.float32 and found.shape == (200, 300)
+    assert found.mean() == pytest.approx(0.5, abs=5e-4)
+    assert found.std() == pytest.approx(0.02, rel=0.01)
+    assert zlib.crc32(found.tobytes()) == 958126722
+    assert not np.array_equal(draw("other", about), found)
+
+
+def test_unknown_sizes_are_refused_before_any_work(tmp_path):
+    out = tmp_path / "out"
+    script = ROOT / "lab/devices/make_programs.sh"
+    for sizes in (["minilm", "bert"], ["minilm", ""], ["base large"]):
+        done = run_command(script, out, *sizes)
+        unknown = sizes[-1]
+        why = f"unknown size '{unknown}'; expected minilm, base or large"
+        assert errors_of(done) == [f"error: {why}"]
+    assert not out.exists()
+
+
+def test_programs_are_made_without_trainings(tmp_path):
+    """Each command is a compile, which here is only told."""
+    done = run_command(
+        ROOT / "lab/devices/make_programs.sh",
+        tmp_path,
+        "minilm",
+        env={**os.environ, "PYTHON": "echo"},
+    )
+    commands = [x for x in done.stdout.splitlines() if "run_classifier" in x]
+    assert len(commands) == 4
+    for command, name in zip(
+        commands,
+        (
+            f"{dtype}-{step}"
+            for dtype in ("float32", "bfloat16")
+            for step in ("training", "prediction")
+        ),
+    ):
+        assert command.startswith("-m adapter_bert compile h100 --values=seed")
+        path = tmp_path / f"minilm-{name}.npz"
+        assert f"--program={path} --record_steps=10 --" in command
+
+
+@needed
+@pytest.mark.skipif(
+    not os.path.exists(PEER), reason=f"no {PEER}; `make peers` makes it"
+)
+def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
+    for name in ("run.sh", "run_program.py", "peer.py"):
+        shutil.copy(ROOT / "lab/devices" / name, tmp_path)
+    results = tmp_path / "results.json"
+    done = run_command(
+        tmp_path / "run.sh",
+        results,
+        training,
+        timeout=LONG,
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "PYTHON": compilers_program.PYTHON,
+            "TORCH_PYTHON": PEER,
+            # As in containers of NVIDIA.
+            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
+        },
+    )
+    assert done.returncode == 0, done.stderr
+    ours, *theirs = json.loads(results.read_text())["runs"]
+    assert ours["runner"] == "jax" and ours["agrees"]
+    assert [x["runner"] for x in theirs] == ["torch eager", "torch compile"]
+    with np.load(training) as saved:
+        trained = json.loads(saved["description"].tobytes())["trained"]
+    count = sum(int(np.prod(about["shape"])) for about in trained.values())
+    for run in theirs:
+        assert (run["rows"], run["length"]) == (ours["rows"], ours["length"])
+        assert run["trained_parameters"] == count
+        assert run["tensor_float_32"] is False
+        assert run["rows_per_second"] > 0 and np.isfinite(run["losses"]).all()
+        ratio = ours["rows_per_second"] / run["rows_per_second"]
+        assert f"jax / {run['runner']} = {ratio:.2f}" in done.stdout

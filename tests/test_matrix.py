@@ -1,0 +1,244 @@
+"""The matrix of steps that are compiled for devices."""
+
+import dataclasses
+import json
+import re
+import sys
+import types
+
+import compilers_program
+import pytest
+import tensorflow as tf
+from conftest import ROOT, run_command
+
+from adapter_bert import accelerators
+from adapter_bert.accelerators.account import COUNTING
+from adapter_bert.accelerators.devices import DEVICES
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import METHODS
+from lab import report
+from lab.devices import matrix, runs
+from lab.devices.runs import DTYPES, STEPS, Run
+
+VERSIONS = {"tensorflow": "2", "jax": "1"}
+SIZES = (
+    "arguments",
+    "reused",
+    "outputs",
+    "temporaries",
+    "code",
+    "moved",
+    "memory",
+)
+
+
+@pytest.fixture(autouse=True)
+def versions(monkeypatch):
+    """The compilers are not installed here."""
+    monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The cells that were compiled, of which `lora` is refused."""
+    seen = []
+
+    def compile_cell(device, run, data):
+        seen.append((device, run))
+        is_fine = run.method != "lora"
+        return {
+            "device": device,
+            **dataclasses.asdict(run),
+            "rows": 8,
+            "length": 24,
+            "compiles": is_fine,
+            "reason": "" if is_fine else "too odd",
+            "seconds": 1.0,
+            "date": "2020-01-01",
+            **dict.fromkeys(SIZES, 10**9),
+            "flops": 4e9,
+            "counter": "XLA",
+        }
+
+    monkeypatch.setattr(matrix, "compile_cell", compile_cell)
+    return seen
+
+
+def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
+    for device in matrix.MAIN:
+        own = [
+            run
+            for name, run in matrix.cells()
+            if name == device and run.bert == runs.TINY
+        ]
+        assert {run.method.split("(")[0] for run in own} == {
+            *METHODS,
+            runs.EIGHT_TASKS,
+        }
+        assert {run.head for run in own} == {*runs.HEADS, runs.MIXED}
+        assert {(run.dtype, run.step) for run in own} == {
+            (dtype, step) for dtype in DTYPES for step in STEPS
+        }
+        # A mixed batch in both dtypes.
+        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1) + 2
+
+
+def test_the_default_method_is_compiled_for_all_devices():
+    cells = matrix.cells()
+    assert len({matrix.key(*cell) for cell in cells}) == len(cells)
+    for device in DEVICES:
+        own = [run for name, run in cells if name == device]
+        assert {Run(dtype=d, step=s) for d in DTYPES for s in STEPS} <= {*own}
+    assert {run.bert for _, run in cells} == {*runs.SIZES}
+
+
+def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
+    path = tmp_path / "devices.json"
+    wanted = matrix.cells()[:3]
+    first = matrix.compile_all(wanted[1:], path, tmp_path)
+    assert compiled == wanted[1:]
+    compiled.clear()
+    assert matrix.compile_all(wanted, path, tmp_path)[1:] == first
+    assert compiled == wanted[:1]
+    kept = json.loads(path.read_text())
+    # In the order of the matrix.
+    keys = [matrix.key_of(cell) for cell in kept["cells"]]
+    assert keys == [matrix.key(*one) for one in wanted]
+
+
+def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
+    path = tmp_path / "devices.json"
+    wanted = matrix.cells()[:1]
+    matrix.compile_all(wanted, path, tmp_path)
+    kept = json.loads(path.read_text())
+    monkeypatch.setattr(matrix, "versions", lambda: {"jax": "2"})
+    with pytest.raises(UserError, match="delete it, or name another"):
+        matrix.compile_all(wanted, path, tmp_path)
+    monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
+    path.write_text("[]")
+    with pytest.raises(UserError, match="is no file of devices"):
+        matrix.read(path)
+    path.write_text(json.dumps({**kept, "counting": COUNTING - 1}))
+    with pytest.raises(UserError, match="delete it, or name another"):
+        matrix.read(path)
+    kept["cells"][0]["method"] = "none_of_these"
+    path.write_text(json.dumps(kept))
+    with pytest.raises(UserError, match="none_of_these.*not of the matrix"):
+        matrix.read(path)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, UserError])
+def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
+    def refuse(*_):
+        raise kind("first line\nsecond")
+
+    monkeypatch.setattr(matrix, "_take", lambda *_: "a step")
+    fake = types.SimpleNamespace(Refusal=RuntimeError, lower=refuse)
+    monkeypatch.setitem(sys.modules, f"{accelerators.__name__}.compilers", fake)
+    monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
+    cell = matrix.compile_cell("v5e", Run(), tmp_path)
+    assert not cell["compiles"]
+    assert cell["reason"].split(" second")[0] == "first line"
+    fake.lower = lambda *_: 1 / 0
+    # A defect is none.
+    with pytest.raises(ZeroDivisionError):
+        matrix.compile_cell("v5e", Run(), tmp_path)
+
+
+def test_refusals_are_tried_again(compiled, tmp_path):
+    path, wanted = tmp_path / "devices.json", [("v5e", Run("lora"))]
+    for _ in range(2):
+        matrix.compile_all(wanted, path, tmp_path)
+    assert compiled == 2 * wanted
+    assert len(json.loads(path.read_text())["cells"]) == 1
+
+
+def test_precision_does_not_follow_from_the_step_before(tmp_path):
+    """TensorFlow's switch for float32 holds for a whole process."""
+    runs.make(tmp_path)
+    found = tf.config.experimental.tensor_float_32_execution_enabled
+    before = found()
+    try:
+        for device, run in [
+            ("h100", Run()),
+            ("v5e", Run()),
+            ("h100", Run(runs.EIGHT_TASKS, runs.MIXED)),
+            ("v5e", Run(runs.EIGHT_TASKS, runs.MIXED)),
+        ]:
+            matrix._take(device, run, tmp_path)
+            assert found() == (device == "v5e")
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def test_tables_tell_what_is_refused_and_what_was_not_tried(compiled, tmp_path):
+    lora = Run("lora")
+    large = Run(bert="BERT-base", dtype="bfloat16")
+    wanted = [("v5e", Run()), ("v5e", lora), ("h100", large)]
+    path = tmp_path / "devices.json"
+    matrix.compile_all(wanted[:2], path, tmp_path)
+    assert matrix.page_tables(matrix.read(path))["sizes"] == matrix.NO_SIZES
+    matrix.compile_all(wanted, path, tmp_path)
+    texts = matrix.page_tables(matrix.read(path))
+    assert "by tensorflow 2, jax 1: 3 of" in texts["all devices"]
+    assert "| `v5e` | float32 | not tried |" in texts["all devices"]
+    assert (
+        "| `lora` | classification | not float32 | not tried | not tried | "
+        "not tried |" in texts["matrix"]
+    )
+    # 1 GB at 3,350 GB/s.
+    assert (
+        "`h100` | 1.00 of 80 | 1.00 | 4 | 1.0 | 0.3 | 26,800 | memory |"
+        in texts["sizes"]
+    )
+
+
+def test_the_page_has_the_tables_of_its_file():
+    page = matrix.PAGE.read_text()
+    found = json.loads(matrix.RESULTS.read_text())
+    for name, text in matrix.page_tables(found).items():
+        begin, end = report.marks(name)
+        assert f"{begin}\n{text}\n{end}" in page
+
+
+def test_the_readme_names_each_device_and_its_compiler():
+    found = json.loads(matrix.RESULTS.read_text())
+    rows = [
+        line.lower()
+        for line in (ROOT / "README.md").read_text().splitlines()
+        if "compiled by its own compiler" in line
+    ]
+    for device in DEVICES.values():
+        [row] = [row for row in rows if re.search(rf"\b{device.name}\b", row)]
+        own = [c for c in found["cells"] if c["device"] == device.name]
+        assert all(cell["compiles"] for cell in own)
+        assert max(cell["date"] for cell in own) in row
+        for package in set(device.packages) - {"jax"}:
+            assert found["versions"][package] in row
+
+
+@compilers_program.needed
+@pytest.mark.newer_stack
+def test_two_steps_compile(tmp_path):
+    done = run_command(
+        compilers_program.PYTHON,
+        "-m",
+        "lab.devices.matrix",
+        *(f"--device={device}" for device in matrix.MAIN),
+        *("--method=houlsby", "--head=classification", "--dtype=bfloat16"),
+        *(
+            "--step=prediction",
+            "--bert=tiny",
+            f"--json={tmp_path / 'two.json'}",
+        ),
+        cwd=ROOT,
+        env=compilers_program.environment(),
+        timeout=compilers_program.LONG,
+    )
+    assert done.returncode == 0, done.stderr
+    cells = json.loads((tmp_path / "two.json").read_text())["cells"]
+    assert [cell["device"] for cell in cells] == list(matrix.MAIN)
+    for cell in cells:
+        assert cell["compiles"]
+        assert cell["flops"] > 10**6
+        assert cell["memory"] > cell["arguments"] > 10**4
