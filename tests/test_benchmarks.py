@@ -89,7 +89,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "page, names",
     [
-        (report.SPEED, ("compare", "start", "summary")),
+        (report.SPEED, ("compare", "live", "start", "summary")),
         (report.RELIABILITY, ("soak", "mutants")),
     ],
 )
