@@ -314,6 +314,9 @@ def test_a_version_that_is_replaced_answers_what_it_has():
         ("/v1/models/tiny/versions/4", "GET", 404),
         ("/v1/models/other/metadata", "GET", 404),
         ("/v1/nothing", "GET", 404),
+        # No redirect, whose address a client could choose by its `Host`.
+        ("/tasks/", "GET", 404),
+        (f"{PREDICT}/", "POST", 404),
         ("/", "POST", 405),
         (PREDICT, "GET", 405),
         (PREDICT, "PUT", 405),
@@ -775,6 +778,35 @@ def test_a_client_that_does_not_read(connection, impatient):
     connection.sendall(REQUEST % b"great")
     wait_for(lambda: not connections)
     assert len(read_to_end(connection)) < len(GREAT)
+
+
+CHUNKED = b"POST /%s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\0nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        # What comes before the bad chunk is a request, which is begun.
+        CHUNKED % b"small" + b"zz\r\n",
+    ],
+)
+def test_what_is_no_http_is_refused_as_json(connection, sent, caplog):
+    connection.sendall(sent)
+    head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"content-type: application/json" in head
+    assert list(json.loads(body)) == ["error"]
+    assert not [log for log in caplog.records if log.levelname == "ERROR"]
+
+
+def test_what_is_no_http_behind_an_answer_is_the_end(connection, caplog):
+    connection.sendall(CHUNKED % b"small")
+    assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
+    connection.sendall(b"zz\r\n")
+    assert b"HTTP" not in read_to_end(connection)
+    assert not [log for log in caplog.records if log.levelname == "ERROR"]
 
 
 def test_a_client_that_keeps_asking(connection):

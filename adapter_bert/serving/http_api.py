@@ -25,6 +25,7 @@ from typing import (
     Tuple,
 )
 
+import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -54,7 +55,7 @@ class PatientProtocol(H11Protocol):
     """HTTP that cuts off slow clients, since a few could hold a server.
 
     Covers requests that do not come or come byte by byte, and answers that
-    are not taken.
+    are not taken. What is no HTTP is refused in the form of other refusals.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
@@ -77,6 +78,26 @@ class PatientProtocol(H11Protocol):
         """Stops waiting."""
         super().connection_lost(exc)
         self._end.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no HTTP, and ends the connection."""
+        # Else the answer has begun before the rest of its request came.
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refusal = JSONResponse({"error": msg}, 400)
+            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            for event in (
+                h11.Response(
+                    status_code=400, headers=headers, reason=b"Bad Request"
+                ),
+                h11.Data(data=refusal.body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event))
+        # The application may be answering the part that was right.
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.close()
 
     def _wait(self) -> None:
         if self._end is not None:
@@ -172,6 +193,8 @@ class RestServer:
                 Exception: _fail,
             },
         )
+        # A client of JSON follows no redirect; other paths are not there.
+        self.app.router.redirect_slashes = False
 
     @contextlib.asynccontextmanager
     async def _live(self, app: Starlette):
