@@ -378,7 +378,7 @@ class Shelf:
         ]
 
     def change(self) -> None:
-        """Adds, replaces or removes an adapter; each as often."""
+        """Adds, replaces or removes an adapter, on average each as often."""
         name = self._chance.choice(self._changing)
         if name not in self.names:
             self._add(name)
