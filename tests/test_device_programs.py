@@ -417,7 +417,8 @@ def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
     assert done.returncode == 0, done.stderr
     ours, *theirs = json.loads(results.read_text())["runs"]
     assert ours["runner"] == "jax" and ours["agrees"]
-    assert [x["runner"] for x in theirs] == ["torch eager", "torch compile"]
+    runners = ["adapters eager", "adapters compile"]
+    assert [x["runner"] for x in theirs] == runners
     with np.load(training) as saved:
         trained = json.loads(saved["description"].tobytes())["trained"]
     count = sum(int(np.prod(about["shape"])) for about in trained.values())
