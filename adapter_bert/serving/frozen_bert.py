@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Hashable, Mapping, Optional
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.sources import open_init_checkpoint
@@ -98,7 +98,9 @@ class FrozenBert:
         lanes = devices.use_lanes(hardware)
         compute_dtype = choose_dtype(compute_dtype)
         self._prediction = training_step.Prediction(
-            lanes, compute_dtype=compute_dtype
+            lanes,
+            use_onednn=onednn.is_there(),
+            compute_dtype=compute_dtype,
         )
         devices.choose_graph_optimizer(hardware, compute_dtype)
         self.variables = {

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from absl import logging
 
 from adapter_bert import files, folder_lock
+from adapter_bert.bert import onednn
 from adapter_bert.checkpoints import (
     dev_scores,
     google,
@@ -302,6 +303,7 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         for_accelerator=is_compiled and engine.has_accelerators,
+        use_onednn=not is_compiled and onednn.is_there(),
         recompute_layers=experiment.recompute == LAYERS,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,
