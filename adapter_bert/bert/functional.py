@@ -219,7 +219,9 @@ def layer_norm(
             _, normal = _standardize(wide, epsilon)
         elif by_row:
             size = x.shape[-1]
-            normal = onednn.layer_norm(wide, tf.ones(size), tf.zeros(size), epsilon)
+            normal = onednn.layer_norm(
+                wide, tf.ones(size), tf.zeros(size), epsilon
+            )
         else:
             outputs = onednn.layer_norm(wide, gamma, beta, epsilon)
             return tf.cast(outputs, x.dtype)

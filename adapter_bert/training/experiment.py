@@ -29,6 +29,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
+    devices,
     early_stopping,
     evaluation,
     frozen_outputs,
@@ -287,6 +288,8 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
     config, method = model.config, model.method
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
     lowest = lowest_layer(setup.table, config.num_hidden_layers)
+    parts = experiment.training.gradient_accumulation_steps
+    rows = experiment.training.batch_size // engine.shards // parts
     return Job(
         build_model=lambda create: task_model.TaskModel(
             config, method, setup.task.build_head, create, lowest
@@ -297,7 +300,9 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         seed=experiment.training.seed,
         # Compilers need one shape.
         length=experiment.max_seq_length if is_compiled else None,
-        parts=experiment.training.gradient_accumulation_steps,
+        parts=parts
+        if is_compiled
+        else devices.divide(rows, engine.lanes) * parts,
         lanes=engine.lanes,
         share_layers=not experiment.hardware.use_tpu,
         # A TPU's graph is compiled as it is.
