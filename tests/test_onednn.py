@@ -80,7 +80,7 @@ def test_dense_layers_have_every_size(rows, inputs, outputs, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 24), (3, 5, 24), (0, 5, 24)])
 def test_layer_norm_is_that_of_plain_operations(shape, dtype):
-    """Scales are not rounded in bfloat16: some differ by less than its steps."""
+    """In bfloat16 too, whose steps are larger than some scales differ by."""
     gamma, beta = 1 + 1e-3 * draw(24), draw(24, seed=1)
     found, plain = both(
         functional.layer_norm, draw(*shape, dtype=dtype), gamma, beta

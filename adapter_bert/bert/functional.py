@@ -211,22 +211,21 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
 
+    in_one_pass = onednn.is_used(training=False)
     # Either of them alone may differ by row.
-    by_row = max(len(gamma.shape), len(beta.shape)) == 2
-    if by_row or onednn.is_used(training=False):
-        wide = tf.cast(x, tf.float32)
-        if not onednn.is_used(training=False):
-            _, normal = _standardize(wide, epsilon)
-        elif by_row:
-            size = x.shape[-1]
-            normal = onednn.layer_norm(
-                wide, tf.ones(size), tf.zeros(size), epsilon
-            )
+    if max(len(gamma.shape), len(beta.shape)) == 2:
+        size, wide = x.shape[-1], tf.cast(x, tf.float32)
+        if in_one_pass:
+            same = tf.ones([size]), tf.zeros([size])
+            normal = onednn.layer_norm(wide, *same, epsilon)
         else:
-            outputs = onednn.layer_norm(wide, gamma, beta, epsilon)
-            return tf.cast(outputs, x.dtype)
-        rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
+            _, normal = _standardize(wide, epsilon)
+        rows = [-1, *[1] * (len(x.shape) - 2), size]
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
+        return tf.cast(outputs, x.dtype)
+    if in_one_pass:
+        wide = tf.cast(x, tf.float32)
+        outputs = onednn.layer_norm(wide, gamma, beta, epsilon)
         return tf.cast(outputs, x.dtype)
 
     @custom_gradient

@@ -25,7 +25,7 @@ ACTIVATIONS = {
 }
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def is_there() -> bool:
     """Whether TensorFlow computes with these kernels on this machine.
 
@@ -75,7 +75,7 @@ def used(wanted: bool, training: bool = False) -> Iterator[None]:
 
 
 def is_used(training: bool) -> bool:
-    """Whether the graph that is being built, with gradients or not, has them."""
+    """Whether the graph being built, with gradients or not, has these."""
     return _USED.get() and _IN_TRAINING.get() == training
 
 
