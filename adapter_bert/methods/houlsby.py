@@ -95,15 +95,14 @@ class Bottleneck:
             )
             inner = functional.layer_norm(inner, gamma, beta)
         for number in self.numbers:
-            if number != "1":
-                inner = functional.activation(self.nonlinearity)(inner)
-            kernel = tf.cast(values[f"{scope}/weights{number}"], hidden.dtype)
-            inner = tf.matmul(inner, kernel)
-            bias = tf.cast(values[f"{scope}/biases{number}"], hidden.dtype)
+            kernel, bias = (
+                tf.cast(values[f"{scope}/{name}{number}"], hidden.dtype)
+                for name in ("weights", "biases")
+            )
             if len(kernel.shape) == 2:
-                inner = tf.nn.bias_add(inner, bias[0])
-            else:
-                inner += bias
+                bias = bias[0]
+            name = "linear" if number == "2" else self.nonlinearity
+            inner = functional.dense(inner, kernel, bias, name)
         outputs = tf.reshape(inner, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs

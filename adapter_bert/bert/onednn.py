@@ -1,0 +1,176 @@
+"""Kernels of oneDNN that compute several operations in one pass over memory.
+
+TensorFlow has these on x86 processors, and its graph optimizer Grappler puts
+them into some graphs. Here they are asked for by name, so no graph need have
+the right pattern. Neither exported models nor other devices know them.
+"""
+
+import contextlib
+import contextvars
+import functools
+from typing import Any, Callable, Dict, Iterator, List
+
+import tensorflow as tf
+from tensorflow.python.util import _pywrap_util_port
+
+_USED = contextvars.ContextVar("onednn", default=False)
+_IN_TRAINING = contextvars.ContextVar("onednn_in_training", default=False)
+
+# Names of `functional.ACTIVATIONS` -> oneDNN's.
+ACTIVATIONS = {
+    "gelu": "GeluApproximate",
+    "gelu_new": "GeluApproximate",
+    "gelu_erf": "GeluExact",
+    "relu": "Relu",
+}
+
+
+@functools.cache
+def is_there() -> bool:
+    """Whether TensorFlow computes with these kernels on this machine.
+
+    No with a GPU, nor with TF_ENABLE_ONEDNN_OPTS=0 in the environment, nor
+    where the processor lacks the instructions for bfloat16.
+    """
+    if not _pywrap_util_port.IsMklEnabled():
+        return False
+    if tf.config.list_physical_devices("GPU"):
+        return False
+    try:
+        for dtype in (tf.float32, tf.bfloat16):
+            _try(tf.ones([2, 16], dtype))
+    except tf.errors.OpError:
+        return False
+    return True
+
+
+def _try(x: tf.Tensor) -> None:
+    """Computes with each kernel; raises `tf.errors.OpError` where one fails."""
+
+    @tf.function(autograph=False)
+    def compute(x):
+        kernel, bias = tf.ones([16, 16], x.dtype), tf.ones([16], x.dtype)
+        for activation in ("linear", *ACTIVATIONS):
+            x = dense(x, kernel, bias, activation)
+        x, bias = tf.cast(x, tf.float32), tf.cast(bias, tf.float32)
+        return layer_norm(x, bias, bias, 1e-12)
+
+    compute(x)
+
+
+@contextlib.contextmanager
+def used(wanted: bool, training: bool = False) -> Iterator[None]:
+    """Builds graphs with these kernels, if `wanted`.
+
+    Args:
+        wanted: whether; `is_there` must be true then.
+        training: whether graphs have gradients.
+    """
+    tokens = _USED.set(wanted), _IN_TRAINING.set(training)
+    try:
+        yield
+    finally:
+        _USED.reset(tokens[0])
+        _IN_TRAINING.reset(tokens[1])
+
+
+def is_used(training: bool) -> bool:
+    """Whether the graph being built, with gradients or not, has these."""
+    return _USED.get() and _IN_TRAINING.get() == training
+
+
+def dense(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor,
+    activation: str = "linear",
+) -> tf.Tensor:
+    """`activation(x @ kernel + bias)`.
+
+    Args:
+        x: float32 or bfloat16 [R, I].
+        kernel: like `x` [I, O].
+        bias: like `x` [O].
+        activation: one of `ACTIVATIONS`, or "linear".
+
+    Returns:
+        Like `x` [R, O].
+    """
+    rows, (inputs, size) = x.shape[0], kernel.shape
+    if activation == "linear" and x.dtype == tf.bfloat16:
+        # `_FusedMatMul` would bring the kernel into another order first, which
+        # takes as long as half of the product.
+        outputs = _create(
+            "_MklFusedBatchMatMulV2",
+            [
+                tf.reshape(x, [1, 1, -1, inputs]),
+                tf.reshape(kernel, [1, 1, inputs, size]),
+                tf.ones([], x.dtype),
+                tf.reshape(bias, [1, 1, 1, size]),
+            ],
+            num_args=2,
+            fused_ops=["Mul", "Add"],
+            adj_x=False,
+            adj_y=False,
+            epsilon=0.0,
+            leakyrelu_alpha=0.0,
+        )
+        outputs = tf.reshape(outputs, [-1, size])
+    else:
+        named = [] if activation == "linear" else [ACTIVATIONS[activation]]
+        outputs = _create(
+            "_FusedMatMul",
+            [x, kernel, bias],
+            num_args=1,
+            fused_ops=["BiasAdd", *named],
+            transpose_a=False,
+            transpose_b=False,
+            epsilon=0.0,
+            leakyrelu_alpha=0.0,
+        )
+    outputs.set_shape([rows, size])
+    return outputs
+
+
+def layer_norm(
+    x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
+) -> tf.Tensor:
+    """Layer normalization over the last axis.
+
+    In bfloat16 this kernel would take gamma and beta in bfloat16 too, which
+    nearly doubles the error of a model's probabilities.
+
+    Args:
+        x: float32 [..., D].
+        gamma: float32 [D].
+        beta: float32 [D].
+        epsilon: added to the variance.
+
+    Returns:
+        float32 [..., D].
+    """
+    flat = tf.reshape(x, [-1, x.shape[-1]])
+    values = [flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)]
+    outputs = _create("_MklLayerNorm", values, epsilon=epsilon)
+    outputs = tf.reshape(outputs, tf.shape(x))
+    outputs.set_shape(x.shape)
+    return outputs
+
+
+def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
+    """The output, like the first input, of an operation without a function."""
+    make = tf.compat.v1.AttrValue
+    kinds: Dict[type, Callable[[Any], Any]] = {
+        bool: lambda x: make(b=x),
+        int: lambda x: make(i=x),
+        float: lambda x: make(f=x),
+        list: lambda x: make(list=make.ListValue(s=[s.encode() for s in x])),
+    }
+    values = {key: kinds[type(x)](x) for key, x in attributes.items()}
+    values["T"] = make(type=inputs[0].dtype.as_datatype_enum)
+    graph = tf.compat.v1.get_default_graph()
+    # Names of nodes may not begin with the operation's underscore.
+    (output,) = graph.create_op(
+        name, inputs, [inputs[0].dtype], attrs=values, name=name[1:]
+    ).outputs
+    return output
