@@ -4,8 +4,9 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from task_files import PROPERTY
 
 from adapter_bert.reports import difference
 from adapter_bert.tasks import metrics
@@ -17,7 +18,7 @@ CLASSES = st.lists(st.tuples(*[st.integers(0, 1)] * 2), min_size=1, max_size=30)
 
 
 @pytest.mark.parametrize("score", difference.SCORES)
-@settings(max_examples=50, deadline=None)
+@PROPERTY
 @given(rows=CLASSES)
 def test_scores_of_tables_are_those_of_rows(score, rows):
     labels, given = np.array(rows).T
