@@ -44,10 +44,10 @@ choose() { # options of the sweep ...
 
 # The chosen settings, as far as they are known, with the other seeds.
 repeat() { # options of the sweeps ...
-  local chosen line name glue run
+  local found chosen line name glue run
   how=("$@")
-  chosen=$(adapter_bert paper_protocol chosen "$out")
-  mapfile -t chosen <<< "$chosen"
+  found=$(adapter_bert paper_protocol chosen "$out")
+  mapfile -t chosen <<< "$found"
   for line in "${chosen[@]}"; do
     IFS=$'\t' read -r name glue run <<< "$line"
     [[ $run =~ /(houlsby|full)([0-9]*)-lr(.*)-epochs(.*)-seed ]] || continue
@@ -58,6 +58,10 @@ repeat() { # options of the sweeps ...
   done
 }
 
+for glue in "${words[@]}"; do
+  train=$GLUE_DIR/$glue/train.tsv
+  need train 'the rows to train on' file
+done
 for glue in "${words[@]}"; do
   adapter_bert paper_protocol halves "$glue" "$GLUE_DIR/$glue" "$out/data/$glue" "$HALVES_SEED"
   ln -sfn "$GLUE_DIR/$glue/train.tsv" "$out/data/$glue/train.tsv"

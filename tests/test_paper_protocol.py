@@ -297,6 +297,7 @@ def test_what_the_script_does_not_take_is_refused(protocol):
         ({"SEEDS": "1"}, "error: SEEDS is '1', expected two seeds or more"),
         ({"TASKS": ""}, "error: TASKS is empty"),
         ({"TASKS": "STS-B"}, "where there is no folder"),
+        ({"TASKS": "RTE SST-2"}, "where there is no file: the rows to train"),
         ({"HALVES_SEED": "x"}, "invalid int value: 'x'"),
     ):
         done = protocol(**changed)

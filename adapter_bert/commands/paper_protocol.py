@@ -371,7 +371,7 @@ def summarize(output: pathlib.Path) -> Dict[str, Any]:
     return {
         "claim": f"at most {difference.CLAIM} points below full fine-tuning",
         "bert_parameters": runs[0].bert if runs else None,
-        "draws": difference.DRAWS,
+        "draws": {"count": difference.DRAWS, "seed": difference.DRAW_SEED},
         "tasks": described,
         "mean": mean,
         "missing": missing,
