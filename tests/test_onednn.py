@@ -91,6 +91,20 @@ def test_dense_layers_have_every_size(rows, inputs, outputs, dtype, name):
 
 
 @here
+@pytest.mark.parametrize("name", ["linear", "relu"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_may_be_variables(dtype, name):
+    """As the parts of compositions are."""
+    kernel = tf.Variable(draw(8, 4, dtype=dtype))
+    bias = tf.Variable(draw(4, dtype=dtype))
+    found, plain = both(
+        lambda x: functional.dense(x, kernel, bias, name),
+        draw(3, 8, dtype=dtype),
+    )
+    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+
+
+@here
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(7, 24), (3, 5, 24), (0, 5, 24)])
 def test_layer_norm_is_that_of_plain_operations(shape, dtype):

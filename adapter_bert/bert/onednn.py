@@ -157,8 +157,7 @@ def layer_norm(
         float32 [..., D].
     """
     flat = tf.reshape(x, [-1, x.shape[-1]])
-    values = [flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)]
-    outputs = _create("_MklLayerNorm", values, epsilon=epsilon)
+    outputs = _create("_MklLayerNorm", [flat, gamma, beta], epsilon=epsilon)
     outputs = tf.reshape(outputs, tf.shape(x))
     outputs.set_shape(x.shape)
     return outputs
@@ -179,6 +178,8 @@ def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
         float: lambda x: make(f=x),
         list: lambda x: make(list=make.ListValue(s=[s.encode() for s in x])),
     }
+    # A variable of the right dtype stays one when it is cast.
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
     values = {key: kinds[type(x)](x) for key, x in attributes.items()}
     values["T"] = make(type=inputs[0].dtype.as_datatype_enum)
     graph = tf.compat.v1.get_default_graph()
