@@ -406,8 +406,9 @@ class Bert(Modules):
         outputs = self.hooks.project(scope, inputs, kernel, context)
         if activation == "linear":
             return outputs
-        if outputs is plain and onednn.is_used(training=False):
-            # The hook changes nothing, so one kernel computes both.
+        if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
+            # The hook changes nothing, so one kernel computes both. TensorFlow
+            # leaves out the product that nothing reads now.
             return self.dense(scope, asked, context, activation)
         return functional.activation(activation)(outputs)
 

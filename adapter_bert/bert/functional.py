@@ -211,7 +211,7 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
 
-    in_one_pass = onednn.is_used(training=False)
+    in_one_pass = onednn.is_built_for(onednn.PREDICTION)
     # Either of them alone may differ by row.
     if max(len(gamma.shape), len(beta.shape)) == 2:
         size, wide = x.shape[-1], tf.cast(x, tf.float32)
@@ -274,31 +274,32 @@ def dense(
     x: tf.Tensor,
     kernel: tf.Tensor,
     bias: tf.Tensor,
-    name: Activation = "linear",
+    activated: Activation = "linear",
 ) -> tf.Tensor:
-    """The activation `name` of `x @ kernel + bias`.
+    """`x @ kernel + bias`, activated.
 
     Args:
         x: float32 or bfloat16 [R, I]; or [B, T, I].
         kernel: like `x` [I, O]; or [B, I, O].
         bias: like `x` [O]; of [R, I] also [B, O], as in `add_bias`; of
             [B, T, I] only [B, 1, O].
+        activated: the name of an activation, or the function.
 
     Raises:
         UserError: no activation has this name.
     """
-    function = activation(name)
-    is_plain = len(x.shape) == 2 and len(bias.shape) == 1
-    if is_plain and onednn.is_used(training=False):
-        if name in onednn.ACTIVATIONS:
-            return onednn.dense(x, kernel, bias, name)
-        return function(onednn.dense(x, kernel, bias))
-    if is_plain and onednn.is_used(training=True) and x.dtype == tf.bfloat16:
-        return function(_product(x, kernel, bias))
-    product = tf.matmul(x, kernel)
-    if len(x.shape) == 2:
-        return function(add_bias(product, bias))
-    return function(product + bias)
+    function = activation(activated)
+    if len(x.shape) > 2:
+        return function(tf.matmul(x, kernel) + bias)
+    if len(bias.shape) == 1:
+        if onednn.is_built_for(onednn.PREDICTION):
+            if activated in onednn.ACTIVATIONS:
+                return onednn.dense(x, kernel, bias, activated)
+            return function(onednn.dense(x, kernel, bias))
+        # In float32 a kernel without activation gains nothing.
+        if onednn.is_built_for(onednn.TRAINING) and x.dtype == tf.bfloat16:
+            return function(_product(x, kernel, bias))
+    return function(add_bias(tf.matmul(x, kernel), bias))
 
 
 @custom_gradient
@@ -323,9 +324,22 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         bias: like `x` [O]; or [B, O], each for the next R / B rows of `x`.
     """
     if len(bias.shape) == 1:
-        return tf.nn.bias_add(x, bias)
+        narrow = x.dtype == tf.bfloat16
+        return (_add_narrow if narrow else tf.nn.bias_add)(x, bias)
     by_row = tf.reshape(x, [tf.shape(bias)[0], -1, bias.shape[-1]])
     return tf.reshape(by_row + bias[:, tf.newaxis], tf.shape(x))
+
+
+@custom_gradient
+def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> Tuple:
+    """`x + bias`, whose gradient is added up in float32.
+
+    TensorFlow's adds up in bfloat16, where 256 and 1 make 256.
+    """
+    return tf.nn.bias_add(x, bias), lambda upstream: (
+        upstream,
+        tf.reduce_sum(upstream, axis=0),
+    )
 
 
 def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:

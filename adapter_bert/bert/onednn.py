@@ -2,19 +2,19 @@
 
 TensorFlow has these on x86 processors, and its graph optimizer Grappler puts
 them into some graphs. Here they are asked for by name, so no graph need have
-the right pattern. Neither exported models nor other devices know them.
+the right pattern. Neither exported models nor other devices know them, and
+`tf.vectorized_map` does not.
 """
 
 import contextlib
 import contextvars
 import functools
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import tensorflow as tf
-from tensorflow.python.util import _pywrap_util_port
 
-_USED = contextvars.ContextVar("onednn", default=False)
-_IN_TRAINING = contextvars.ContextVar("onednn_in_training", default=False)
+PREDICTION, TRAINING = "prediction", "training"
+_STEP = contextvars.ContextVar("onednn", default=None)
 
 # Names of `functional.ACTIVATIONS` -> oneDNN's.
 ACTIVATIONS = {
@@ -26,26 +26,35 @@ ACTIVATIONS = {
 
 
 @functools.cache
-def is_there() -> bool:
-    """Whether TensorFlow computes with these kernels on this machine.
+def is_available(dtype: str) -> bool:
+    """Whether TensorFlow has these kernels here, for `float32` or `bfloat16`.
 
-    No with a GPU, nor with TF_ENABLE_ONEDNN_OPTS=0 in the environment, nor
-    where the processor lacks the instructions for bfloat16.
+    Not with a GPU, nor with TF_ENABLE_ONEDNN_OPTS=0 in the environment, nor on
+    a processor without the instructions.
     """
-    if not _pywrap_util_port.IsMklEnabled():
-        return False
     if tf.config.list_physical_devices("GPU"):
         return False
     try:
-        for dtype in (tf.float32, tf.bfloat16):
-            _try(tf.ones([2, 16], dtype))
-    except tf.errors.OpError:
+        from tensorflow.python.util import _pywrap_util_port
+
+        if not _pywrap_util_port.IsMklEnabled():
+            return False
+        _try(tf.ones([2, 16], dtype))
+    except (
+        tf.errors.OpError,
+        # An operation, or an attribute, that this TensorFlow does not know.
+        AttributeError,
+        ImportError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ):
         return False
     return True
 
 
 def _try(x: tf.Tensor) -> None:
-    """Computes with each kernel; raises `tf.errors.OpError` where one fails."""
+    """Computes with each kernel; raises where one fails."""
 
     @tf.function(autograph=False)
     def compute(x):
@@ -59,24 +68,22 @@ def _try(x: tf.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def used(wanted: bool, training: bool = False) -> Iterator[None]:
-    """Builds graphs with these kernels, if `wanted`.
+def built_for(step: Optional[str]) -> Iterator[None]:
+    """Builds graphs of PREDICTION or TRAINING with these kernels.
 
-    Args:
-        wanted: whether; `is_there` must be true then.
-        training: whether graphs have gradients.
+    None builds graphs without. The kernels must be available. Graphs of a
+    prediction have no gradients.
     """
-    tokens = _USED.set(wanted), _IN_TRAINING.set(training)
+    token = _STEP.set(step)
     try:
         yield
     finally:
-        _USED.reset(tokens[0])
-        _IN_TRAINING.reset(tokens[1])
+        _STEP.reset(token)
 
 
-def is_used(training: bool) -> bool:
-    """Whether the graph being built, with gradients or not, has these."""
-    return _USED.get() and _IN_TRAINING.get() == training
+def is_built_for(step: str) -> bool:
+    """Whether a graph of this step is being built with these kernels."""
+    return _STEP.get() == step
 
 
 def dense(
@@ -99,7 +106,7 @@ def dense(
     rows, (inputs, size) = x.shape[0], kernel.shape
     if activation == "linear" and x.dtype == tf.bfloat16:
         # `_FusedMatMul` would bring the kernel into another order first, which
-        # takes as long as half of the product.
+        # takes as long as the product.
         outputs = _create(
             "_MklFusedBatchMatMulV2",
             [
@@ -150,15 +157,20 @@ def layer_norm(
         float32 [..., D].
     """
     flat = tf.reshape(x, [-1, x.shape[-1]])
-    values = [flat, tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)]
-    outputs = _create("_MklLayerNorm", values, epsilon=epsilon)
+    outputs = _create("_MklLayerNorm", [flat, gamma, beta], epsilon=epsilon)
     outputs = tf.reshape(outputs, tf.shape(x))
     outputs.set_shape(x.shape)
     return outputs
 
 
 def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
-    """The output, like the first input, of an operation without a function."""
+    """The output, like the first input, of an operation without a function.
+
+    Raises:
+        RuntimeError: there is no graph.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(f"{name} outside of a graph; use tf.function")
     make = tf.compat.v1.AttrValue
     kinds: Dict[type, Callable[[Any], Any]] = {
         bool: lambda x: make(b=x),
@@ -166,6 +178,8 @@ def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
         float: lambda x: make(f=x),
         list: lambda x: make(list=make.ListValue(s=[s.encode() for s in x])),
     }
+    # A variable of the right dtype stays one when it is cast.
+    inputs = [tf.convert_to_tensor(x) for x in inputs]
     values = {key: kinds[type(x)](x) for key, x in attributes.items()}
     values["T"] = make(type=inputs[0].dtype.as_datatype_enum)
     graph = tf.compat.v1.get_default_graph()

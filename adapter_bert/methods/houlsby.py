@@ -96,13 +96,14 @@ class Bottleneck:
             inner = functional.layer_norm(inner, gamma, beta)
         for number in self.numbers:
             kernel, bias = (
-                tf.cast(values[f"{scope}/{name}{number}"], hidden.dtype)
-                for name in ("weights", "biases")
+                tf.cast(values[f"{scope}/{part}{number}"], hidden.dtype)
+                for part in ("weights", "biases")
             )
             if len(kernel.shape) == 2:
                 bias = bias[0]
-            name = "linear" if number == "2" else self.nonlinearity
-            inner = functional.dense(inner, kernel, bias, name)
+            is_last = number == self.numbers[-1]
+            activated = "linear" if is_last else self.nonlinearity
+            inner = functional.dense(inner, kernel, bias, activated)
         outputs = tf.reshape(inner, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs

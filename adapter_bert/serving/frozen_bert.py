@@ -100,12 +100,12 @@ class FrozenBert:
         compute_dtype = choose_dtype(compute_dtype)
         self._prediction = training_step.Prediction(
             lanes,
-            use_onednn=onednn.is_there(),
+            use_onednn=onednn.is_available(compute_dtype),
             compute_dtype=compute_dtype,
         )
         devices.choose_graph_optimizer(hardware, compute_dtype)
         if compute_dtype == "float32":
-            _return_freed_memory()
+            _map_large_blocks()
         self.variables = {
             name: self._read(name, self._kept_as(name))
             for name in variables
@@ -271,14 +271,16 @@ class FrozenBert:
         return compute
 
 
-def _return_freed_memory() -> None:
-    """Has glibc give large freed blocks back to the system at once.
+def _map_large_blocks() -> None:
+    """Has glibc return freed blocks of 128 KiB and more to the system.
 
-    By default it keeps them in heaps of each thread, where batches of other
-    lengths leave gaps. In bfloat16 that saves nothing and costs time.
+    That is where glibc starts, before it learns from the first freed blocks to
+    keep larger ones. Batches of other lengths leave gaps between those. In
+    bfloat16 that saves nothing and costs time. The choice holds for the whole
+    process.
     """
-    trim_threshold, size = -1, 64 << 20
+    mmap_threshold = -3
     # Other C libraries have no such function.
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(trim_threshold, size)
+        set_option(mmap_threshold, 128 << 10)

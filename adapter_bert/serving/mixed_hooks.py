@@ -299,8 +299,7 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
     def of_row(elements):
         values, *row = elements
         row = tf.nest.map_structure(lambda x: x[tf.newaxis], row)
-        # Which TensorFlow cannot vectorize.
-        with onednn.used(False):
+        with onednn.built_for(None):
             found = function(values, *row)
         return tf.nest.map_structure(lambda x: x[0], found)
 

@@ -62,13 +62,14 @@ def use_lanes(hardware: Hardware) -> int:
 def divide(rows: int, lanes: int) -> int:
     """Chooses the number of parts of a training batch that lanes compute.
 
-    The parts are equal, and a lane gets at most `LANE_ROWS` rows of one; its
-    activations fit into a core's caches then. 1 if there is no such number, or
-    if lanes would get less than a quarter of that, or if there is one lane
-    only, as on a GPU or TPU.
+    The parts are equal, and a lane gets at most `LANE_ROWS` rows of one. 1 if
+    lanes would get less than a quarter of that, and with one lane only, as on
+    a GPU or TPU.
     """
+    if lanes == 1:
+        return 1
     most = lanes * LANE_ROWS
-    for parts in range(1, 4 * rows // most + 1) if lanes > 1 else ():
+    for parts in range(1, 4 * rows // most + 1):
         if rows % parts == 0 and rows // parts <= most:
             return parts
     return 1

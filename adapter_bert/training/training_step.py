@@ -175,7 +175,7 @@ def loss_and_gradients(
 
     def compute_there(*arguments: Any) -> Tuple[tf.Tensor, Gradients]:
         with functional.for_accelerator(job.for_accelerator):
-            with onednn.used(job.use_onednn, training=True):
+            with onednn.built_for(onednn.TRAINING if job.use_onednn else None):
                 return compute(*arguments)
 
     call = _once(job, compute_there)
@@ -275,7 +275,7 @@ def predict(
             share_layers=job.share_layers and not (job.use_xla or job.observes),
             observes=job.observes,
         )
-        with onednn.used(job.use_onednn):
+        with onednn.built_for(onednn.PREDICTION if job.use_onednn else None):
             return model(lane, context)
 
     compute = _once(job, compute)

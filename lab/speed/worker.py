@@ -80,7 +80,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         folder,
         seed=1,
         length=None,
-        use_onednn=onednn.is_there(),
+        use_onednn=onednn.is_available(options["dtype"]),
         compute_dtype=options["dtype"],
         narrow=task_model.narrow_variables(table),
     )
