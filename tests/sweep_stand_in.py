@@ -17,9 +17,10 @@ SMALL = {
     "SEEDS": "1",
 }
 # In the place of Python: appends to `runs`, fails where `fail` names the run,
-# waits for the file `go` where `slow` does, and writes what a run writes.
+# waits for the file `go` where `slow` does, and writes what a run writes; more
+# of it by the program `finish`, if there is one.
 STAND_IN = """#!/usr/bin/env bash
-case $3 in grid_status) exec {python} "$@" ;; esac
+case $3 in grid_status | paper_protocol) exec {python} "$@" ;; esac
 for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done
@@ -38,6 +39,7 @@ if grep -qsF "$out" {folder}/slow; then
   until [ -e {folder}/go ]; do sleep 0.1; done
 fi
 echo '{{}}' > "$out/eval_results.json"
+if [ -e {folder}/finish ]; then {folder}/finish "$out" "$@"; fi
 """
 
 
@@ -93,18 +95,22 @@ class Sweep:
 
     def run_script(self, name, *arguments, **environment):
         """Runs another script of grids, whose axes are its own."""
-        others = {k: v for k, v in os.environ.items() if k not in SMALL}
         return run_command(
             SCRIPTS / name,
             self.out,
             *arguments,
-            env={
-                **others,
-                "PYTHON": self.environment["PYTHON"],
-                "BERT": str(self.folder),
-                **{k: str(v) for k, v in environment.items()},
-            },
+            env=self.own_environment(environment),
         )
+
+    def own_environment(self, given):
+        """The environment of another script."""
+        others = {k: v for k, v in os.environ.items() if k not in SMALL}
+        return {
+            **others,
+            "PYTHON": self.environment["PYTHON"],
+            "BERT": str(self.folder),
+            **{k: str(v) for k, v in given.items()},
+        }
 
     def rows(self, done=None):
         """The rows of the grid, after what has written it has gone well."""

@@ -358,6 +358,24 @@ def test_values_are_drawn_by_the_rule_of_the_file():
     assert not np.array_equal(draw("other", about), found)
 
 
+def test_the_runs_on_a_gpu_are_recorded_and_agree():
+    runs = runpy.run_path(str(RUNNER))["read_runs"](
+        ROOT / "results/device_runs.json"
+    )
+    ours = [run for run in runs if run["runner"] == "jax"]
+    assert ours and all(run["agrees"] for run in ours)
+    for run in ours:
+        apart, tolerance = run["difference"], run["tolerance"]
+        assert all(apart[name] <= tolerance[name] for name in apart)
+    page = (ROOT / "docs/devices.md").read_text()
+    sizes = {"minilm": "MiniLM", "base": "BERT-base"}
+    for run in ours:
+        size = sizes[run["name"].split("-")[0]]
+        milliseconds = f"{run['seconds'] * 1e3:.1f}"
+        row = f"| {size}, {run['step']}, {run['dtype']} | {milliseconds} |"
+        assert row in page
+
+
 def test_unknown_sizes_are_refused_before_any_work(tmp_path):
     out = tmp_path / "out"
     script = ROOT / "lab/devices/make_programs.sh"
@@ -417,7 +435,8 @@ def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
     assert done.returncode == 0, done.stderr
     ours, *theirs = json.loads(results.read_text())["runs"]
     assert ours["runner"] == "jax" and ours["agrees"]
-    assert [x["runner"] for x in theirs] == ["torch eager", "torch compile"]
+    runners = ["adapters eager", "adapters compile"]
+    assert [x["runner"] for x in theirs] == runners
     with np.load(training) as saved:
         trained = json.loads(saved["description"].tobytes())["trained"]
     count = sum(int(np.prod(about["shape"])) for about in trained.values())

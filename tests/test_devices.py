@@ -225,3 +225,22 @@ def test_products_are_as_exact_as_the_run_says():
         assert found()
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+@pytest.mark.parametrize(
+    "rows, lanes, parts",
+    [
+        (32, 2, 1),
+        (64, 2, 1),
+        (128, 2, 2),
+        (256, 2, 4),
+        (256, 8, 1),
+        (96, 2, 2),
+        # Parts of one row would be slow.
+        (67, 2, 1),
+        (0, 2, 1),
+        (512, 1, 1),
+    ],
+)
+def test_large_batches_are_divided_for_lanes(rows, lanes, parts):
+    assert devices.divide(rows, lanes) == parts

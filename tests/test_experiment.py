@@ -16,6 +16,7 @@ from conftest import (
     write_table,
 )
 
+from adapter_bert.bert import onednn
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
@@ -289,6 +290,33 @@ def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
     # Two of five steps.
     assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
     assert schedule.learning_rate == short["learning_rate"]
+
+
+def test_large_batches_are_divided_and_kernels_chosen(
+    classify, short, monkeypatch
+):
+    """By the rows of a part that the flags ask for."""
+    seen = []
+
+    class Stopped(Exception):
+        pass
+
+    def stop(engine, setup, job, *_):
+        seen.append(job)
+        raise Stopped
+
+    monkeypatch.setattr(experiment, "_train", stop)
+    for xla in (False, True):
+        with pytest.raises(Stopped):
+            classify(
+                **{**short, "train_batch_size": 384, "cpu_lanes": 2},
+                gradient_accumulation_steps=2,
+                use_xla=xla,
+            )
+    plain, compiled = seen
+    assert (plain.lanes, plain.parts, compiled.parts) == (2, 2 * 3, 2)
+    assert plain.use_onednn == onednn.is_available("float32")
+    assert not compiled.use_onednn
 
 
 def test_layers_are_recomputed_under_a_compiler_alone(classify, short):

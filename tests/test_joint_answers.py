@@ -89,14 +89,14 @@ def load(bert, folders):
     return open_predictor
 
 
-def assert_equal(found, expected):
+def assert_equal(found, expected, apart=1e-5):
     """Words exactly, numbers nearly."""
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         if isinstance(value, dict):
-            assert_equal(found[key], value)
+            assert_equal(found[key], value, apart)
         elif isinstance(value, float):
-            assert found[key] == pytest.approx(value, abs=1e-5)
+            assert found[key] == pytest.approx(value, abs=apart)
         else:
             assert found[key] == value
 

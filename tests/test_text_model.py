@@ -98,10 +98,10 @@ def as_answer(outputs):
     return from_outputs(task, outputs)
 
 
-def check(model, predictor, questions):
+def check(model, predictor, questions, **more):
     expected = predictor.ask(questions)
     for found, answer in zip(ask(model, questions), expected):
-        assert_equal(found, answer)
+        assert_equal(found, answer, **more)
 
 
 def rows_of(predictor, name):
@@ -294,7 +294,8 @@ def test_in_bfloat16(tiny_bert, folders, predictor):
     for name in names:
         same.add(folders[name], name)
     questions = [("large", (TEXTS[0],)), ("small", (TEXTS[1],))]
-    check(model, same, questions)
+    # Without the predictor's kernels, an exported graph rounds elsewhere.
+    check(model, same, questions, apart=1e-3)
     for one, other in zip(ask(model, questions), predictor.ask(questions)):
         assert abs(one["probability"] - other["probability"]) > 1e-5
 

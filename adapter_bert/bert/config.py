@@ -79,15 +79,7 @@ class BertConfig:
                 f"BERT config: hidden_size {self.hidden_size} is not a "
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
-        if not callable(self.hidden_act):
-            functional.activation(self.hidden_act)
-
-    @property
-    def activation(self) -> Callable:
-        """The activation of a layer's inner values, any shape."""
-        if callable(self.hidden_act):
-            return self.hidden_act
-        return functional.activation(self.hidden_act)
+        functional.activation(self.hidden_act)
 
     @property
     def head_size(self) -> int:

@@ -33,7 +33,7 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.bert import functional
+from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.hooks import (
     Context,
@@ -221,9 +221,16 @@ class Modules:
         return self.hooks.parameter(name, self.values[name], context)
 
     def dense(
-        self, scope: str, inputs: tf.Tensor, context: Context
+        self,
+        scope: str,
+        inputs: tf.Tensor,
+        context: Context,
+        activation: functional.Activation = "linear",
     ) -> tf.Tensor:
-        """`inputs @ kernel + bias`, float32 [..., inputs] -> [..., outputs]."""
+        """`activation(inputs @ kernel + bias)`.
+
+        Takes float32 [..., inputs], gives float32 [..., outputs].
+        """
         kernel, bias = (
             tf.cast(self.read(f"{scope}/{name}", context), context.dtype)
             for name in ("kernel", "bias")
@@ -231,7 +238,7 @@ class Modules:
         # One matrix product over all tokens is faster than a batch of them.
         flat = tf.cast(inputs, context.dtype)
         flat = tf.reshape(flat, [-1, kernel.shape[0]])
-        flat = functional.add_bias(tf.matmul(flat, kernel), bias)
+        flat = functional.dense(flat, kernel, bias, activation)
         shape = tf.concat([tf.shape(inputs)[:-1], [kernel.shape[1]]], axis=0)
         outputs = tf.reshape(flat, shape)
         outputs.set_shape(inputs.shape[:-1] + [kernel.shape[1]])
@@ -348,8 +355,12 @@ class Bert(Modules):
         inner = self._attend(layer, inputs, hidden, attention_bias, context)
         output = f"{scope}/attention/output"
         hidden = self._join(layer, "attention", output, inputs, inner, context)
-        inner = self.project(f"{scope}/intermediate/dense", hidden, context)
-        inner = self.config.activation(inner)
+        inner = self.project(
+            f"{scope}/intermediate/dense",
+            hidden,
+            context,
+            self.config.hidden_act,
+        )
         output = f"{scope}/output"
         return self._join(layer, "ffn", output, hidden, inner, context)
 
@@ -372,16 +383,34 @@ class Bert(Modules):
         return hidden if added is None else hidden + added
 
     def project(
-        self, scope: str, inputs: tf.Tensor, context: Context
+        self,
+        scope: str,
+        inputs: tf.Tensor,
+        context: Context,
+        activation: functional.Activation = "linear",
     ) -> tf.Tensor:
-        """`dense` through the hook `project`."""
+        """`dense`, with its activation after the hook `project`."""
+        asked, plain = inputs, None
+
+        def apply(x: tf.Tensor) -> tf.Tensor:
+            nonlocal asked, plain
+            asked, plain = x, self.dense(scope, x, context)
+            return plain
+
         kernel = Kernel(
-            lambda x: self.dense(scope, x, context),
+            apply,
             lambda name: tf.cast(
                 self.read(f"{scope}/{name}", context), context.dtype
             ),
         )
-        return self.hooks.project(scope, inputs, kernel, context)
+        outputs = self.hooks.project(scope, inputs, kernel, context)
+        if activation == "linear":
+            return outputs
+        if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
+            # The hook changes nothing, so one kernel computes both. TensorFlow
+            # leaves out the product that nothing reads now.
+            return self.dense(scope, asked, context, activation)
+        return functional.activation(activation)(outputs)
 
     def _attend(self, layer, asking, hidden, attention_bias, context):
         """Multi-head self-attention, without the output projection.

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from adapter_bert.bert import onednn
 from adapter_bert.errors import UserError
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
@@ -171,12 +172,18 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 }
 
 
-def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The activation function called `name`.
+# The name of an activation, or a function of any shape that is one.
+Activation = Union[str, Callable[[tf.Tensor], tf.Tensor]]
+
+
+def activation(name: Activation) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The activation function called `name`; a function is itself.
 
     Raises:
         UserError: no activation has this name.
     """
+    if callable(name):
+        return name
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise UserError(
             f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}"
@@ -204,11 +211,21 @@ def layer_norm(
     Source: Ba et al. 2016.
     """
 
+    in_one_pass = onednn.is_built_for(onednn.PREDICTION)
     # Either of them alone may differ by row.
     if max(len(gamma.shape), len(beta.shape)) == 2:
-        rows = [-1, *[1] * (len(x.shape) - 2), x.shape[-1]]
-        _, normal = _standardize(tf.cast(x, tf.float32), epsilon)
+        size, wide = x.shape[-1], tf.cast(x, tf.float32)
+        if in_one_pass:
+            same = tf.ones([size]), tf.zeros([size])
+            normal = onednn.layer_norm(wide, *same, epsilon)
+        else:
+            _, normal = _standardize(wide, epsilon)
+        rows = [-1, *[1] * (len(x.shape) - 2), size]
         outputs = normal * tf.reshape(gamma, rows) + tf.reshape(beta, rows)
+        return tf.cast(outputs, x.dtype)
+    if in_one_pass:
+        wide = tf.cast(x, tf.float32)
+        outputs = onednn.layer_norm(wide, gamma, beta, epsilon)
         return tf.cast(outputs, x.dtype)
 
     @custom_gradient
@@ -253,6 +270,52 @@ def _standardize(x: tf.Tensor, epsilon: float) -> Tuple[tf.Tensor, tf.Tensor]:
     return inverse, centered * inverse
 
 
+def dense(
+    x: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor,
+    activated: Activation = "linear",
+) -> tf.Tensor:
+    """`x @ kernel + bias`, activated.
+
+    Args:
+        x: float32 or bfloat16 [R, I]; or [B, T, I].
+        kernel: like `x` [I, O]; or [B, I, O].
+        bias: like `x` [O]; of [R, I] also [B, O], as in `add_bias`; of
+            [B, T, I] only [B, 1, O].
+        activated: the name of an activation, or the function.
+
+    Raises:
+        UserError: no activation has this name.
+    """
+    function = activation(activated)
+    if len(x.shape) > 2:
+        return function(tf.matmul(x, kernel) + bias)
+    if len(bias.shape) == 1:
+        if onednn.is_built_for(onednn.PREDICTION):
+            if activated in onednn.ACTIVATIONS:
+                return onednn.dense(x, kernel, bias, activated)
+            return function(onednn.dense(x, kernel, bias))
+        # In float32 a kernel without activation gains nothing.
+        if onednn.is_built_for(onednn.TRAINING) and x.dtype == tf.bfloat16:
+            return function(_product(x, kernel, bias))
+    return function(add_bias(tf.matmul(x, kernel), bias))
+
+
+@custom_gradient
+def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Tuple:
+    """`x @ kernel + bias` by oneDNN, whose kernel has no gradient."""
+
+    def gradient(upstream):
+        return (
+            tf.matmul(upstream, kernel, transpose_b=True),
+            tf.matmul(x, upstream, transpose_a=True),
+            tf.reduce_sum(upstream, axis=0),
+        )
+
+    return onednn.dense(x, kernel, bias), gradient
+
+
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """`x + bias` over the last axis.
 
@@ -261,9 +324,22 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
         bias: like `x` [O]; or [B, O], each for the next R / B rows of `x`.
     """
     if len(bias.shape) == 1:
-        return tf.nn.bias_add(x, bias)
+        narrow = x.dtype == tf.bfloat16
+        return (_add_narrow if narrow else tf.nn.bias_add)(x, bias)
     by_row = tf.reshape(x, [tf.shape(bias)[0], -1, bias.shape[-1]])
     return tf.reshape(by_row + bias[:, tf.newaxis], tf.shape(x))
+
+
+@custom_gradient
+def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> Tuple:
+    """`x + bias`, whose gradient is added up in float32.
+
+    TensorFlow's adds up in bfloat16, where 256 and 1 make 256.
+    """
+    return tf.nn.bias_add(x, bias), lambda upstream: (
+        upstream,
+        tf.reduce_sum(upstream, axis=0),
+    )
 
 
 def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:

@@ -26,9 +26,7 @@ def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
         "iab,ip,iq->apbq", values[SHARED], left[..., 0], right[:, 0]
     )
     kernel = tf.reshape(kernel, [x.shape[-1], bias.shape[0]])
-    return tf.nn.bias_add(
-        tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype)
-    )
+    return functional.dense(x, tf.cast(kernel, x.dtype), tf.cast(bias, x.dtype))
 
 
 class KroneckerHooks(AdapterHooks):

@@ -95,15 +95,15 @@ class Bottleneck:
             )
             inner = functional.layer_norm(inner, gamma, beta)
         for number in self.numbers:
-            if number != "1":
-                inner = functional.activation(self.nonlinearity)(inner)
-            kernel = tf.cast(values[f"{scope}/weights{number}"], hidden.dtype)
-            inner = tf.matmul(inner, kernel)
-            bias = tf.cast(values[f"{scope}/biases{number}"], hidden.dtype)
+            kernel, bias = (
+                tf.cast(values[f"{scope}/{part}{number}"], hidden.dtype)
+                for part in ("weights", "biases")
+            )
             if len(kernel.shape) == 2:
-                inner = tf.nn.bias_add(inner, bias[0])
-            else:
-                inner += bias
+                bias = bias[0]
+            is_last = number == self.numbers[-1]
+            activated = "linear" if is_last else self.nonlinearity
+            inner = functional.dense(inner, kernel, bias, activated)
         outputs = tf.reshape(inner, tf.shape(hidden))
         outputs.set_shape(hidden.shape)
         return outputs

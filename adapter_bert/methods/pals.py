@@ -31,7 +31,7 @@ class PalHooks(Hooks):
             tf.cast(self.values[f"pals/{name}/{part}"], x.dtype)
             for part in ("kernel", "bias")
         )
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+        return functional.dense(x, kernel, bias)
 
     def _attend(self, layer, hidden, context):
         """float32 [B, T, D] -> float32 [B, T, D]."""

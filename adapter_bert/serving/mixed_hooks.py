@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.methods.base import Tensors, TuningMethod
 from adapter_bert.methods.composition import below
@@ -299,7 +299,8 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
     def of_row(elements):
         values, *row = elements
         row = tf.nest.map_structure(lambda x: x[tf.newaxis], row)
-        found = function(values, *row)
+        with onednn.built_for(None):
+            found = function(values, *row)
         return tf.nest.map_structure(lambda x: x[0], found)
 
     found = tf.vectorized_map(

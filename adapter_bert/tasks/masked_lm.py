@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder, functional
+from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
@@ -369,7 +369,7 @@ class MaskedLMHead(Head):
     ):
         """Creates the variables under `cls/predictions/`."""
         size = config.hidden_size
-        self.activation = functional.activation(config.hidden_act)
+        self.activation = config.hidden_act
         # A method acts on BERT, not on the head's own layers.
         declared = {
             **encoder.declare_dense(f"{TRANSFORM}/dense", size, size, config),
@@ -386,8 +386,9 @@ class MaskedLMHead(Head):
     ):
         """float32 [B, T, D] -> {"logits": float32 [B, K, V], "masked_ids"}."""
         read = tf.gather(sequence_output, masked_positions, batch_dims=1)
-        hidden = self.transform.dense(f"{TRANSFORM}/dense", read, context)
-        hidden = self.activation(hidden)
+        hidden = self.transform.dense(
+            f"{TRANSFORM}/dense", read, context, self.activation
+        )
         hidden = self.transform.layer_norm(TRANSFORM, hidden, context)
         hidden = bert.hooks.vocabulary(hidden, context)
         # A method may have changed the embeddings.

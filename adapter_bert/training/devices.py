@@ -11,6 +11,8 @@ from adapter_bert.training.engines import Hardware
 
 # More than four were not measured.
 MAX_LANES = 8
+# Of a training batch at once (docs/performance.md).
+LANE_ROWS = 32
 
 
 def count(hardware: Hardware) -> int:
@@ -55,6 +57,22 @@ def use_lanes(hardware: Hardware) -> int:
             # TensorFlow has already run something.
             logging.info("each operation keeps all cores, next to the lanes")
     return lanes
+
+
+def divide(rows: int, lanes: int) -> int:
+    """Chooses the number of parts of a training batch that lanes compute.
+
+    The parts are equal, and a lane gets at most `LANE_ROWS` rows of one. 1 if
+    lanes would get less than a quarter of that, and with one lane only, as on
+    a GPU or TPU.
+    """
+    if lanes == 1:
+        return 1
+    most = lanes * LANE_ROWS
+    for parts in range(1, 4 * rows // most + 1):
+        if rows % parts == 0 and rows // parts <= most:
+            return parts
+    return 1
 
 
 def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:

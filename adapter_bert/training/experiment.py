@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from absl import logging
 
 from adapter_bert import files, folder_lock
+from adapter_bert.bert import onednn
 from adapter_bert.checkpoints import (
     dev_scores,
     google,
@@ -28,6 +29,7 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
+    devices,
     early_stopping,
     evaluation,
     frozen_outputs,
@@ -286,6 +288,10 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
     config, method = model.config, model.method
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
     lowest = lowest_layer(setup.table, config.num_hidden_layers)
+    parts = experiment.training.gradient_accumulation_steps
+    if not is_compiled:
+        rows = experiment.training.batch_size // engine.shards // parts
+        parts *= devices.divide(rows, engine.lanes)
     return Job(
         build_model=lambda create: task_model.TaskModel(
             config, method, setup.task.build_head, create, lowest
@@ -296,12 +302,14 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         seed=experiment.training.seed,
         # Compilers need one shape.
         length=experiment.max_seq_length if is_compiled else None,
-        parts=experiment.training.gradient_accumulation_steps,
+        parts=parts,
         lanes=engine.lanes,
         share_layers=not experiment.hardware.use_tpu,
         # A TPU's graph is compiled as it is.
         use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
         for_accelerator=is_compiled and engine.has_accelerators,
+        use_onednn=not is_compiled
+        and onednn.is_available(experiment.compute_dtype),
         recompute_layers=experiment.recompute == LAYERS,
         compute_dtype=experiment.compute_dtype,
         adam_bias_correction=experiment.training.adam_bias_correction,

@@ -21,7 +21,7 @@ from typing import (
 
 import tensorflow as tf
 
-from adapter_bert.bert import functional
+from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints.weights import InitialValues
@@ -52,6 +52,7 @@ class Job:
         use_xla: whether XLA compiles the model.
         for_accelerator: whether XLA compiles the training step for a TPU or a
             GPU; see `functional.for_accelerator`.
+        use_onednn: whether graphs have the kernels of `bert/onednn.py`.
         recompute_layers: whether the backward pass computes each layer again.
         compute_dtype: of products and activations.
         adam_bias_correction: whether Adam corrects its young averages.
@@ -73,6 +74,7 @@ class Job:
     share_layers: bool = True
     use_xla: bool = False
     for_accelerator: bool = False
+    use_onednn: bool = False
     recompute_layers: bool = False
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
@@ -93,6 +95,7 @@ class Prediction:
     lanes: int = 1
     share_layers: bool = True
     use_xla: bool = False
+    use_onednn: bool = False
     compute_dtype: str = "float32"
     observes: bool = False
 
@@ -172,7 +175,8 @@ def loss_and_gradients(
 
     def compute_there(*arguments: Any) -> Tuple[tf.Tensor, Gradients]:
         with functional.for_accelerator(job.for_accelerator):
-            return compute(*arguments)
+            with onednn.built_for(onednn.TRAINING if job.use_onednn else None):
+                return compute(*arguments)
 
     call = _once(job, compute_there)
 
@@ -271,7 +275,8 @@ def predict(
             share_layers=job.share_layers and not (job.use_xla or job.observes),
             observes=job.observes,
         )
-        return model(lane, context)
+        with onednn.built_for(onednn.PREDICTION if job.use_onednn else None):
+            return model(lane, context)
 
     compute = _once(job, compute)
     results = [compute(lane) for lane in _divide(features, job.lanes)]

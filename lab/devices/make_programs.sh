@@ -38,7 +38,8 @@ import pathlib, sys
 from lab.devices.runs import SIZES
 from lab.trials import tiny_files
 _, size, folder = sys.argv
-tiny_files.write_bert(pathlib.Path(folder), SIZES[size][2])
+config = SIZES[size][2]
+tiny_files.write_bert(pathlib.Path(folder), config, config.initializer_range)
 '
 for size in "${sizes[@]}"; do
   bert=$minilm

@@ -8,8 +8,10 @@ BERT, adapters after both sublayers, AdamW on adapters, LayerNorms and head,
 gradients clipped to norm 1, autocast for bfloat16 with frozen weights kept in
 bfloat16, no TensorFloat-32. The model is AdapterHub's `adapters` where that
 can be imported, else the same layers written below. Weights are random. Each
-step is timed twice, as it is (`torch eager`) and through `torch.compile`. FILE
-takes runs of the same form as those of `run_program.py`; the ratio of both is
+step is timed twice, as it is and through `torch.compile`: the runners are
+`adapters eager` and `adapters compile` with AdapterHub's model, else `torch
+eager` and `torch compile`. FILE takes runs of the same form as those of
+`run_program.py`, and may hold all four; the ratios of JAX's rates to theirs are
 printed at the end. Without CUDA the CPU computes.
 """
 
@@ -290,13 +292,14 @@ def measure(program, compiled, steps):
 def _run(program, compiled, steps):
     """A run of a program, as JSON's values."""
     packages = ["torch"] if adapters is None else ["torch", "adapters"]
+    way = "compile" if compiled else "eager"
     # Some containers turn TensorFloat-32 on by a variable.
     torch.set_float32_matmul_precision("highest")
     try:
         is_cuda = torch.cuda.is_available()
         return {
             **run_program.told(program),
-            "runner": "torch compile" if compiled else "torch eager",
+            "runner": f"{packages[-1]} {way}",
             "device": torch.cuda.get_device_name() if is_cuda else "cpu",
             "versions": {n: run_program.version(n) for n in packages},
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(),
@@ -312,9 +315,9 @@ def ratios(runs):
     """Lines that tell how fast JAX's runs are, measured by PyTorch's."""
     rates = {(r["name"], r["device"], r["runner"]): r for r in runs}
     for (name, device, runner), run in rates.items():
-        peer = rates.get((name, device, "jax"))
-        if peer and runner != "jax":
-            ratio = peer["rows_per_second"] / run["rows_per_second"]
+        ours = rates.get((name, device, "jax"))
+        if ours and runner != "jax":
+            ratio = ours["rows_per_second"] / run["rows_per_second"]
             yield f"{name} on {device}: jax / {runner} = {ratio:.2f}"
 
 

@@ -450,14 +450,14 @@ def line(run):
     )
     agrees = {True: "yes", False: "NO", None: "-"}[run.get("agrees")]
     return (
-        f"{run['name']:28} {run['runner']:13} {run['compile_seconds']:8.1f} "
+        f"{run['name']:28} {run['runner']:16} {run['compile_seconds']:8.1f} "
         f"{run['seconds'] * 1e3:10.2f} {run['rows_per_second']:10.1f} "
         f"{loss:>8} {values:>8} {norms:>8} {agrees:>6}"
     )
 
 
 HEAD = (
-    f"{'program':28} {'runner':13} {'compiled':>8} {'ms a step':>10} "
+    f"{'program':28} {'runner':16} {'compiled':>8} {'ms a step':>10} "
     f"{'rows/s':>10} {'loss +-':>8} {'values':>8} {'norms':>8} {'agrees':>6}"
 )
 

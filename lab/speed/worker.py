@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import optimization
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, onednn
 from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.data import input_pipeline
@@ -33,7 +33,7 @@ from adapter_bert.data.tables import Layout
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import prediction
+from adapter_bert.training import devices, prediction
 from adapter_bert.training.engines import Course, Hardware, choose_engine
 from adapter_bert.training.frozen_outputs import lowest_layer
 from adapter_bert.training.training_step import Job
@@ -80,6 +80,7 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
         folder,
         seed=1,
         length=None,
+        use_onednn=onednn.is_available(options["dtype"]),
         compute_dtype=options["dtype"],
         narrow=task_model.narrow_variables(table),
     )
@@ -239,7 +240,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         engine = choose_engine("auto")[0](Hardware())
         engine.check_devices()
-        job = dataclasses.replace(make_job(options, folder), lanes=engine.lanes)
+        job = dataclasses.replace(
+            make_job(options, folder),
+            lanes=engine.lanes,
+            parts=devices.divide(options["batch_size"], engine.lanes),
+        )
         {"train": train, "predict": predict}[options["kind"]](
             engine, job, options
         )

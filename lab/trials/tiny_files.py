@@ -63,8 +63,14 @@ def make(folder: pathlib.Path) -> None:
         (folder / LINES / f"{split}.txt").write_text("\n".join(lines) + "\n")
 
 
-def write_bert(folder: pathlib.Path, config: BertConfig = CONFIG) -> None:
-    """Random weights as Hugging Face has them, the vocabulary, the sizes."""
+def write_bert(
+    folder: pathlib.Path, config: BertConfig = CONFIG, deviation: float = 0.1
+) -> None:
+    """Random weights as Hugging Face has them, the vocabulary, the sizes.
+
+    Outputs of a large BERT are chaotic with a larger `deviation` than its
+    `initializer_range`: rounding of weights changes a loss in its third digit.
+    """
     folder.mkdir()
     words = [*SPECIAL, *NOUNS, *WORDS, ".", "?"]
     words += [f"unused{n}" for n in range(len(words), config.vocab_size)]
@@ -74,7 +80,7 @@ def write_bert(folder: pathlib.Path, config: BertConfig = CONFIG) -> None:
     values = {}
     for number, (name, shape) in enumerate(list_variables(config).items()):
         mean = 1.0 if name.endswith("gamma") else 0.0
-        value = np.random.default_rng(number).normal(mean, 0.1, shape)
+        value = np.random.default_rng(number).normal(mean, deviation, shape)
         theirs, transposed = hugging_face_name(name)
         value = value.astype(np.float32)
         values[theirs] = np.ascontiguousarray(value.T if transposed else value)

@@ -1,0 +1,159 @@
+"""The difference of adapters and full fine-tuning, with its interval.
+
+Both were trained with several seeds and have predicted the same rows. The
+interval covers both the choice of seeds and that of rows. Scores are in points
+of 100.
+"""
+
+import dataclasses
+from typing import Callable, Dict, Sequence, Tuple
+
+import numpy as np
+
+# Points by which adapters may stay below full fine-tuning (Houlsby et al. 2019,
+# abstract: "within 0.4%").
+CLAIM = 0.4
+DRAWS = 10_000
+DRAW_SEED = 1
+CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """`part / whole`, and 0 where that is undefined."""
+    return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
+
+
+def _accuracy(tables: np.ndarray) -> np.ndarray:
+    right = np.trace(tables, axis1=-2, axis2=-1)
+    return _share(right, tables.sum((-2, -1)))
+
+
+def _f1(tables: np.ndarray) -> np.ndarray:
+    both = tables[..., 1, 1]
+    return _share(
+        2 * both, tables[..., 1, :].sum(-1) + tables[..., :, 1].sum(-1)
+    )
+
+
+def _matthews(tables: np.ndarray) -> np.ndarray:
+    (a, b), (c, d) = np.moveaxis(tables, (-2, -1), (0, 1))
+    spread = np.sqrt((a + b) * (c + d) * (a + c) * (b + d))
+    return _share(a * d - b * c, spread)
+
+
+# The last two are for two classes.
+SCORES: Dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "matthews_correlation": _matthews,
+}
+
+
+def score_tables(score: str, tables: np.ndarray) -> np.ndarray:
+    """Scores of tables of counts; equals `tasks.metrics` of their rows.
+
+    Args:
+        score: a name of `SCORES`.
+        tables: float64 [..., C, C], rows by label and prediction.
+
+    Returns:
+        float64 [...], in points of 100, 0 where undefined.
+    """
+    return 100 * SCORES[score](tables)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Adapters against full fine-tuning on the same rows.
+
+    Attributes:
+        adapters: float64 [seeds], their score of each seed in points.
+        full: float64 [seeds], full fine-tuning's.
+        draws: float64 [draws], differences of resampled means in points.
+    """
+
+    adapters: np.ndarray
+    full: np.ndarray
+    draws: np.ndarray
+
+    @property
+    def difference(self) -> float:
+        """Mean of adapters minus mean of full fine-tuning, in points."""
+        return float(self.adapters.mean() - self.full.mean())
+
+
+def compare(
+    score: str,
+    labels: np.ndarray,
+    adapters: np.ndarray,
+    full: np.ndarray,
+    draws: int = DRAWS,
+    seed: int = DRAW_SEED,
+) -> Comparison:
+    """Compares predictions of the same rows, and resamples both kinds of luck.
+
+    A draw takes as many rows as there are, with replacement and the same for
+    all runs, and of each method as many seeds as it has, with replacement.
+    Source: the bootstrap (Efron 1979), over two crossed factors (Owen 2007).
+
+    Args:
+        score: a name of `SCORES`.
+        labels: int [rows], from 0.
+        adapters: int [seeds, rows], their predictions.
+        full: int [seeds, rows], full fine-tuning's; may have other seeds.
+        draws: how many differences to draw.
+        seed: of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    count = 1 + max(labels.max(), adapters.max(), full.max(), 1)
+    # Rows that all runs answered alike are drawn together.
+    kinds, times = np.unique(
+        np.vstack([labels, adapters, full]), axis=1, return_counts=True
+    )
+    weights = rng.multinomial(len(labels), times / len(labels), size=draws)
+    cells = np.eye(count * count)[kinds[0] * count + kinds[1:]]
+
+    def scored(times: np.ndarray) -> np.ndarray:
+        """int [draws, kinds] -> scores, float64 [draws, runs]."""
+        tables = np.einsum("dk,skc->dsc", times, cells, optimize=True)
+        return score_tables(score, tables.reshape(*tables.shape[:2], count, -1))
+
+    def resampled(scores: np.ndarray) -> np.ndarray:
+        """float64 [draws, seeds] -> means over drawn seeds, [draws]."""
+        chosen = rng.integers(scores.shape[1], size=scores.shape)
+        return np.take_along_axis(scores, chosen, axis=1).mean(axis=1)
+
+    found = scored(times[np.newaxis])[0]
+    drawn = scored(weights)
+    own = len(adapters)
+    return Comparison(
+        adapters=found[:own],
+        full=found[own:],
+        draws=resampled(drawn[:, :own]) - resampled(drawn[:, own:]),
+    )
+
+
+def mean_draws(comparisons: Sequence[Comparison]) -> np.ndarray:
+    """Draws of the mean difference over tasks, float64 [draws], in points.
+
+    The tasks' draws must have come from different seeds.
+    """
+    return np.mean([x.draws for x in comparisons], axis=0)
+
+
+def interval(draws: np.ndarray) -> Tuple[float, float]:
+    """The 95% interval of float64 [draws], by percentiles."""
+    low, high = np.percentile(draws, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def verdict(bounds: Tuple[float, float]) -> str:
+    """What an interval of the difference says of the paper's claim.
+
+    The claim is that adapters stay at most `CLAIM` points below full
+    fine-tuning.
+    """
+    low, high = bounds
+    if low > -CLAIM:
+        return CONFIRMED
+    return REFUTED if high < -CLAIM else UNDECIDED
