@@ -39,8 +39,8 @@ from adapter_bert.tasks import get_task, metrics
 from adapter_bert.tasks.text_classification import TextClassification
 
 ADAPTERS, FULL = "houlsby", "full"
-# Files of a task's folder beside train.tsv: run_classifier.py evaluates the
-# choice half and predicts the report half, whose labels the last one has.
+# Files of a task's folder, next to train.tsv: run_classifier.py evaluates the
+# choice half and predicts the report half. The last one has that half's labels.
 CHOICE, REPORT, LABELS = "dev.tsv", "test.tsv", "report.tsv"
 HALVES = "halves.json"
 PREDICTIONS = "test_predictions.tsv"
@@ -82,7 +82,7 @@ def cut_halves(name: str, folder: str, new_folder: str, seed: int) -> None:
         name: of the task.
         folder: with `dev.tsv`.
         new_folder: gets `CHOICE` and `LABELS` in the layout of `dev.tsv`,
-            `REPORT` in that of the task's test file, and `HALVES`.
+            `REPORT` in the layout of the task's test file, and `HALVES`.
         seed: of the draw.
 
     Raises:

@@ -1,7 +1,7 @@
 """The difference of adapters and full fine-tuning, with its interval.
 
 Both were trained with several seeds and have predicted the same rows. The
-interval covers both the choice of seeds and that of rows. Scores are in points
+interval covers the choice of seeds and of rows. Scores are in points
 of 100.
 """
 

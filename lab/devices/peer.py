@@ -10,7 +10,7 @@ bfloat16, no TensorFloat-32. The model is AdapterHub's `adapters` where that
 can be imported, else the same layers written below. Weights are random. Each
 step is timed twice, as it is and through `torch.compile`: the runners are
 `adapters eager` and `adapters compile` with AdapterHub's model, else `torch
-eager` and `torch compile`. FILE takes runs of the same form as those of
+eager` and `torch compile`. FILE takes runs in the form of
 `run_program.py`, and may hold all four; the ratios of JAX's rates to theirs are
 printed at the end. Without CUDA the CPU computes.
 """

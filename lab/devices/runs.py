@@ -10,8 +10,10 @@ import importlib
 import pathlib
 import random
 import tempfile
+import unittest.mock
 from typing import Any, Dict, Iterator, List, Mapping
 
+from adapter_bert.bert import onednn
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.flags import of_keywords
 from adapter_bert.methods.registry import METHODS
@@ -237,7 +239,11 @@ def given(
             for name, value in run.settings.items()
         }
         flags.update(engine=ENGINE, output_dir=f"{folder}/out", **others)
-        with of_keywords(module.SETTINGS, flags, run.program):
+        # Only processors have the kernels of oneDNN.
+        without = unittest.mock.patch.object(
+            onednn, "is_available", lambda dtype: False
+        )
+        with without, of_keywords(module.SETTINGS, flags, run.program):
             yield module
 
 
