@@ -27,19 +27,22 @@ class LiveServer:
         port: at 127.0.0.1, at which it answers.
     """
 
-    def __init__(self, folder: pathlib.Path, flags: Sequence[str]):
+    def __init__(
+        self, folder: pathlib.Path, flags: Sequence[str], port: int = 0
+    ):
         """Starts the process.
 
         Args:
             folder: that is there; the log is written into it.
             flags: of `adapter-bert serve`, without `--port`.
+            port: at which it is to answer; 0 for any that is free.
         """
         self._log = folder / "server.log"
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "adapter_bert", "serve"),
-                    *("--port=0", *flags),
+                    *(f"--port={port}", *flags),
                 ],
                 cwd=ROOT,
                 stderr=log,
@@ -74,6 +77,11 @@ class LiveServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the process as the system would, without any warning."""
+        self._process.kill()
+        self._process.wait()
 
     @property
     def is_alive(self) -> bool:

@@ -34,6 +34,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Protocol,
     Sequence,
     Tuple,
 )
@@ -122,9 +123,14 @@ def serving(
     folder: pathlib.Path, model: str, shelf: AdapterLibrary
 ) -> Iterator[LiveServer]:
     """A server of a library, with its log in a folder."""
-    flags = [f"--init_checkpoint={model}", f"--library={shelf.path}"]
-    with LiveServer(folder, [*flags, "--poll_seconds=1"]) as server:
+    with LiveServer(folder, server_flags(model, shelf)) as server:
         yield server
+
+
+def server_flags(model: str, shelf: AdapterLibrary) -> List[str]:
+    """The flags of a server of a library."""
+    flags = [f"--init_checkpoint={model}", f"--library={shelf.path}"]
+    return [*flags, "--poll_seconds=1"]
 
 
 class ServerLoad:
@@ -338,6 +344,7 @@ class Shelf:
     """A library that changes, and which names were there at what time.
 
     Attributes:
+        library: the library.
         all_names: those that are there at times.
         counts: of changes that were made.
     """
@@ -357,7 +364,7 @@ class Shelf:
             staying: how many of the names, the first ones, never change.
             seed: of the changes.
         """
-        self._library, self._versions = library, versions
+        self.library, self._versions = library, versions
         self._chance = random.Random(seed)
         self.all_names = [*versions]
         self._changing = self.all_names[staying:]
@@ -385,7 +392,7 @@ class Shelf:
             self.counts["added"] += 1
             return
         self._away_until[name] = float("inf")
-        self._library.remove(name)
+        self.library.remove(name)
         if self._chance.random() < 0.5:
             self._add(name)
             self.counts["replaced"] += 1
@@ -394,7 +401,7 @@ class Shelf:
 
     def _add(self, name: str) -> None:
         versions = self._versions[name]
-        self._library.add(versions[self._next[name] % len(versions)], name)
+        self.library.add(versions[self._next[name] % len(versions)], name)
         self._next[name] += 1
         self._away_until[name] = time.monotonic()
 
@@ -540,23 +547,30 @@ class Asking:
                 self.faults.append(fault)
 
 
-def measure_changes(
-    folder: pathlib.Path, model: str, words: Sequence[str], seconds: float
-) -> Dict[str, Any]:
-    """Changes a library while clients ask, and compares every answer."""
+def make_shelf(
+    folder: pathlib.Path, model: str
+) -> Tuple[Shelf, List[str], Known]:
+    """A library that can change, texts, and all that its answers may be."""
     names = [f"task{n}" for n in range(NAMES)]
     made = [f"{name}.{n}" for name in names for n in range(VERSIONS)]
     logging.info("%d adapters are made, and answer alone", len(made))
     folders = make_adapters(folder / "versions", model, made)
-    texts = make_texts(words, "short", KNOWN_TEXTS, 0)
+    texts = make_texts(read_words(model), "short", KNOWN_TEXTS, 0)
     known = known_answers(model, folders, texts)
     library = AdapterLibrary(str(folder / "changing"), create=True)
     versions = {
         name: [folders[f"{name}.{n}"] for n in range(VERSIONS)]
         for name in names
     }
-    shelf = Shelf(library, versions, STAYING, seed=1)
-    with serving(folder, model, library) as server:
+    return Shelf(library, versions, STAYING, seed=1), texts, known
+
+
+def measure_changes(
+    folder: pathlib.Path, model: str, seconds: float
+) -> Dict[str, Any]:
+    """Changes a library while clients ask, and compares every answer."""
+    shelf, texts, known = make_shelf(folder, model)
+    with serving(folder, model, shelf.library) as server:
         asking = Asking(server.port, shelf, texts, known)
         memory = change_and_ask(server, shelf, asking, seconds)
         log = server.log()
@@ -580,8 +594,15 @@ def measure_changes(
     }
 
 
+class HasMemory(Protocol):
+    """A server, or several."""
+
+    def memory_mb(self) -> float:
+        """The resident memory, in MB."""
+
+
 def change_and_ask(
-    server: LiveServer, shelf: Shelf, asking: Asking, seconds: float
+    server: HasMemory, shelf: Shelf, asking: Asking, seconds: float
 ) -> List[Tuple[int, float]]:
     """Lets clients ask, and changes the library meanwhile.
 
@@ -714,7 +735,6 @@ def main() -> None:
     arguments = parse()
     logging.set_verbosity(logging.INFO)
     model = arguments.model or minilm.folder()
-    words = read_words(model)
     parts = [arguments.only] if arguments.only else PARTS
     results = earlier() if arguments.only else {}
     results.update(report.environment())
@@ -728,7 +748,12 @@ def main() -> None:
                 shelf.add(adapter, name)
             with serving(folder, model, shelf) as server:
                 setting = Setting(
-                    folder, model, server, words, adapters, arguments.rows
+                    folder,
+                    model,
+                    server,
+                    read_words(model),
+                    adapters,
+                    arguments.rows,
                 )
                 if THROUGHPUT in parts:
                     results[THROUGHPUT] = measure_throughput(
@@ -740,7 +765,7 @@ def main() -> None:
                     )
         if CHANGES in parts:
             results[CHANGES] = measure_changes(
-                folder, model, words, 60 * arguments.minutes
+                folder, model, 60 * arguments.minutes
             )
     first, *others = tables(results)
     about = f"adapters of size {measuring.ADAPTER_SIZE}"
