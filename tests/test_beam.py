@@ -96,6 +96,58 @@ def test_answers_are_those_of_the_model(tiny_exported, model, tmp_path):
     }
 
 
+@pytest.fixture
+def job_service(tmp_path):
+    """The address of Beam's portable local runner, in another process."""
+    where = tmp_path / "port"
+    words = ["-m", "apache_beam.runners.portability.local_job_service_main"]
+    with open(tmp_path / "service.log", "wb") as log:
+        process = subprocess.Popen(
+            [str(PYTHON), *words, "--port=0", f"--port_file={where}"],
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_for(lambda: where.exists() and where.read_text())
+        yield f"localhost:{where.read_text().strip()}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "environment",
+    (
+        {"environment_type": "LOOPBACK"},
+        {
+            "environment_type": "SUBPROCESS_SDK",
+            "environment_config": f"{PYTHON} -m "
+            "apache_beam.runners.worker.sdk_worker_main",
+        },
+    ),
+    ids=("in the program", "in a process of its own"),
+)
+def test_a_portable_runner_gives_the_models_answers(
+    tiny_exported, model, tmp_path, job_service, environment
+):
+    asked = write_rows(tmp_path / "rows.jsonl", 50)
+    output = tmp_path / "answers"
+    flags = {"model": tiny_exported, "input": tmp_path / "rows.jsonl"}
+    portable = {"runner": "PortableRunner", "job_endpoint": job_service}
+    done = run(**flags, output=output, **portable, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"answered {len(asked)}, refused 0\n"
+    answers, refused = map(read, shards(output))
+    assert not refused
+    wanted = expected(model, asked)
+    found = sorted(answers, key=lambda x: x["row"]["id"])
+    assert len(found) == len(wanted)
+    for one, right in zip(found, wanted):
+        one.pop("row"), one.pop("task")
+        assert_equal(one, right)
+
+
 def workers(mark):
     """Process ids of the Python workers of a program with this mark."""
     found = []
