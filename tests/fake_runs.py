@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 from adapter_bert.reports import collect_runs
-from adapter_bert.tasks import TASKS
+from adapter_bert.tasks.registry import TASKS
 
 
 class FakeRuns:

@@ -106,6 +106,7 @@ def job_service(tmp_path):
             [str(PYTHON), *words, "--port=0", f"--port_file={where}"],
             stdout=log,
             stderr=log,
+            cwd=ROOT,
         )
     try:
         wait_for(lambda: where.exists() and where.read_text())
@@ -121,7 +122,8 @@ def job_service(tmp_path):
     (
         {"environment_type": "LOOPBACK"},
         {
-            "environment_type": "SUBPROCESS_SDK",
+            # Beam has no shorter name for it.
+            "environment_type": "beam:env:harness_subprocess_python:v1",
             "environment_config": f"{PYTHON} -m "
             "apache_beam.runners.worker.sdk_worker_main",
         },
@@ -376,6 +378,7 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
         ({"taks": "small"}, "unexpected: --taks; it is no option of Beam's"),
         ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),
         ({"runner": "Nobody"}, "--runner=Nobody cannot be used"),
+        ({"environment_type": "X"}, "--environment_type=X cannot be used"),
     ]
     for flags, message in wrong:
         assert message in jobs(**{**right, **flags})

@@ -8,7 +8,8 @@ import pytest
 from task_files import PROPERTY, refusal
 
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.from_description import custom_arguments, kind_of
+from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks.kinds import kind_of
 
 
 @PROPERTY

@@ -5,8 +5,9 @@ import pytest
 from task_files import make_rows, read, refusal
 
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.tasks import TASKS, get_task, metrics
+from adapter_bert.tasks import metrics
 from adapter_bert.tasks.glue import GLUE
+from adapter_bert.tasks.registry import TASKS, get_task
 
 pytestmark = pytest.mark.older_stack
 

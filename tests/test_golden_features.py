@@ -6,7 +6,7 @@ import pytest
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.tasks import get_task
+from adapter_bert.tasks.registry import get_task
 
 pytestmark = pytest.mark.older_stack
 

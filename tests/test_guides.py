@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT, SENTENCES, run_command, write_bert, write_table
 from task_files import write_split
 
-from adapter_bert.tasks import get_task
+from adapter_bert.tasks.registry import get_task
 
 PAGES = (
     "README.md",

@@ -21,8 +21,9 @@ from adapter_bert.checkpoints.hugging_face import kind_of_head
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks import TASKS
-from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import kind_of
+from adapter_bert.tasks.registry import TASKS
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 

@@ -10,11 +10,7 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import Exported, Head
 from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks.from_description import (
-    CLASSIFICATION,
-    QUESTIONS,
-    REGRESSION,
-)
+from adapter_bert.tasks.kinds import CLASSIFICATION, QUESTIONS, REGRESSION
 from adapter_bert.tasks.text_task import POOLED, SPANS
 
 HEADS = {

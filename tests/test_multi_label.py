@@ -17,7 +17,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.multi_label import MultiLabelHead
 
 SETS = custom_task(multi_label=True)

@@ -31,7 +31,6 @@ from adapter_bert.optimization import (
     Recipe,
     Schedule,
 )
-from adapter_bert.tasks import get_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
@@ -44,6 +43,7 @@ from adapter_bert.tasks.multi_task import (
     multi_task,
     scoped,
 )
+from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
 
 pytestmark = pytest.mark.older_stack

@@ -24,10 +24,11 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.multiple_choice import ChoiceHead
+from adapter_bert.tasks.registry import TASKS
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 LACKING = object()

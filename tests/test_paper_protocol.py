@@ -19,7 +19,7 @@ from sweep_stand_in import SCRIPTS, counts, wait_for
 from task_files import PROPERTY, refusal
 
 from adapter_bert.commands import paper_protocol
-from adapter_bert.tasks import get_task
+from adapter_bert.tasks.registry import get_task
 
 pytestmark = pytest.mark.newer_stack
 

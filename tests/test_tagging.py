@@ -20,7 +20,8 @@ from adapter_bert.checkpoints import foreign_base as exchange_base
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
-from adapter_bert.tasks.from_description import kind_of, restore_task
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.tagging import (
     TaggingHead,
     cut,

@@ -9,7 +9,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks import get_task, task_model
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.registry import get_task
 
 BASE = encoder.BertConfig(vocab_size=30522)
 

@@ -28,9 +28,10 @@ from test_table_files import FILE_CONTENTS
 from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import TASKS, get_task, text_task
 from adapter_bert.tasks import task as task_module
+from adapter_bert.tasks import text_task
 from adapter_bert.tasks.multi_task import multi_task
+from adapter_bert.tasks.registry import TASKS, get_task
 
 
 def test_a_class_of_tasks_must_say_what_it_is():

@@ -31,7 +31,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
-from adapter_bert.tasks.from_description import (
+from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
     QUESTIONS,
     REGRESSION,

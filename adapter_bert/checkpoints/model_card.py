@@ -4,12 +4,8 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from adapter_bert.checkpoints.foreign_base import Exported
-from adapter_bert.tasks.from_description import (
-    CLASSIFICATION,
-    QUESTIONS,
-    REGRESSION,
-)
 from adapter_bert.tasks.glue import GLUE
+from adapter_bert.tasks.kinds import CLASSIFICATION, QUESTIONS, REGRESSION
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}

@@ -21,7 +21,7 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.tasks.from_description import (
+from adapter_bert.tasks.kinds import (
     MULTI_LABEL,
     QUESTIONS,
     REGRESSION,

@@ -54,7 +54,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import PARTS
-from adapter_bert.tasks import from_description
+from adapter_bert.tasks import from_description, kinds
 from adapter_bert.tasks.text_regression import LabelUnit
 
 # Fields in which adapters must agree to have a mean.
@@ -148,9 +148,9 @@ def head_of(
             f"{source} has a head of another form, {described['head']}, of "
             "which a plain BERT cannot tell; use the adapter as it is"
         )
-    weights, kind = artifact.weights, from_description.kind_of(described)
+    weights, kind = artifact.weights, kinds.kind_of(described)
     labels = list(described.get("labels") or described.get("tags") or ())
-    if kind in (from_description.CLASSIFICATION, from_description.MULTI_LABEL):
+    if kind in (kinds.CLASSIFICATION, kinds.MULTI_LABEL):
         labels = list(task.labels)
         if described["name"] == "custom":
             # Labels of another program's adapter may be in any order.
@@ -164,7 +164,7 @@ def head_of(
         for name in weights.shapes
         if not name.startswith("bert/")
     }
-    if kind == from_description.REGRESSION:
+    if kind == kinds.REGRESSION:
         # A plain BERT has no place for a unit.
         names = "output_weights", "output_bias"
         unit = LabelUnit.restore(described, source)

@@ -35,7 +35,8 @@ from adapter_bert.reports.collect_runs import (
     group_by_task,
     read_run,
 )
-from adapter_bert.tasks import get_task, metrics
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.registry import get_task
 from adapter_bert.tasks.text_classification import TextClassification
 
 ADAPTERS, FULL = "houlsby", "full"

@@ -18,11 +18,11 @@ from absl import logging
 from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
-from adapter_bert.tasks import TASKS, get_task
 from adapter_bert.tasks.custom import Table, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
+from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import run_from_flags

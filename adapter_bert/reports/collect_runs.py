@@ -17,8 +17,9 @@ from adapter_bert.checkpoints import dev_scores, run_record
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.tasks import TASKS, metrics
-from adapter_bert.tasks.from_description import TAGGING
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.kinds import TAGGING
+from adapter_bert.tasks.registry import TASKS
 
 # These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}

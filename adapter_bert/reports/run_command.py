@@ -12,13 +12,8 @@ from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
-from adapter_bert.tasks.from_description import (
-    MASKED_LM,
-    QUESTIONS,
-    TAGGING,
-    custom_arguments,
-    kind_of,
-)
+from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks.kinds import MASKED_LM, QUESTIONS, TAGGING, kind_of
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training.engines import ENGINES
 from adapter_bert.training.settings import Experiment

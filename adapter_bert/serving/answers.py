@@ -2,9 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
-from adapter_bert.tasks.from_description import CHOICE, MULTI_LABEL, TAGGING
-from adapter_bert.tasks.tagging import answer_of
-from adapter_bert.tasks.tagging_files import split_tag
+from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING
+from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
 class Answer(Dict[str, Any]):

@@ -43,9 +43,11 @@ from apache_beam.ml.inference.base import (
 )
 from apache_beam.options.pipeline_options import (
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
 )
 from apache_beam.runners.runner import PipelineState, create_runner
+from apache_beam.transforms.environments import Environment
 
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving import bulk_rows
@@ -337,6 +339,15 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
     except (ValueError, ImportError) as error:
         raise UserError(
             f"--runner={name} cannot be used: {first_line(error)}"
+        ) from error
+    environment = options.view_as(PortableOptions).environment_type
+    try:
+        if environment:
+            Environment.from_options(options)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"--environment_type={environment} cannot be used: "
+            f"{first_line(error)}"
         ) from error
     # Another runner may have options of its own.
     if name == RUNNER:

@@ -36,7 +36,7 @@ from adapter_bert.serving.exported import (
     problem,
     unknown,
 )
-from adapter_bert.tasks.from_description import TAGGING
+from adapter_bert.tasks.kinds import TAGGING
 
 # Readers by the ending of a compressed file, which raise one of UNREADABLE if
 # the file's end is missing.

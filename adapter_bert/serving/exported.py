@@ -27,7 +27,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.tasks.from_description import CHOICE
+from adapter_bert.tasks.kinds import CHOICE
 
 SIGNATURE = "serving_default"
 # The signature of vectors, and its output.

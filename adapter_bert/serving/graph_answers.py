@@ -25,7 +25,7 @@ from adapter_bert.methods.composition import below
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
-from adapter_bert.tasks.from_description import (
+from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
     MULTI_LABEL,

@@ -30,12 +30,8 @@ from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.from_description import (
-    MASKED_LM,
-    TAGGING,
-    kind_of,
-    restore_task,
-)
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import MASKED_LM, TAGGING, kind_of
 from adapter_bert.tasks.tagging_files import FORMATS
 
 ENTRY_FILE = "library_entry.json"
@@ -71,7 +67,7 @@ class Entry:
     """An adapter of a library, as lists show it.
 
     Attributes:
-        kind: as of `adapter_bert.tasks.from_description.kind_of`.
+        kind: as of `adapter_bert.tasks.kinds.kind_of`.
         labels: labels or tags, in the order of the logits.
         parameters: number of values in the adapter.
         bytes: size of the weights' file.

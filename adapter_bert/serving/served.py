@@ -30,7 +30,7 @@ from adapter_bert.serving.exported import (
     join_words,
     refusal,
 )
-from adapter_bert.tasks.from_description import TAGGING
+from adapter_bert.tasks.kinds import TAGGING
 
 
 class AskedRow(NamedTuple):

@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind, Values
 from adapter_bert.serving.task_tables import MixedBert, Place, can_mix
-from adapter_bert.tasks import from_description
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -151,9 +151,9 @@ def load_task(
 
 
 def kind_of(loaded: LoadedTask) -> str:
-    """The kind of a task's answers, as of `from_description.kind_of`."""
+    """The kind of a task's answers, as of `kinds.kind_of`."""
     task = loaded.task
-    return from_description.kind_of({"name": task.name, **task.describe()})
+    return kinds.kind_of({"name": task.name, **task.describe()})
 
 
 def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:

@@ -5,20 +5,16 @@ from typing import Any, Container, Dict, List, Mapping
 
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
-from adapter_bert.tasks import TASKS
 from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
-from adapter_bert.tasks.masked_lm import NAME as MASKED_LM
+from adapter_bert.tasks.kinds import MASKED_LM, TAGGING
 from adapter_bert.tasks.masked_lm import MaskedLM
+from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
-from adapter_bert.tasks.tagging import NAME as TAGGING
 from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.tagging_files import Columns
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
-# Kinds of answers; `TAGGING` and `MASKED_LM` are kinds too.
-CLASSIFICATION, REGRESSION = "classification", "regression"
-QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
 # Types of settings, for messages.
 KINDS = {
     int: "a whole number",
@@ -26,19 +22,6 @@ KINDS = {
     str: "a text",
     bool: "true or false",
 }
-
-
-def kind_of(description: Mapping[str, Any]) -> str:
-    """The kind of answers of a task in `adapter_config.json`."""
-    if description["name"] == "squad":
-        return QUESTIONS
-    if description["name"] in (TAGGING, MASKED_LM):
-        return description["name"]
-    if description.get("multi_label"):
-        return MULTI_LABEL
-    if "choices" in description:
-        return CHOICE
-    return REGRESSION if description.get("regression") else CLASSIFICATION
 
 
 def restore_task(

@@ -34,6 +34,7 @@ from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic
+from adapter_bert.tasks.kinds import MASKED_LM
 from adapter_bert.tasks.task import Head, Task
 
 # Shares of the chosen tokens that become `[MASK]` or any token; others stay.
@@ -346,7 +347,7 @@ def draw(
     return mixed
 
 
-NAME = "masked_lm"
+NAME = MASKED_LM
 # Scope of the head's own dense layer and LayerNorm.
 TRANSFORM = "cls/predictions/transform"
 WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"

@@ -40,6 +40,7 @@ from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks import metrics
+from adapter_bert.tasks.kinds import TAGGING
 from adapter_bert.tasks.tagging_files import (
     BIO,
     FORMATS,
@@ -49,7 +50,7 @@ from adapter_bert.tasks.tagging_files import (
     Columns,
     Sentences,
     Tag,
-    find_entities,
+    answer_of,
     find_scheme,
     map_types,
     read_map,
@@ -267,7 +268,7 @@ def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
     )
 
 
-NAME = "tagging"
+NAME = TAGGING
 
 
 class TaggingHead(Head):
@@ -543,22 +544,6 @@ class Tagging(Task[Sentences]):
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
-
-
-def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> Dict[str, Any]:
-    """A sentence's `tokens`, their `tags` in BIO, and `entities`.
-
-    An entity has its `type`, its words from `start` up to `end`, and their
-    `text`.
-    """
-    return {
-        "tokens": list(words),
-        "tags": list(map(str, tags)),
-        "entities": [
-            {**e._asdict(), "text": " ".join(words[e.start : e.end])}
-            for e in find_entities(tags)
-        ],
-    }
 
 
 def _by_sentence(

@@ -212,6 +212,22 @@ def find_entities(tags: Sequence[Tag]) -> List[Entity]:
     return found
 
 
+def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> Dict[str, Any]:
+    """A sentence's `tokens`, their `tags` in BIO, and `entities`.
+
+    An entity has its `type`, its words from `start` up to `end`, and their
+    `text`.
+    """
+    return {
+        "tokens": list(words),
+        "tags": list(map(str, tags)),
+        "entities": [
+            {**e._asdict(), "text": " ".join(words[e.start : e.end])}
+            for e in find_entities(tags)
+        ],
+    }
+
+
 # Between the columns of a CoNLL file with tabs, and of others. The lookbehind
 # has a run of spaces looked at once.
 BETWEEN = {

@@ -15,7 +15,7 @@ from adapter_bert.checkpoints.weights import (
     without_head,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.from_description import (
+from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
     MULTI_LABEL,
     TAGGING,

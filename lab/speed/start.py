@@ -24,8 +24,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 from adapter_bert import command_line
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import get_task
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import cpu_cores
 from adapter_bert.training.engines import ENGINES
 from lab import report

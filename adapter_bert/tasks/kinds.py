@@ -1,0 +1,20 @@
+"""The kinds of tasks, by which their answers differ."""
+
+from typing import Any, Mapping
+
+CLASSIFICATION, REGRESSION = "classification", "regression"
+QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
+TAGGING, MASKED_LM = "tagging", "masked_lm"
+
+
+def kind_of(description: Mapping[str, Any]) -> str:
+    """The kind of answers of a task in `adapter_config.json`."""
+    if description["name"] == "squad":
+        return QUESTIONS
+    if description["name"] in (TAGGING, MASKED_LM):
+        return description["name"]
+    if description.get("multi_label"):
+        return MULTI_LABEL
+    if "choices" in description:
+        return CHOICE
+    return REGRESSION if description.get("regression") else CLASSIFICATION
