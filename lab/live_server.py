@@ -75,13 +75,17 @@ class LiveServer:
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
 
     def kill(self) -> None:
         """Ends the process as the system would, without any warning."""
         self._process.kill()
         self._process.wait()
+
+    @property
+    def has_answered_all(self) -> bool:
+        """Whether it has ended as it should after SIGTERM."""
+        return self._process.returncode in (0, -signal.SIGTERM)
 
     @property
     def is_alive(self) -> bool:

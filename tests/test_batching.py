@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import weakref
 
 import hypothesis
 import hypothesis.strategies as st
@@ -161,6 +162,22 @@ def test_what_nobody_waits_for_is_not_computed():
         computer.may_go.set()
         assert await kept == [16]
         assert computer.batches == [[0], [8]]
+
+    run(test)
+
+
+def test_rows_are_not_kept_after_their_answer():
+    class Row(float):
+        """A row that can be watched."""
+
+    async def test(computer, batcher):
+        row = Row(3)
+        assert await batcher.ask([row]) == [6]
+        gone = weakref.ref(row)
+        computer.batches.clear()
+        del row
+        while gone():
+            await asyncio.sleep(0.001)
 
     run(test)
 

@@ -7,6 +7,7 @@ import functools
 import shutil
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -307,12 +308,6 @@ def test_health(server):
     name = b"tensorflow.serving.PredictionService"
     assert server.check(b"\x0a%c%b" % (len(name), name)) == b"\x08\x01"
     assert server.check(b"\x0a\x01x") == ("NOT_FOUND", "no service 'x'")
-    server.core.is_ending = True
-    try:
-        assert server.check() == b"\x08\x02"
-        assert server.predict(of_tasks("one")).outputs
-    finally:
-        server.core.is_ending = False
 
 
 def damaged(change):
@@ -402,6 +397,34 @@ def test_what_is_too_large(server):
     assert code == "RESOURCE_EXHAUSTED" and "2000" in message
 
 
+def repeated(text, count):
+    """One text for so many rows."""
+    request = of_tasks(*["one"] * count, text=text)
+    del request.inputs["text"].string_val[1:]
+    return request
+
+
+def test_one_value_for_many_rows_counts_as_theirs(server):
+    request = repeated("x" * 600, 4)
+    assert request.ByteSize() < LIMITS.max_body_bytes
+    expected = "the rows have 2400 bytes, of at most 2000"
+    assert server.predict(request) == ("RESOURCE_EXHAUSTED", expected)
+
+
+def test_rows_are_held_as_long_as_they_wait(slow):
+    def ask():
+        return slow.prediction.Predict.future(repeated("x" * 600, 3))
+
+    held = [ask(), ask()]
+    slow.wait_for_metric(b"waiting_rows 6.0")
+    with pytest.raises(grpc.RpcError) as refused:
+        ask().result()
+    assert refused.value.details() == "too many requests are being read"
+    slow.model.may_go.set()
+    assert all(one.result().outputs for one in held)
+    assert ask().result().outputs
+
+
 def test_what_unpacks_to_much_is_refused(server):
     """A small message may be gigabytes, so no compressed one is taken."""
     code, _ = server.predict(
@@ -471,6 +494,38 @@ def test_no_answer_in_time():
         ask = server.channel.stream_unary(method)
         expected = "DEADLINE_EXCEEDED", "the request did not come"
         assert answered(ask, never()) == expected
+
+
+def test_health_without_a_message_keeps_nobody_waiting(monkeypatch):
+    monkeypatch.setattr(grpc_api, "MESSAGE_S", 0.5)
+    with contextlib.closing(Both(model=Texts())) as server:
+        ask = server.channel.stream_unary(HEALTH)
+        over = threading.Event()
+
+        def never():
+            over.wait(SECONDS)
+            yield b""
+
+        idle = [ask.future(never(), timeout=60) for _ in range(20)]
+        began = time.monotonic()
+        assert server.predict(of_tasks("one")).outputs
+        assert time.monotonic() - began < 0.5
+        assert {one.code().name for one in idle} == {"DEADLINE_EXCEEDED"}
+        over.set()
+
+
+def test_no_request_is_taken_at_the_end_while_http_answers(slow):
+    first = slow.send(slow.rows("one"))
+    slow.wait_for_rows(1)
+    held = slow.prediction.Predict.future(of_tasks("two"))
+    slow.wait_for_metric(b"waiting_rows 2.0")
+    # As a signal does.
+    slow.core.is_ending = slow.server.should_exit = True
+    wait_for(lambda: answered_not(slow))
+    assert slow.predict(of_tasks("one"))[0] == "UNAVAILABLE"
+    slow.model.may_go.set()
+    assert held.result().outputs
+    assert first.getresponse().status == 200
 
 
 def test_what_was_accepted_is_answered_before_the_end(slow):

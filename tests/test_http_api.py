@@ -334,11 +334,11 @@ def test_what_is_not_there(server, path, method, code):
 @pytest.mark.parametrize(
     "body, message",
     [
-        ("", "the body is no JSON"),
-        ("{", "the body is no JSON"),
-        (b"\xff\xfe\x00", "the body is no JSON"),
-        ("[" * 1900, "the body is no JSON"),
-        ("[]", "the body is no JSON object"),
+        ("", "the body is not JSON"),
+        ("{", "the body is not JSON"),
+        (b"\xff\xfe\x00", "the body is not JSON"),
+        ("[" * 1900, "the body is not JSON"),
+        ("[]", "the body is not a JSON object"),
         ({}, 'expected either "instances" or "inputs"'),
         ({"instances": [], "inputs": {}}, "expected either"),
         ({"instances": [], "other": 1}, "the body has an unknown 'other'"),
@@ -456,15 +456,15 @@ WHOLE = gzip.compress(b'{"instances": []}')
 @pytest.mark.parametrize(
     "body, code, message",
     [
-        (b"no gzip", 400, "the body is no gzip: "),
+        (b"no gzip", 400, "the body is not gzip: "),
         (b"", 400, "the gzip of the body is cut off"),
         (WHOLE[:-1], 400, "the gzip of the body is cut off"),
-        (WHOLE[:-5] + b"12345", 400, "the body is no gzip: "),
+        (WHOLE[:-5] + b"12345", 400, "the body is not gzip: "),
         (WHOLE + b"x", 400, "the body goes on behind the end of its gzip"),
-        (gzip.compress(b"["), 400, "the body is no JSON"),
+        (gzip.compress(b"["), 400, "the body is not JSON"),
         # A thousand times as long when it is unpacked.
         (gzip.compress(b" " * 10**6), 413, "more than 2000 bytes"),
-        (gzip.compress(b" " * 2000), 400, "the body is no JSON"),
+        (gzip.compress(b" " * 2000), 400, "the body is not JSON"),
         # Much that unpacks to nothing.
         (gzip.compress(b"", 0) * 101, 400, "the body goes on behind the end"),
     ],

@@ -169,6 +169,26 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     assert answer.adapter == live.tasks["one"]["adapter"]
 
 
+def test_a_defect_of_one_adapter_keeps_no_other_away(
+    add, live, monkeypatch, caplog
+):
+    whole = live._warm_up
+
+    def warm_up(loaded, folder):
+        if folder.endswith("one"):
+            raise MemoryError
+        whole(loaded, folder)
+
+    monkeypatch.setattr(live, "_warm_up", warm_up)
+    add("one")
+    add("two", "pair")
+    for _ in range(2):
+        live.look()
+    assert list(live.tasks) == ["two"]
+    assert live.left_out == {"one": "MemoryError"}
+    assert caplog.text.count("Traceback") == 1
+
+
 def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
     add("lies")
     config = adapter_artifact.read_config(shelf.folder("lies"))

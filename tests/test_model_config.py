@@ -1,13 +1,14 @@
 """TensorFlow Serving's file of models, and the models as it changes."""
 
 import threading
+import weakref
 
 import pytest
 from sweep_stand_in import wait_for
 from test_http_api import Echo, Versions
 
 from adapter_bert.errors import UserError
-from adapter_bert.serving import served_models
+from adapter_bert.serving import model_versions, served_models
 from adapter_bert.serving.model_versions import VersionFolder, VersionPolicy
 from adapter_bert.serving.served import ServedExport
 from adapter_bert.serving.served_models import (
@@ -86,8 +87,8 @@ NAMED = 'name: "a" base_path: "a" '
         (of_one('base_path: "a"'), "a model of the name '', expected letters"),
         (of_one('name: "a/b" base_path: "a"'), "a model of the name 'a/b'"),
         (of_one('name: "a"'), "the model a has no base_path"),
-        (of_one(NAMED + 'model_platform: "x"'), 'is of no model_platform: "te'),
-        (of_one(NAMED + "model_type: OTHER"), "is of no model_platform"),
+        (of_one(NAMED + 'model_platform: "x"'), 'has no model_platform: "te'),
+        (of_one(NAMED + "model_type: OTHER"), "has no model_platform"),
         (of_one(NAMED + "logging_config {}"), "a has a logging_config; reque"),
         (
             of_one(NAMED + "model_version_policy { specific {} }"),
@@ -115,9 +116,14 @@ def test_without_a_file(path):
 @pytest.fixture
 def loaded(monkeypatch):
     """Folders are models; those that are damaged are in the set."""
-    damaged = set()
+
+    class Damaged(set):
+        tries = []
+
+    damaged = Damaged()
 
     def load(folder, version):
+        damaged.tries.append(folder)
         if folder in damaged:
             raise UserError(f"{folder} is damaged")
         model = Echo()
@@ -128,9 +134,8 @@ def loaded(monkeypatch):
         def __init__(self, *arguments):
             super().__init__(*arguments, load)
 
-        def _find(self):
-            return ["1", "2"]
-
+    monkeypatch.setattr(model_versions, "versions_in", lambda _: ["1", "2"])
+    monkeypatch.setattr(served_models, "look_of", lambda x: x in damaged)
     monkeypatch.setattr(served_models, "VersionFolder", Folder)
     return damaged
 
@@ -167,6 +172,36 @@ def test_models_come_and_go_as_the_file_changes(loaded):
     assert models.version("a") is not first
     with pytest.raises(NotServed, match="no version 1 of 'a'; there is 2"):
         models.version("a", "1")
+
+
+def test_what_is_refused_is_loaded_again_when_its_files_change(loaded):
+    entries = [ModelEntry("a", "x", NEWEST, {})]
+    models = ServedModels.of_file(lambda: entries)
+    entries.append(ModelEntry("b", "y", NEWEST, {}))
+    loaded.add("y")
+    messages = set()
+    for _ in range(3):
+        with pytest.raises(UserError) as found:
+            models.look()
+        messages.add(str(found.value))
+    assert messages == {"y is damaged"} and loaded.tries.count("y") == 1
+    loaded.clear()
+    models.look()
+    assert list(models.models) == ["a", "b"]
+
+
+def test_a_model_that_has_gone_is_freed(loaded):
+    entries = [ModelEntry(name, name, NEWEST, {}) for name in "ab"]
+    models = ServedModels.of_file(lambda: entries)
+    held, gone = models.version("a"), weakref.ref(models.version("a"))
+    # As what TensorFlow has loaded.
+    held.itself = held
+    del entries[0]
+    models.look()
+    assert gone()
+    del held
+    models.look()
+    assert not gone()
 
 
 def test_a_file_that_is_damaged_changes_nothing(loaded):

@@ -141,6 +141,36 @@ def test_what_is_left_out_and_goes_is_forgotten(place, write):
     assert list(folder.served) == ["1"] and not folder.left_out
 
 
+def test_what_is_wanted_again_is_tried_again(place, write):
+    write(1, 2)
+    folder = open_folder(place)
+    write(3, content="half")
+    folder.look()
+    assert "3" in folder.left_out
+    folder.policy = VersionPolicy(None, ("2",))
+    folder.look()
+    assert not folder.left_out
+    folder.policy = NEWEST
+    folder.look()
+    assert "is damaged" in folder.left_out["3"]
+
+
+def test_a_defect_of_one_keeps_no_other_away(place, write, caplog):
+    def load_most(folder, version):
+        if version == "2":
+            raise RuntimeError("no such kernel\nat a node")
+        return load(folder, version)
+
+    write(1)
+    folder = VersionFolder(str(place), VersionPolicy(None), {}, load_most)
+    write(2, 3)
+    for _ in range(2):
+        folder.look()
+    assert list(folder.served) == ["1", "3"]
+    assert folder.left_out == {"2": "no such kernel"}
+    assert caplog.text.count("Traceback") == 1
+
+
 def test_the_last_one_stays(place, write):
     write(1)
     folder = open_folder(place)

@@ -20,10 +20,7 @@ from tiny_model import TinyModel
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import kind_of
@@ -408,15 +405,6 @@ def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
     ):
         message = refusal(predictor, "one", [CHOICE_ROWS[0], row])
         assert message.startswith("row 2: ") and part in message
-
-
-def test_choices_cannot_be_exported(folders, tiny_bert):
-    bert = FrozenBert.open(str(tiny_bert))
-    tasks = {"one": load_task(bert, folders["one"][0], None)}
-    message = refusal(lambda: TextModel(bert, tasks, 4))
-    assert message == (
-        "one is of the kind multiple choice, which cannot be exported"
-    )
 
 
 def write_copa(folder):

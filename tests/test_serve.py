@@ -402,7 +402,7 @@ def run():
         ),
         (
             {"model": "", "model_config_file": "a", "model_versions": "1"},
-            "--model_versions is of --model; pass --model too",
+            "--model_versions needs --model; pass --model too",
         ),
         (
             {"model": "", "model_config_file": "nowhere"},
@@ -423,7 +423,7 @@ def run():
         ),
         ({"grpc_port": -1}, "--grpc_port is -1, expected 0 to 65535"),
         ({"admin_token_file": "nowhere"}, "nowhere"),
-        ({"token_requests": 9}, "--token_requests is of tokens; pass --token"),
+        ({"token_requests": 9}, "--token_requests needs tokens; pass --token"),
         ({"token_file": "nowhere"}, "nowhere"),
         (
             {"ssl_keyfile": "key"},

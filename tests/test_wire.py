@@ -77,6 +77,21 @@ def test_what_is_a_defect(code, content, fault):
     assert bool(wire.judge(code, content)) == bool(fault)
     if code == 404:
         assert not wire.judge(code, b"", "HEAD")
+    refused = wire.judge(code, content, may_succeed=False)
+    assert bool(refused) == (bool(fault) or code == 200)
+
+
+def test_what_can_only_be_refused_is_known():
+    def is_right(one):
+        return f"Bearer {wire.TOKEN}\r\n".encode() in b"".join(one.parts)
+
+    by_kind = {
+        kind: [one for one in DRAWN if one.kind == kind] for kind in wire.SINGLE
+    }
+    assert all(one.may_succeed for one in by_kind["body"])
+    assert {one.may_succeed for one in by_kind["gzip"]} == {True, False}
+    wrong = [one for one in by_kind["token"] if not one.may_succeed]
+    assert wrong and not any(map(is_right, wrong))
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,8 @@ class Served:
     )
     token_requests: Optional[int] = Topic.LIMITS.setting(
         None,
-        "Most requests of a token in a minute; default: any number.",
+        "Most requests of a token in a minute, on average, and at once after a "
+        "pause; default: any number.",
         LARGE,
     )
     max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
@@ -270,7 +271,7 @@ def _check_served() -> None:
         )
     for name in ("model_version_policy", "model_versions"):
         if not FLAGS.model and FLAGS[name].value != FLAGS[name].default:
-            raise UserError(f"--{name} is of --model; pass --model too")
+            raise UserError(f"--{name} needs --model; pass --model too")
     if FLAGS.model_config_file and FLAGS["name"].value != FLAGS["name"].default:
         raise UserError(
             "--name is passed, and --model_config_file has the models' names"
@@ -396,7 +397,7 @@ def main() -> None:
     _check_served()
     limits = limits_from_flags()
     if FLAGS.token_requests and not FLAGS.token_file:
-        raise UserError("--token_requests is of tokens; pass --token_file too")
+        raise UserError("--token_requests needs tokens; pass --token_file too")
     tokens = _read_tokens("token_file", FLAGS.token_requests)
     admin = _read_tokens("admin_token_file")
     check_certificate()

@@ -110,6 +110,8 @@ class Batcher:
                 if batch:
                     await self._answer(batch)
                     self._waiting -= sum(batch.values())
+                # The rows' model may be waiting for its end.
+                del batch
 
     def _take(self) -> _Batch:
         """The next rows; drops cancelled requests."""

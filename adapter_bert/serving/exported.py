@@ -105,7 +105,7 @@ def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
             f"the task {name} has {count} choices, but the row has "
             f"{len(row.choices)}"
         )
-    for number, choice in enumerate(row.choices):
+    for number, choice in enumerate(() if for_vector else row.choices):
         if not choice.decode("utf-8", "ignore").strip():
             label = task["labels"][number]
             return f"the choice {label!r} is empty"
@@ -300,16 +300,26 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
     return found.group(1) if found else line
 
 
+def versions_in(folder: str) -> List[str]:
+    """The versions in a model's folder, from old to new."""
+    names = files.names(folder) if files.is_folder(folder) else []
+    return sorted(filter(is_version, names), key=int)
+
+
+def no_version(folder: str) -> str:
+    """The message on a folder without any version."""
+    return (
+        f"{folder} holds no version of an exported model; pass the "
+        "--output_dir of adapter-bert export"
+    )
+
+
 def _newest(folder: str) -> str:
     """The greatest version; raises UserError without any."""
-    names = files.names(folder) if files.is_folder(folder) else []
-    versions = list(filter(is_version, names))
+    versions = versions_in(folder)
     if not versions:
-        raise UserError(
-            f"{folder} holds no version of an exported model; pass the "
-            "--output_dir of adapter-bert export"
-        )
-    return max(versions, key=int)
+        raise UserError(no_version(folder))
+    return versions[-1]
 
 
 def _plain(value: Any) -> Any:

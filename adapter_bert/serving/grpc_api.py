@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from typing import (
     Any,
+    AsyncContextManager,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -47,12 +48,13 @@ SERVICES = (
     "tensorflow.serving.ModelService",
 )
 HEALTH = "grpc.health.v1.Health"
-SERVING, NOT_SERVING = 1, 2
+SERVING = 1
 # gRPC's codes for HTTP's.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
     404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -64,6 +66,8 @@ VALUES: Mapping[str, Tuple[str, Any]] = {
 }
 # Requests of a connection that are answered at a time; others wait.
 MOST_OF_CONNECTION = 1000
+# Seconds in which a request's message must come.
+MESSAGE_S = 10.0
 # A row's inputs.
 INPUTS = ("text", "text_b", "task", "choices")
 
@@ -147,10 +151,21 @@ class GrpcServer:
             ) from error
         await server.start()
         logging.info("gRPC at %s, port %d", host, self.port)
+        stopping = asyncio.create_task(self._stop_at_end(server))
         try:
             yield
         finally:
-            await server.stop(self._seconds)
+            self._core.is_ending = True
+            await stopping
+
+    async def _stop_at_end(self, server: grpc.aio.Server) -> None:
+        """Takes no more requests once the end begins, and answers the rest.
+
+        HTTP's requests may take as long, and are answered meanwhile.
+        """
+        while not self._core.is_ending:
+            await asyncio.sleep(0.05)
+        await server.stop(self._seconds)
 
     def _services(self) -> Dict[str, Dict[str, Any]]:
         """Handlers of methods, by service and name."""
@@ -179,7 +194,9 @@ class GrpcServer:
             try:
                 if self._tokens and not is_open:
                     self._check_token(context)
-                return await self._answer(messages, answer)
+                # An open method takes no place of those with a token.
+                places = contextlib.nullcontext() if is_open else self._reading
+                return await self._answer(messages, answer, places)
             except Refused as refused:
                 code, problem = CODES[refused.status_code], refused.detail
             except Exception:  # noqa: BLE001 - a defect, for the log.
@@ -193,12 +210,19 @@ class GrpcServer:
         return handle
 
     async def _answer(
-        self, messages: Any, answer: Callable[[bytes], Awaitable[Message]]
+        self,
+        messages: Any,
+        answer: Callable[[bytes], Awaitable[Message]],
+        places: AsyncContextManager[Any],
     ) -> bytes:
-        """The answer to the first message; raises `Refused`."""
+        """The answer to the first message; raises `Refused`.
+
+        The message waits for one of the places, and then must come soon.
+        """
+        timeout = self._core.limits.timeout
         try:
             content = await asyncio.wait_for(
-                self._read(messages), self._core.limits.timeout
+                self._read(messages, places), timeout
             )
         except asyncio.TimeoutError as error:
             raise Refused(504, "the request did not come") from error
@@ -209,12 +233,18 @@ class GrpcServer:
             self._core.release(len(content))
         return found.SerializeToString()
 
-    async def _read(self, messages: Any) -> bytes:
+    async def _read(
+        self, messages: Any, places: AsyncContextManager[Any]
+    ) -> bytes:
         """A request's only message; raises `Refused` without one."""
-        async with self._reading:
+
+        async def first() -> bytes:
             async for content in messages:
                 return content
-        raise Refused(400, "the request has no message")
+            raise Refused(400, "the request has no message")
+
+        async with places:
+            return await asyncio.wait_for(first(), MESSAGE_S)
 
     def _check_token(self, context: Any) -> None:
         """Raises `Refused` without a token of a client."""
@@ -254,11 +284,25 @@ class GrpcServer:
         for name in asked_for:
             if name not in described:
                 raise Refused(400, f"unknown output {name[:80]!r}")
-        rows = read_rows(request, self._core.limits.max_rows)
+        limits = self._core.limits
+        rows = read_rows(request, limits.max_rows)
         for_vectors = signature == EMBED
-        asked = self._core.accept(model, rows, for_vectors)
-        counted.asked = asked
-        results = await self._core.ask(asked)
+        # One value of a message may stand for those of a thousand rows.
+        size = sum(sum(row.sizes().values()) for row in rows)
+        if size > limits.max_body_bytes:
+            raise Refused(
+                413,
+                f"the rows have {size} bytes, of at most "
+                f"{limits.max_body_bytes}",
+            )
+        more = max(0, size - request.ByteSize())
+        try:
+            self._core.hold(more)
+            asked = self._core.accept(model, rows, for_vectors)
+            counted.asked = asked
+            results = await self._core.ask(asked)
+        finally:
+            self._core.release(more)
         if for_vectors:
             outputs = [{EMBEDDING: vector} for vector in results]
         else:
@@ -314,8 +358,7 @@ class GrpcServer:
         service = read_message(wrappers_pb2.StringValue, content).value
         if service not in ("", HEALTH, *SERVICES):
             raise Refused(404, f"no service {service[:80]!r}")
-        status = NOT_SERVING if self._core.is_ending else SERVING
-        return wrappers_pb2.Int32Value(value=status)
+        return wrappers_pb2.Int32Value(value=SERVING)
 
 
 def _named(spec: model_pb2.ModelSpec) -> Tuple[str, str, str]:

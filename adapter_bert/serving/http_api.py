@@ -376,7 +376,7 @@ class _Gzip:
         try:
             found = self._unpacking.decompress(part, most)
         except zlib.error as error:
-            raise Refused(400, f"the body is no gzip: {error}") from error
+            raise Refused(400, f"the body is not gzip: {error}") from error
         if self._unpacking.unused_data:
             raise Refused(400, "the body goes on behind the end of its gzip")
         return found
@@ -475,9 +475,9 @@ def read_rows(
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {error}") from error
+        raise Refused(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Refused(400, "the body is no JSON object")
+        raise Refused(400, "the body is not a JSON object")
     signature = found.get("signature_name", "")
     if signature == "":
         signature = signatures[0]

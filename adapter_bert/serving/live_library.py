@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from absl import logging
 
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.errors import UserError
+from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving.answers import Answer, to_outputs
 from adapter_bert.serving.exported import (
     CHOICES,
@@ -134,12 +134,12 @@ class LiveLibrary(ServedModel):
             folder = self._library.folder(name)
             loaded = self._predictor.open(folder)
             self._warm_up(loaded, folder)
-        except UserError as error:
+        except Exception as error:  # noqa: BLE001 - what answers goes on.
             # It may have gone by now.
             if name in self._library.names():
-                if self.left_out.get(name) != str(error):
-                    logging.warning("%s is left out: %s", name, error)
-                self.left_out[name] = str(error)
+                self.left_out[name] = log_left_out(
+                    name, error, self.left_out.get(name, "")
+                )
             return
         self.left_out.pop(name, None)
         done = "replaced" if name in self._tasks else "added"
@@ -202,6 +202,22 @@ class LiveLibrary(ServedModel):
 
     def answer(self, question, result):
         return Answer(adapter=question.of.loaded.sha256, **result)
+
+
+def log_left_out(name: str, error: Exception, before: str) -> str:
+    """Logs why something is left out, unless that is known; returns the reason.
+
+    Args:
+        name: of what is left out.
+        error: of a user, else it is logged with its traceback.
+        before: the reason that is in the log.
+    """
+    is_users = isinstance(error, UserError)
+    reason = str(error) if is_users else first_line(error)
+    if reason != before:
+        traceback = None if is_users else error
+        logging.warning("%s is left out: %s", name, reason, exc_info=traceback)
+    return reason
 
 
 def _stat(path: str) -> Optional[Tuple[int, ...]]:

@@ -71,7 +71,7 @@ def _entry(path: str, model: Any) -> ModelEntry:
         raise UserError(f"{where} has no base_path")
     platform = model.model_platform
     if platform not in ("", PLATFORM) or model.model_type not in TYPES:
-        raise UserError(f'{where} is of no model_platform: "{PLATFORM}"')
+        raise UserError(f'{where} has no model_platform: "{PLATFORM}"')
     if model.HasField("logging_config"):
         raise UserError(
             f"{where} has a logging_config; requests are not logged"

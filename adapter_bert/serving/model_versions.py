@@ -23,14 +23,14 @@ from typing import (
 
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import (
     ExportedModel,
-    is_version,
+    no_version,
     shown_names,
+    versions_in,
 )
-from adapter_bert.serving.live_library import LiveLibrary
+from adapter_bert.serving.live_library import LiveLibrary, log_left_out
 from adapter_bert.serving.served import ServedExport, ServedModel
 
 # States of a version, in TensorFlow Serving's words.
@@ -156,7 +156,7 @@ class VersionFolder(ModelVersions):
         self._leaving: Dict[str, weakref.ref[ServedModel]] = {}
         # What the files of a version looked like that could not be loaded.
         self._refused: Dict[str, Sequence[object]] = {}
-        found = self._find()
+        found = versions_in(folder)
         wanted = policy.choose(found)
         lacking = sorted(set(policy.specific) - set(found), key=int)
         if lacking or not wanted:
@@ -165,8 +165,7 @@ class VersionFolder(ModelVersions):
                 f"{folder} holds no version {', '.join(lacking)}; there are: "
                 f"{known}"
                 if lacking
-                else f"{folder} holds no version of an exported model; pass "
-                "the --output_dir of adapter-bert export"
+                else no_version(folder)
             )
         for version in wanted:
             self._add(version, load(folder, version))
@@ -193,10 +192,11 @@ class VersionFolder(ModelVersions):
         its files change. The last version that answers stays. Raises UserError
         if the folder has no version at all.
         """
-        found = self._find()
+        found = versions_in(self.folder)
         wanted = self.policy.choose(found)
         for version in set(self.left_out) - set(wanted):
             self._tell(version, END)
+            self._refused.pop(version, None)
         for version in wanted:
             if version not in self._served:
                 self._try(version)
@@ -207,20 +207,13 @@ class VersionFolder(ModelVersions):
         if not found:
             raise UserError(f"{self.folder} holds no version any more")
 
-    def _find(self) -> List[str]:
-        """The folder's versions, from old to new."""
-        names = []
-        if files.is_folder(self.folder):
-            names = files.names(self.folder)
-        return sorted(filter(is_version, names), key=int)
-
     def _tell(self, version: str, state: str, error: str = "") -> None:
         told = VersionState(version, state, error)
         self._states = {**self._states, version: told}
 
     def _try(self, version: str) -> None:
         """Loads a version, if its files are others than those refused."""
-        seen = _look_of(os.path.join(self.folder, version))
+        seen = look_of(os.path.join(self.folder, version))
         if self._refused.get(version) == seen:
             return
         before = self._states.get(version)
@@ -228,11 +221,12 @@ class VersionFolder(ModelVersions):
             self._tell(version, LOADING)
         try:
             model = self._load(self.folder, version)
-        except UserError as error:
+        except Exception as error:  # noqa: BLE001 - what answers goes on.
             self._refused[version] = seen
-            if before is None or before.error != str(error):
-                logging.warning("version %s is left out: %s", version, error)
-            self._tell(version, END, str(error))
+            reason = log_left_out(
+                f"version {version}", error, before.error if before else ""
+            )
+            self._tell(version, END, reason)
             return
         self._refused.pop(version, None)
         self._add(version, model)
@@ -263,7 +257,7 @@ class VersionFolder(ModelVersions):
                 logging.info("%s: version %s has gone", self.folder, version)
 
 
-def _look_of(folder: str) -> List[object]:
+def look_of(folder: str) -> List[object]:
     """Name, size and time of each file in a folder."""
     found: List[object] = []
     for place, folders, names in os.walk(folder):

@@ -383,7 +383,7 @@ function shown(answer, row, task) {
       return [...nothing, bars(answer.scores, isGiven)];
     }
     case CHOICE: {
-      const names = Object.keys(answer.scores);
+      const names = task.labels;
       const text = (name) => row.choices[names.indexOf(name)];
       return [bars(answer.scores, (n) => n === names[answer.choice], text)];
     }
@@ -414,10 +414,14 @@ async function ask() {
   say("Asking ...");
   element("ask").disabled = true;
   const began = performance.now();
+  const asked = served;
   let count = 0;
   try {
     for (const body of bodies) {
-      for (const answer of (await get(answerPath(), body)).answers) {
+      const { answers } = await get(answerPath(), body);
+      // Another model was chosen meanwhile.
+      if (served !== asked) break;
+      for (const answer of answers) {
         element("answers").append(card(answer, rows[count], tasks[count]));
         count += 1;
       }
@@ -425,9 +429,9 @@ async function ask() {
     const took = performance.now() - began;
     const many = `${count} ${count === 1 ? "answer" : "answers"}`;
     const parts = bodies.length > 1 ? `, ${bodies.length} requests` : "";
-    say(`${many} in ${took.toFixed(0)} ms${parts}`);
+    if (served === asked) say(`${many} in ${took.toFixed(0)} ms${parts}`);
   } catch (error) {
-    say(error.message, true);
+    if (served === asked) say(error.message, true);
   }
   element("ask").disabled = false;
   // On a phone answers are below the fields.

@@ -11,7 +11,6 @@ from typing import (
     List,
     Mapping,
     NamedTuple,
-    Optional,
     Sequence,
     Tuple,
     Union,
@@ -132,12 +131,9 @@ class ServedModel(abc.ABC):
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))
 
 
-def check_members(
-    task: Optional[Mapping[str, Any]], name: str, row: AskedRow
-) -> None:
+def check_members(task: Mapping[str, Any], name: str, row: AskedRow) -> None:
     """Raises UserError for members that a task's kind does not read."""
-    kind = task["kind"] if task else ""
-    if isinstance(row.text, tuple) and kind != TAGGING:
+    if isinstance(row.text, tuple) and task["kind"] != TAGGING:
         raise UserError(
             f"the task {name} reads texts, but text is a list of words"
         )

@@ -1,8 +1,20 @@
 """The models that a server has, by the names that clients use."""
 
+import gc
 import threading
 import time
-from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+import weakref
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from absl import logging
 
@@ -12,6 +24,7 @@ from adapter_bert.serving.model_versions import (
     VersionFolder,
     VersionPolicy,
     VersionState,
+    look_of,
 )
 from adapter_bert.serving.served import ServedModel
 
@@ -49,6 +62,11 @@ class ServedModels:
         self._looking = threading.Lock()
         # The last problem that the log has.
         self._told = ""
+        # Entries that could not be loaded, what their files looked like, and
+        # why.
+        self._refused: Dict[str, Tuple[Any, str]] = {}
+        # Versions of models that have gone, and may have requests still.
+        self._leaving: List[weakref.ref[ServedModel]] = []
 
     @classmethod
     def of_file(
@@ -113,6 +131,7 @@ class ServedModels:
                 self._look_at_file()
             except UserError as error:
                 problems.append(error)
+            self._see_leaving()
             for model in self.models.values():
                 try:
                     model.look()
@@ -128,8 +147,9 @@ class ServedModels:
         """
         if not self._read:
             return
-        problem = None
+        problem = ""
         models: Dict[str, ModelVersions] = {}
+        refused, self._refused = self._refused, {}
         for entry in self._read():
             model = self.models.get(entry.name)
             if isinstance(model, VersionFolder) and (
@@ -138,19 +158,39 @@ class ServedModels:
                 model.policy, model.labels = entry.policy, entry.labels
                 models[entry.name] = model
                 continue
-            try:
-                models[entry.name] = _folder(entry)
-                logging.info("added the model %s", entry.name)
-            except UserError as error:
-                problem = error
-                if model:
-                    models[entry.name] = model
+            seen = entry, look_of(entry.folder)
+            before, reason = refused.get(entry.name, (None, ""))
+            if seen != before:
+                try:
+                    models[entry.name] = _folder(entry)
+                    logging.info("added the model %s", entry.name)
+                    continue
+                except UserError as error:
+                    reason = str(error)
+            problem = reason
+            self._refused[entry.name] = seen, reason
+            if model:
+                models[entry.name] = model
         for name in set(self.models) - set(models):
             logging.info("removed the model %s", name)
         # One that answers is better than none.
-        self.models = models or self.models
+        models = models or self.models
+        self._leaving += [
+            weakref.ref(version)
+            for model in self.models.values()
+            if model not in models.values()
+            for version in model.served.values()
+        ]
+        self.models = models
         if problem:
-            raise problem
+            raise UserError(problem)
+
+    def _see_leaving(self) -> None:
+        """Frees what has gone and has no request any more."""
+        if self._leaving:
+            # What TensorFlow has loaded refers to itself.
+            gc.collect()
+        self._leaving = [one for one in self._leaving if one()]
 
     def watch(self, seconds: float) -> None:
         """Looks every so many seconds, in a thread."""

@@ -123,7 +123,8 @@ class Servers:
     """Servers of a library, each at its own port.
 
     Attributes:
-        ends: how many were killed, and how many ended by SIGTERM.
+        ends: how many were killed, how many ended by SIGTERM, and how many of
+            these had not answered all.
         tracebacks: in the logs of those that have ended.
     """
 
@@ -132,7 +133,7 @@ class Servers:
     ):
         """Starts all, and waits until they answer."""
         self._folder, self._flags, self._ports = folder, flags, ports
-        self.ends = {"killed": 0, "terminated": 0}
+        self.ends = {"killed": 0, "terminated": 0, "not_in_time": 0}
         self.tracebacks = 0
         self._running: List[LiveServer] = []
         try:
@@ -156,8 +157,11 @@ class Servers:
             server = self._running[number]
             if is_killed:
                 server.kill()
-            server.__exit__()
-            self.ends["killed" if is_killed else "terminated"] += 1
+                self.ends["killed"] += 1
+            else:
+                server.__exit__()
+                self.ends["terminated"] += 1
+                self.ends["not_in_time"] += not server.has_answered_all
             self._count_tracebacks(server)
             self._running[number] = self._start(number)
             turn += 1
@@ -241,7 +245,8 @@ def main() -> None:
     }
     files.write_json(str(output / "proxy.json"), results)
     print(report.plain([[*found], [f"{count:,}" for count in found.values()]]))
-    if asking.faults or servers.tracebacks or not asking.counts["answers"]:
+    defects = servers.tracebacks + servers.ends["not_in_time"]
+    if asking.faults or defects or not asking.counts["answers"]:
         raise SystemExit(f"the faults are in {output}/proxy.json")
 
 

@@ -31,6 +31,7 @@ import socket
 import tempfile
 import threading
 import time
+import zlib
 from collections import Counter
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -138,6 +139,7 @@ class Wire:
         is_framed: whether it has one answer, after which another request may
             come; else the end of what is sent may be needed, and nothing
             follows.
+        may_succeed: whether an answer other than a refusal can be right.
     """
 
     kind: str
@@ -145,6 +147,7 @@ class Wire:
     parts: Tuple[bytes, ...]
     pause: float = 0.0
     is_framed: bool = True
+    may_succeed: bool = True
 
 
 def right_body(chance: random.Random) -> bytes:
@@ -198,12 +201,13 @@ def _single(kind: str, chance: random.Random) -> Wire:
     if chance.random() < 0.2:
         headers.append(("Accept-Encoding", "gzip"))
     length: Optional[str] = None
-    is_framed = True
+    is_framed = may_succeed = True
     if kind == "body":
         body = fuzz_inputs.change(body, chance)
     elif kind == "gzip":
         headers.append(("Content-Encoding", "gzip"))
         body = _odd_gzip(body, chance)
+        may_succeed = _unpacks(body)
     elif kind == "header":
         for _ in range(chance.choice((1, 1, 2, 200))):
             name, value = chance.choice(HEADERS), chance.choice(VALUES)
@@ -219,7 +223,10 @@ def _single(kind: str, chance: random.Random) -> Wire:
             headers.append(("Content-Length", str(len(body))))
         is_framed = False
     elif kind == "token":
-        headers[1] = ("Authorization", _odd_token(chance))
+        given = _odd_token(chance)
+        headers[1] = ("Authorization", given)
+        scheme, _, token = given.partition(" ")
+        may_succeed = scheme.lower() == "bearer" and token.strip() == TOKEN
     elif kind == "method":
         method = chance.choice(METHODS)
         is_framed = False
@@ -240,7 +247,13 @@ def _single(kind: str, chance: random.Random) -> Wire:
     whole = as_bytes(method, path, headers, body)
     if kind == "bytes":
         whole, is_framed = fuzz_inputs.change(whole, chance), False
-    return Wire(kind, method, (whole,), is_framed=is_framed)
+    return Wire(
+        kind,
+        method,
+        (whole,),
+        is_framed=is_framed,
+        may_succeed=may_succeed,
+    )
 
 
 def _pieces(
@@ -272,6 +285,15 @@ def _odd_gzip(body: bytes, chance: random.Random) -> bytes:
     )()
 
 
+def _unpacks(body: bytes) -> bool:
+    """Whether it is a gzip of JSON."""
+    try:
+        json.loads(gzip.decompress(body))
+    except (OSError, EOFError, ValueError, zlib.error):
+        return False
+    return True
+
+
 def _odd_token(chance: random.Random) -> str:
     odd = fuzz_inputs.change(TOKEN.encode(), chance, grows=False)
     # A line of its own would be another header.
@@ -299,16 +321,21 @@ def _odd_chunks(body: bytes, chance: random.Random) -> bytes:
     return b"".join(found) + chance.choices(last, weights)[0]
 
 
-def judge(code: int, content: bytes, method: str = "POST") -> str:
+def judge(
+    code: int, content: bytes, method: str = "POST", may_succeed: bool = True
+) -> str:
     """Why an answer is a defect; "" for a right one.
 
     Args:
         code: HTTP's.
         content: the answer's body, unpacked.
         method: of the request; HEAD's answers have no body.
+        may_succeed: whether an answer other than a refusal can be right.
     """
     if not (200 <= code < 300 or 400 <= code < 500):
         return f"the code {code}"
+    if 200 <= code < 300 and not may_succeed:
+        return f"the code {code} for what should be refused"
     if 200 <= code < 300 or method == "HEAD":
         return ""
     try:
@@ -508,7 +535,7 @@ class Trial:
     ) -> None:
         """Counts what came of a request, and notes defects."""
         for code, content in answers:
-            fault = judge(code, content, wire.method)
+            fault = judge(code, content, wire.method, wire.may_succeed)
             if fault:
                 self.note(number, f"{wire.kind}: {fault}")
         if wire.is_framed and not answers:
@@ -637,7 +664,8 @@ def send_one(port: int, seed: int, number: int) -> None:
     print(wire.kind, *wire.parts, sep="\n")
     connection = Connection(port)
     for code, content in connection.send(wire):
-        print(code, content, judge(code, content, wire.method))
+        fault = judge(code, content, wire.method, wire.may_succeed)
+        print(code, content, fault)
     connection.close()
 
 
