@@ -70,6 +70,10 @@ BATCH_ROWS, COMPUTED_ROWS = 128, 32
 # Of the rows that the server can answer, those that come in the part `latency`,
 # and the threads that send them.
 LOAD, SENDERS = 0.8, 128
+# Rows of a request in the part `latency`, most and in the middle.
+MOST_ROWS, MIDDLE_ROWS = 8, 4
+# Seconds of such requests before those that are measured.
+WARM_UP_S = 20.0
 # Names of the library that changes, of which the first ones always stay, and
 # the adapters of each.
 NAMES, STAYING, VERSIONS = 24, 6, 2
@@ -263,7 +267,7 @@ def schedule(
     found, now, first = [], 0.0, 0
     # Requests have 4.5 rows on average.
     while (now := now + chance.expovariate(rate / 4.5)) < seconds:
-        size = chance.randint(1, 8)
+        size = chance.randint(1, MOST_ROWS)
         asked = [rows[(first + n) % len(rows)] for n in range(size)]
         found.append((now, asked))
         first += size
@@ -313,12 +317,15 @@ def measure_latency(
     progress = Progress(LATENCY, len(cases), "cases")
     for tasks, kind in cases:
         rows = setting.load(kind, tasks)
-        load = ServerLoad(setting.server.port, rows, COMPUTED_ROWS, 8)
+        load = ServerLoad(setting.server.port, rows, MIDDLE_ROWS, SENDERS)
         # The first one traces graphs.
         load.measure()
         whole = load.measure()
         rate = whole["examples"] / whole["seconds"]
         planned = schedule(rows, LOAD * rate, seconds, tasks)
+        # Small batches have shapes of their own, new ones are slower.
+        warm_up = schedule(rows, LOAD * rate, WARM_UP_S, -tasks)
+        ask_on_time(setting.server.port, warm_up)
         took = ask_on_time(setting.server.port, planned)
         median, most = 1000 * np.percentile(took, (50, 99))
         found.append(
