@@ -24,7 +24,7 @@ def test_the_page_has_the_configuration():
     page = proxy.PAGE.read_text(encoding="utf-8")
     text = proxy.configuration(page, 1, [2, 3])
     assert "listen 127.0.0.1:1;" in text
-    assert "server 127.0.0.1:2;" in text and "server 127.0.0.1:3;" in text
+    assert "server 127.0.0.1:2 " in text and "server 127.0.0.1:3 " in text
     assert "10.0.0" not in text and "proxy_next_upstream" in text
     with pytest.raises(AssertionError, match="fewer servers"):
         proxy.configuration(page, 1, [2, 3, 4])

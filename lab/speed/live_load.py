@@ -496,6 +496,8 @@ class Asking:
         self._texts, self._known = texts, known
         self._lock = threading.Lock()
         self.counts = {"answers": 0, "wrong": 0, "refused": 0, "lost": 0}
+        # Answers that ended in the middle.
+        self.cut_off = 0
         self.faults: List[str] = []
 
     def work(self, seed: int, is_over: Callable[[], bool]) -> None:
@@ -514,6 +516,9 @@ class Asking:
             asked = time.monotonic()
             try:
                 code, found = client.ask(body_of(rows))
+            except http.client.IncompleteRead:
+                self.cut_off += 1
+                continue
             except (OSError, http.client.HTTPException) as error:
                 self._count(lost=1, fault=f"{type(error).__name__}: {error}")
                 continue
@@ -585,6 +590,7 @@ def measure_changes(
     return {
         "seconds": seconds,
         **asking.counts,
+        "cut_off": asking.cut_off,
         "changes": sum(shelf.counts.values()),
         **shelf.counts,
         "loaded_by_the_server": len(
@@ -781,7 +787,8 @@ def main() -> None:
     print(text)
     measuring.publish(NAME, results, text)
     found = results.get(CHANGES, {}) if CHANGES in parts else {}
-    if found.get("wrong") or found.get("lost") or found.get("tracebacks"):
+    kinds = ("wrong", "lost", "cut_off", "tracebacks")
+    if any(found.get(kind) for kind in kinds):
         for fault in found["faults"]:
             print(fault)
         raise SystemExit(

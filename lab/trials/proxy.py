@@ -7,6 +7,7 @@ the configuration of docs/serving.md. Every 15 seconds one of them is killed, or
 ended by SIGTERM, and started again. Meanwhile adapters of the library come, are
 replaced and go, once a second, and every answer is compared with that of its
 adapter alone. The exit code is 1 if an answer is wrong or a request is lost.
+Answers that a killed process had half sent are cut off, which clients see.
 """
 
 import argparse
@@ -80,8 +81,8 @@ def configuration(page: str, port: int, servers: Sequence[int]) -> str:
     )
     left = iter(servers)
     block = re.sub(
-        r"server [\d.]+:\d+;",
-        lambda _: f"server 127.0.0.1:{next(left)};",
+        r"server [\d.]+:\d+",
+        lambda _: f"server 127.0.0.1:{next(left)}",
         block,
     )
     if [*left]:
@@ -233,6 +234,7 @@ def main() -> None:
                 servers.stop()
     found = {
         **asking.counts,
+        "cut_off": asking.cut_off,
         **servers.ends,
         "changes": sum(shelf.counts.values()),
         "tracebacks": servers.tracebacks,
@@ -246,6 +248,7 @@ def main() -> None:
     files.write_json(str(output / "proxy.json"), results)
     print(report.plain([[*found], [f"{count:,}" for count in found.values()]]))
     defects = servers.tracebacks + servers.ends["not_in_time"]
+    defects += asking.cut_off > live_load.ASKING * servers.ends["killed"]
     if asking.faults or defects or not asking.counts["answers"]:
         raise SystemExit(f"the faults are in {output}/proxy.json")
 
