@@ -497,7 +497,7 @@ def test_no_answer_in_time():
 
 
 def test_health_without_a_message_keeps_nobody_waiting(monkeypatch):
-    monkeypatch.setattr(grpc_api, "MESSAGE_S", 0.5)
+    monkeypatch.setattr(grpc_api, "MESSAGE_S", 4.5)
     with contextlib.closing(Both(model=Texts())) as server:
         ask = server.channel.stream_unary(HEALTH)
         over = threading.Event()
@@ -509,7 +509,7 @@ def test_health_without_a_message_keeps_nobody_waiting(monkeypatch):
         idle = [ask.future(never(), timeout=60) for _ in range(20)]
         began = time.monotonic()
         assert server.predict(of_tasks("one")).outputs
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 4
         assert {one.code().name for one in idle} == {"DEADLINE_EXCEEDED"}
         over.set()
 
