@@ -124,7 +124,7 @@ class Served:
     )
     token_file: str = Topic.SERVED.setting(
         "",
-        "File of tokens, one on each line, of which each request needs one: "
+        "File of tokens, one on each line; each request needs one of them: "
         "Authorization: Bearer TOKEN.",
     )
     admin_token_file: str = Topic.SERVED.setting(

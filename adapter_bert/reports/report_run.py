@@ -290,7 +290,7 @@ def read_run(folder: pathlib.Path) -> Dict[str, Any]:
 
 
 def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
-    """What few readers look at, folded."""
+    """Configuration, versions and hashes, folded."""
     base = {"name": run["base"].get("name"), **run["bert_config"]}
     task = {k: v for k, v in run["task"].items() if k != "tasks"}
     task_and_method = {
