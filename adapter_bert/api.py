@@ -82,7 +82,9 @@ SPLITS = {
 OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
-OF_ADAPTERS = (*OF_BERT, "compute_dtype", "adapter", "task", "output_dir")
+# Settings of `load_bert` that runs may change.
+OF_MEMORY = ("compute_dtype", "base_dtype")
+OF_ADAPTERS = (*OF_BERT, *OF_MEMORY, "adapter", "task", "output_dir")
 # Settings of all programs; settings of tables come first.
 OF_PROGRAMS = tuple(
     settings
@@ -154,6 +156,7 @@ class Bert:
             self.settings["vocab_file"],
             self.settings["compute_dtype"],
             self.settings["do_lower_case"],
+            self.settings["base_dtype"],
         )
 
 
@@ -164,6 +167,7 @@ def load_bert(
     vocab_file: Path = "",
     do_lower_case: Optional[bool] = None,
     compute_dtype: str = "float32",
+    base_dtype: str = "float32",
 ) -> Bert:
     """Opens a pretrained BERT, RoBERTa or XLM-R.
 
@@ -177,6 +181,8 @@ def load_bert(
             or its vocabulary says.
         compute_dtype: `float32`, `bfloat16` or `auto`, of products and
             activations.
+        base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
+            kept.
 
     Raises:
         UserError: the model, its config or its vocabulary is missing or
@@ -193,6 +199,7 @@ def load_bert(
         "vocab_file": os.fspath(vocab_file or ""),
         "do_lower_case": do_lower_case,
         "compute_dtype": compute_dtype,
+        "base_dtype": base_dtype,
     }
     with of_keywords(run_classifier.SETTINGS, settings, "load_bert()"):
         opened = sources.open_init_checkpoint(path)
@@ -490,7 +497,7 @@ def _refuse(
                 f"{caller} takes no keyword {name!r}: "
                 + (
                     "it is a setting of load_bert()"
-                    if name in (*OF_BERT, "compute_dtype")
+                    if name in (*OF_BERT, *OF_MEMORY)
                     else "the function's own arguments say it"
                 )
             )

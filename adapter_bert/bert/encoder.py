@@ -42,6 +42,7 @@ from adapter_bert.bert.hooks import (
     dropout,
     keep_mask,
 )
+from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 
 Shape = Tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -217,8 +218,14 @@ class Modules:
     hooks: Hooks
 
     def read(self, name: str, context: Context) -> tf.Tensor:
-        """A variable's value, as the method gives it."""
-        return self.hooks.parameter(name, self.values[name], context)
+        """A variable's value, as the method gives it.
+
+        Of a matrix in int8 the context's dtype, else float32.
+        """
+        value = self.values[name]
+        if isinstance(value, Quantized):
+            value = value.widened(context.dtype)
+        return self.hooks.parameter(name, value, context)
 
     def dense(
         self,
@@ -300,11 +307,16 @@ class Bert(Modules):
     ) -> tf.Tensor:
         """The inputs of the first layer, float32 [B, T, D]; as a call."""
         config, scope = self.config, "bert/embeddings"
-        word, token_type, position = (
+        token_type, position = (
             self.read(f"{scope}/{name}_embeddings", context)
-            for name in ("word", "token_type", "position")
+            for name in ("token_type", "position")
         )
-        hidden = tf.gather(word, input_ids)
+        words = self.values[WORD_EMBEDDINGS]
+        if isinstance(words, Quantized):
+            hidden = words.rows(input_ids)
+        else:
+            words = self.read(WORD_EMBEDDINGS, context)
+            hidden = tf.gather(words, input_ids)
         # Of few rows a product with one-hot vectors is fast both ways.
         one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
         hidden += tf.tensordot(one_hot, token_type, 1)

@@ -23,6 +23,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert.functional import anew, custom_gradient
+from adapter_bert.bert.int8 import is_widening
 
 
 def differentiable(
@@ -155,7 +156,8 @@ class _Passes:
         arguments, output, upstream, gradients = traced
         late = _depend_on(upstream)
         backward, read = _between(
-            gradients, lambda op: op.name in late or op.type == "Const"
+            gradients,
+            lambda op: op.name in late or op.type == "Const" or is_widening(op),
         )
         places = {x.name: place for place, x in enumerate(arguments)}
         self.read = [places[x.name] for x in read if x.name in places]

@@ -67,7 +67,7 @@ class SharedLayers:
             # In prediction it may be a tensor, which has no gradient.
             is_trained = context.training and variable.trainable
             values = trained if is_trained else frozen
-            values[name] = tf.convert_to_tensor(variable)
+            values[name] = _to_tensors(variable)
         handed_on = _of_layer(number, context.handed_on)
         arguments = {
             "number": tf.constant(number),
@@ -124,7 +124,7 @@ class SharedLayers:
         """
         values, handed_on = (
             {
-                name: tf.convert_to_tensor(value)
+                name: _to_tensors(value)
                 for name, value in all_values.items()
                 if _is_of_layer(number, name)
             }
@@ -220,6 +220,11 @@ def make_bert(
     """
     shared = SharedLayers(config, {**added, **variables}, make_hooks)
     return encoder.Bert(config, variables, make_hooks(added), shared)
+
+
+def _to_tensors(value: Any) -> Any:
+    """A variable as a tensor, a matrix in int8 as two."""
+    return tf.nest.map_structure(tf.convert_to_tensor, value)
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:

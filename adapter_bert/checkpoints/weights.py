@@ -12,6 +12,7 @@ import re
 from typing import (
     Any,
     Callable,
+    Container,
     Dict,
     Iterable,
     Mapping,
@@ -24,7 +25,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
@@ -186,6 +187,27 @@ def without_head(weights: Weights) -> Weights:
         if not HEAD.fullmatch(name)
     }
     return dataclasses.replace(weights, shapes=shapes)
+
+
+def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
+    """A base whose matrices of some names have the values that int8 keeps.
+
+    Reading raises UserError if a value is not finite.
+    """
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(name)
+        if name not in names:
+            return value
+        try:
+            kept = int8.quantize(name, value)
+        except ValueError as error:
+            raise UserError(
+                f"{weights.source}: {error}; take another checkpoint"
+            ) from error
+        return kept.values * kept.scale
+
+    return dataclasses.replace(weights, read=read)
 
 
 InitialValues = Dict[str, Callable[[], np.ndarray]]

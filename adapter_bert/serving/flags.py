@@ -12,7 +12,12 @@ from adapter_bert.serving.embeddings import POOLINGS, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.trained_task import task_name
-from adapter_bert.training.compute_dtype import BFLOAT16, DTYPES, FLOAT32
+from adapter_bert.training.compute_dtype import (
+    BASE_DTYPES,
+    BFLOAT16,
+    DTYPES,
+    FLOAT32,
+)
 
 
 def named_folders(
@@ -133,6 +138,12 @@ class OneBert:
         "Type of products and activations; auto takes the faster one here.",
         choices=DTYPES,
     )
+    base_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type in which BERT's matrices are kept in memory. int8 takes a "
+        "quarter of the bytes.",
+        choices=BASE_DTYPES,
+    )
     adapter_dtype: str = Topic.HARDWARE.setting(
         FLOAT32,
         "Type in which the adapters of several tasks are kept in memory.",
@@ -167,6 +178,7 @@ def open_bert(
         asked.vocab_file,
         asked.compute_dtype,
         do_lower_case,
+        asked.base_dtype,
     )
 
 

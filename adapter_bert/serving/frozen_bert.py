@@ -8,11 +8,19 @@ not disturb each other.
 import ctypes
 import dataclasses
 import threading
-from typing import Any, Callable, Dict, Hashable, Mapping, Optional
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    FrozenSet,
+    Hashable,
+    Mapping,
+    Optional,
+)
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder, onednn
+from adapter_bert.bert import encoder, int8, onednn
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.sources import open_init_checkpoint
@@ -22,6 +30,7 @@ from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
     identify,
+    rounded_to_int8,
 )
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
@@ -30,7 +39,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.training import devices, training_step
-from adapter_bert.training.compute_dtype import choose_dtype
+from adapter_bert.training.compute_dtype import FLOAT32, INT8, choose_dtype
 from adapter_bert.training.engines import Hardware
 
 Values = Mapping[str, tf.Tensor]
@@ -72,7 +81,7 @@ class FrozenBert:
         weights: what it was read from.
         base: which BERT it is.
         variables: its own, by name; kernels in the type of products, others
-            float32.
+            float32. Matrices may be in int8, as `Quantized`.
     """
 
     def __init__(
@@ -82,10 +91,10 @@ class FrozenBert:
         vocab_file: str = "",
         compute_dtype: str = "float32",
         do_lower_case: Optional[bool] = None,
+        base_dtype: str = FLOAT32,
     ):
         """Reads every variable; arguments and errors as of `open`."""
         self.config = config
-        self.weights: Weights = opened.weights
         # Adapters say the letters' case, whatever the model itself says.
         self._opened = dataclasses.replace(opened, do_lower_case=None)
         self._do_lower_case = do_lower_case
@@ -94,6 +103,11 @@ class FrozenBert:
         self._vocab_file = vocab_file
         variables = encoder.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
+        self.weights: Weights = opened.weights
+        self._in_int8: FrozenSet[str] = frozenset()
+        if base_dtype == INT8:
+            self._in_int8 = int8.names(variables)
+            self.weights = rounded_to_int8(opened.weights, self._in_int8)
         hardware = Hardware()
         # Threads first: nothing may have run before.
         lanes = devices.use_lanes(hardware)
@@ -125,6 +139,7 @@ class FrozenBert:
         vocab_file: str = "",
         compute_dtype: str = "float32",
         do_lower_case: Optional[bool] = None,
+        base_dtype: str = FLOAT32,
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags.
 
@@ -140,7 +155,14 @@ class FrozenBert:
                 "the run's folder adapter/ as --adapter"
             )
         config = sources.read_config(opened, bert_config_file)
-        bert = cls(opened, config, vocab_file, compute_dtype, do_lower_case)
+        bert = cls(
+            opened,
+            config,
+            vocab_file,
+            compute_dtype,
+            do_lower_case,
+            base_dtype,
+        )
         # So that a bad vocabulary is found now.
         bert._tokenizer_of(do_lower_case)
         return bert
@@ -171,9 +193,12 @@ class FrozenBert:
         """The kind of a task that was trained by a method.
 
         Raises UserError if this BERT cannot take the method's arguments, or
-        lacks a variable that the task needs.
+        lacks a variable that the task needs, or has matrices in int8 that the
+        method changes.
         """
         table = task_model.list_parameters(self.config, method, task.build_head)
+        if self._in_int8:
+            task_model.int8_variables(table)
         shapes = tuple((p.name, p.shape) for p in table.parameters)
         key = (str(method), task.head_kind, shapes)
         with self._lock:
@@ -220,9 +245,14 @@ class FrozenBert:
         is_kernel = task_model.KERNEL.fullmatch(name) and "/kernel" in name
         return self.compute_dtype if is_kernel else tf.float32
 
-    def _read(self, name: str, dtype: tf.DType) -> tf.Variable:
-        value = tf.cast(self.weights.read(name), dtype)
-        return tf.Variable(value, trainable=False)
+    def _read(self, name: str, dtype: tf.DType) -> Any:
+        value = self.weights.read(name)
+        if name in self._in_int8:
+            parts = int8.quantize(name, value)
+            return int8.Quantized(
+                *(tf.Variable(part, trainable=False) for part in parts)
+            )
+        return tf.Variable(tf.cast(value, dtype), trainable=False)
 
     def _variables_for(self, table: ParameterTable) -> Values:
         """BERT's variables as a method reads them.

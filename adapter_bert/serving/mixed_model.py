@@ -55,7 +55,8 @@ class MixedModel:
     @property
     def variables(self) -> List[tf.Variable]:
         """All variables of the graph."""
-        return [*self.bert.values(), *self.tables.values(), self.places]
+        of_bert = tf.nest.flatten(list(self.bert.values()))
+        return [*of_bert, *self.tables.values(), self.places]
 
     @property
     def untouched_layers(self) -> Optional[int]:

@@ -30,6 +30,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import NoHooks
+from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -350,7 +351,6 @@ def draw(
 NAME = MASKED_LM
 # Scope of the head's own dense layer and LayerNorm.
 TRANSFORM = "cls/predictions/transform"
-WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # Least share of words of several tokens for `--whole_word_masking` to matter.
 SEVERAL = 0.01
 

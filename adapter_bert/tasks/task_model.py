@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
@@ -312,6 +312,25 @@ def narrow_variables(table: ParameterTable) -> FrozenSet[str]:
         for p in table.parameters
         if not (p.trained or p.is_added) and KERNEL.fullmatch(p.name)
     )
+
+
+def int8_variables(table: ParameterTable) -> FrozenSet[str]:
+    """Names of BERT's matrices that are kept with `--base_dtype=int8`.
+
+    Raises:
+        UserError: the method trains one, or changes it as it is read.
+    """
+    own = {p.name: p for p in table.parameters if not p.is_added}
+    found = int8.names(own)
+    if "parameter" in table.hooks.places or any(
+        own[name].trained for name in found
+    ):
+        raise UserError(
+            f"--base_dtype=int8 is for methods that leave BERT's matrices as "
+            f"they are, but {table.method} changes them; pass "
+            "--base_dtype=float32"
+        )
+    return found
 
 
 class NotTrained(UserError):

@@ -10,6 +10,9 @@ AUTO = "auto"
 FLOAT32, BFLOAT16 = "float32", "bfloat16"
 # Values of `--compute_dtype`.
 DTYPES = (FLOAT32, BFLOAT16, AUTO)
+# Values of `--base_dtype`.
+INT8 = "int8"
+BASE_DTYPES = (FLOAT32, INT8)
 # Matrix products must be this many times as fast in bfloat16 to make a whole
 # step faster, which has casts and other operations too; below the second ratio
 # bfloat16 gets a warning.

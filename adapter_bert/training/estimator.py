@@ -6,6 +6,7 @@ TPUEstimator on a TPU alone.
 """
 
 import ctypes
+import functools
 import itertools
 from concurrent import futures
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -15,11 +16,13 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from adapter_bert import optimization
+from adapter_bert.bert import int8
 from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError
 from adapter_bert.progress import TrainingProgress
+from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.training import (
     devices,
     multi_worker,
@@ -306,14 +309,27 @@ def _return_freed_memory() -> None:
         trim(0)
 
 
-def _make_variables(job: Job) -> Dict[str, tf.Variable]:
+def _make_variables(job: Job) -> Dict[str, Any]:
     """Variables of the job's first values.
 
     Frozen variables are in the collection of local variables: they are given
     their pretrained values at every start and stay out of checkpoints.
     """
-    made = {}
+    made: Dict[str, Any] = {}
+    local = [v1.GraphKeys.LOCAL_VARIABLES]
     for p in job.table.parameters:
+        if p.name in job.quantized:
+            made[p.name] = int8.Quantized(
+                *(
+                    _variable(
+                        f"{p.name}/{part}",
+                        functools.partial(_part_of_int8, job, p, part),
+                        collections=local,
+                    )
+                    for part in int8.Quantized._fields
+                )
+            )
+            continue
 
         def value(p=p):
             value = tf.numpy_function(
@@ -322,11 +338,24 @@ def _make_variables(job: Job) -> Dict[str, tf.Variable]:
             value.set_shape(p.shape)
             return tf.cast(value, job.dtype_of(p.name))
 
-        kinds = v1.GraphKeys.LOCAL_VARIABLES, v1.GraphKeys.GLOBAL_VARIABLES
+        kinds = local, [v1.GraphKeys.GLOBAL_VARIABLES]
         made[p.name] = _variable(
-            p.name, value, trainable=p.trained, collections=[kinds[p.trained]]
+            p.name, value, trainable=p.trained, collections=kinds[p.trained]
         )
     return made
+
+
+def _part_of_int8(job: Job, p: Parameter, part: str) -> tf.Tensor:
+    """The first values, or the scale, of a matrix in int8."""
+
+    def read():
+        found = int8.quantize(p.name, job.initial_values[p.name]())
+        return getattr(found, part)
+
+    spec = getattr(int8.specs(p.name, p.shape), part)
+    value = tf.numpy_function(read, [], spec.dtype)
+    value.set_shape(spec.shape)
+    return value
 
 
 def _variable(

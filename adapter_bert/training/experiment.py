@@ -39,7 +39,12 @@ from adapter_bert.training import (
     run_files,
     two_phases,
 )
-from adapter_bert.training.compute_dtype import AUTO, FLOAT32, choose_dtype
+from adapter_bert.training.compute_dtype import (
+    AUTO,
+    FLOAT32,
+    INT8,
+    choose_dtype,
+)
 from adapter_bert.training.engines import (
     NO_PAUSE,
     Engine,
@@ -162,6 +167,8 @@ def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
 
 def _start_engine(experiment: Experiment) -> Engine:
     """Makes the engine, whose devices can take the training's batches."""
+    if experiment.base_dtype == INT8:
+        _check_int8(experiment)
     make_engine, why = choose_engine(experiment.engine)
     logging.info("engine: %s (%s)", make_engine.__name__, why)
     engine = make_engine(experiment.hardware)
@@ -184,6 +191,18 @@ def _start_engine(experiment: Experiment) -> Engine:
                 f"{engine.workers}"
             )
     return engine
+
+
+def _check_int8(experiment: Experiment) -> None:
+    """Refuses --base_dtype=int8 where variables of int8 cannot be held."""
+    if experiment.hardware.use_tpu:
+        raise UserError(
+            "--base_dtype=int8 is for CPUs and GPUs; leave it out on a TPU"
+        )
+    if multi_worker.is_cluster():
+        raise UserError(
+            "--base_dtype=int8 needs one process, but TF_CONFIG names several"
+        )
 
 
 def _choose_dtype(experiment: Experiment) -> str:
@@ -318,6 +337,7 @@ def _make_job(engine: Engine, setup: Setup) -> Job:
         narrow=frozenset()
         if engine.workers > 1
         else task_model.narrow_variables(setup.table),
+        quantized=setup.quantized,
         predict_tokens=experiment.predict_batch_tokens,
     )
 

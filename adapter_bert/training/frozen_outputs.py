@@ -258,6 +258,8 @@ class FrozenLayers:
             "first_token": self._first_token,
             "rows": self._rows().fingerprint(),
         }
+        if self._job.quantized:
+            about["base_dtype"] = INT8
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 

@@ -18,7 +18,7 @@ from adapter_bert.flags import (
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks.task import Task
-from adapter_bert.training.compute_dtype import DTYPES, FLOAT32
+from adapter_bert.training.compute_dtype import BASE_DTYPES, DTYPES, FLOAT32
 from adapter_bert.training.engines import ENGINES, Hardware
 
 # Value of `--eval_steps`.
@@ -221,6 +221,13 @@ class Experiment:
         "Type of products and activations; trained weights stay float32. auto "
         "measures which type is faster when a run begins.",
         choices=DTYPES,
+        recorded=True,
+    )
+    base_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type in which BERT's frozen matrices are kept in memory. int8 takes "
+        "a quarter of the bytes; what is trained stays float32.",
+        choices=BASE_DTYPES,
         recorded=True,
     )
     use_xla: bool = Topic.HARDWARE.setting(

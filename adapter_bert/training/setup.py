@@ -7,7 +7,7 @@ decide. Also: the table of `--describe`, and the description of a run for
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from absl import logging
 
@@ -31,6 +31,7 @@ from adapter_bert.checkpoints.weights import (
     Weights,
     choose_initial_values,
     identify,
+    rounded_to_int8,
     start_fingerprint,
 )
 from adapter_bert.data.input_pipeline import Features
@@ -48,6 +49,7 @@ from adapter_bert.training import (
     pretrained_head,
 )
 from adapter_bert.training.composition_parts import Found
+from adapter_bert.training.compute_dtype import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.settings import Experiment
 
@@ -108,6 +110,7 @@ class Setup:
         start: fingerprint of the trained values that training starts from, or
             None.
         initial_values: every variable's first value.
+        quantized: names of the variables that are kept in int8.
     """
 
     experiment: Experiment
@@ -116,6 +119,7 @@ class Setup:
     table: task_model.ParameterTable
     start: Optional[str]
     initial_values: InitialValues
+    quantized: FrozenSet[str]
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
@@ -301,6 +305,10 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
     )
+    quantized: FrozenSet[str] = frozenset()
+    if experiment.base_dtype == INT8:
+        quantized = task_model.int8_variables(table)
+        base = rounded_to_int8(base, quantized)
     initial_values = choose_initial_values(
         table.parameters,
         base,
@@ -322,6 +330,7 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         table,
         start_fingerprint(table.parameters, base, trained),
         initial_values,
+        quantized,
     )
 
 
@@ -401,6 +410,9 @@ def describe_settings(
     if setup:
         training["start"] = setup.start
     training.update(recorded(experiment))
+    # Runs before there was a choice say nothing.
+    if experiment.base_dtype == FLOAT32:
+        del training["base_dtype"]
     if experiment.do_train:
         training["max_seq_length"] = experiment.max_seq_length
     return {

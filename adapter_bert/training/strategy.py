@@ -12,6 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import optimization
+from adapter_bert.bert import int8
 from adapter_bert.checkpoints import google, training_state
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data import input_pipeline
@@ -304,6 +305,12 @@ def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
         read = job.initial_values[p.name]
         if saved and p.trained:
             read = functools.partial(saved.read, p.name)
+        if p.name in job.quantized:
+            parts = int8.quantize(p.name, read())
+            made[p.name] = int8.Quantized(
+                *(tf.Variable(part, trainable=False) for part in parts)
+            )
+            continue
         made[p.name] = tf.Variable(
             tf.cast(read(), job.dtype_of(p.name)),
             trainable=is_trained and p.trained,

@@ -59,6 +59,7 @@ class Job:
         observes: whether prediction also gives what `Hooks.observe` shows.
         narrow: names of frozen variables that are kept in `compute_dtype`,
             since they are cast to it wherever they are read.
+        quantized: names of frozen matrices that are kept in int8.
         predict_tokens: tokens up to which a batch of prediction may have more
             rows than asked for, if batches have no static length.
     """
@@ -80,6 +81,7 @@ class Job:
     adam_bias_correction: bool = False
     observes: bool = False
     narrow: FrozenSet[str] = frozenset()
+    quantized: FrozenSet[str] = frozenset()
     predict_tokens: int = 0
 
     def dtype_of(self, name: str) -> tf.DType:

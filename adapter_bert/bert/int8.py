@@ -1,0 +1,95 @@
+"""BERT's frozen matrices in a byte a value, widened where they are read.
+
+A kernel has a scale for each output, the word embeddings have one for each
+word. Scales have 17 significant bits, values 7: so their products are exact in
+float32, and a matrix that was widened is stored again with the same bits.
+Source: Jacob et al. 2018, section 2.1, without zero points; Dettmers et al.
+2023 (QLoRA), section 3, trains adapters on a frozen base of few bits.
+"""
+
+from typing import Any, FrozenSet, Iterable, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+# The greatest value; -128 is not used.
+GREATEST = 127
+# Bits of a float32 that are zero in scales.
+UNUSED_BITS = np.uint32((1 << 7) - 1)
+
+
+class Quantized(NamedTuple):
+    """A frozen matrix, `values * scale`, of arrays, tensors or variables.
+
+    Attributes:
+        values: int8 [I, O], or of word embeddings [V, D].
+        scale: float32 [1, O], or of word embeddings [V, 1].
+    """
+
+    values: Any
+    scale: Any
+
+    # As of a variable that no training changes.
+    trainable = False
+
+    def widened(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """The matrix, `dtype`; computed in float32."""
+        return tf.cast(tf.cast(self.values, tf.float32) * self.scale, dtype)
+
+    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Rows [...] of word embeddings, float32 [..., D]."""
+        some = (tf.gather(part, numbers) for part in self)
+        return Quantized(*some).widened()
+
+
+def names(variables: Iterable[str]) -> FrozenSet[str]:
+    """Of the names of BERT's own variables those of matrices in int8."""
+    return frozenset(
+        name
+        for name in variables
+        if name.endswith("/kernel") or name == WORD_EMBEDDINGS
+    )
+
+
+def quantize(name: str, matrix: np.ndarray) -> Quantized:
+    """Rounds a variable, float32 [I, O] or [V, D], to arrays.
+
+    Scales are rounded up. An error is at most half of a scale.
+
+    Raises:
+        ValueError: a value is not finite.
+    """
+    axis = _axis_of(name)
+    greatest = np.abs(matrix).max(axis=axis, keepdims=True, initial=0.0)
+    if not np.isfinite(greatest).all():
+        raise ValueError(f"{name} holds a value that is no finite number")
+    bits = (greatest.astype(np.float32) / np.float32(GREATEST)).view(np.uint32)
+    scale = ((bits + UNUSED_BITS) & ~UNUSED_BITS).view(np.float32)
+    # A channel of zeros has the scale zero.
+    values = np.divide(
+        matrix, scale, out=np.zeros_like(matrix), where=scale > 0
+    )
+    return Quantized(np.rint(values).astype(np.int8), scale)
+
+
+def specs(name: str, shape: Sequence[int]) -> Quantized:
+    """Dtypes and shapes of what `quantize` gives."""
+    channels = list(shape)
+    channels[_axis_of(name)] = 1
+    return Quantized(
+        tf.TensorSpec(shape, tf.int8), tf.TensorSpec(channels, tf.float32)
+    )
+
+
+def _axis_of(name: str) -> int:
+    """The axis whose values share a scale."""
+    return 1 if name == WORD_EMBEDDINGS else 0
+
+
+def is_widening(operation: tf.Operation) -> bool:
+    """Whether an operation widens int8: soon done again, large to keep."""
+    if operation.type not in ("Cast", "Mul", "Identity"):
+        return False
+    first = operation.inputs[0]
+    return first.dtype == tf.int8 or is_widening(first.op)

@@ -1,0 +1,376 @@
+"""BERT's matrices in int8: rounding, and everything that computes on them."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import hypothesis
+import hypothesis.extra.numpy
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags as flags_module
+from conftest import SENTENCES, TINY_WORDS, entry_point, write_bert
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    check_equal,
+    make_job,
+    make_rows,
+    train,
+    trained_values,
+)
+from engine_jobs import (
+    predict as predict_rows,
+)
+from hypothesis import strategies
+from run_folders import read
+from test_serve import ask, end, start
+from tiny_artifacts import make_artifact
+
+from adapter_bert.bert import encoder, gradients, int8
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
+from adapter_bert.commands import export, predict
+from adapter_bert.errors import UserError
+from adapter_bert.serving.embeddings import Embedder
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.task_model import int8_variables
+from adapter_bert.training.engines import Hardware, choose_engine
+
+KERNEL = "bert/encoder/layer_0/output/dense/kernel"
+WORDS = int8.WORD_EMBEDDINGS
+# Kernels of BERT are small; the least float32 would be lost.
+MATRICES = hypothesis.extra.numpy.arrays(
+    np.float32,
+    hypothesis.extra.numpy.array_shapes(min_dims=2, max_dims=2, max_side=9),
+    elements=strategies.floats(-1e6, 1e6, width=32).map(
+        lambda x: np.float32(x if abs(x) > 1e-20 else 0.0)
+    ),
+)
+
+
+@pytest.mark.newer_stack
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(MATRICES, strategies.sampled_from([KERNEL, WORDS]))
+def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
+    kept = int8.quantize(name, matrix)
+    assert kept.values.dtype == np.int8 and kept.values.min() >= -127
+    for part, spec in zip(kept, int8.specs(name, matrix.shape)):
+        assert (part.dtype, part.shape) == (spec.dtype, tuple(spec.shape))
+    wide = kept.values * kept.scale
+    apart = np.abs(wide.astype(np.float64) - matrix)
+    # The division by the scale rounds too.
+    assert (apart <= kept.scale * np.float64(0.5 + 1e-5)).all()
+    greatest = np.abs(matrix).max(axis=int(name == WORDS), keepdims=True)
+    assert (kept.scale <= greatest / np.float64(127) * (1 + 2.0**-15)).all()
+
+
+@pytest.mark.newer_stack
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(MATRICES, strategies.sampled_from([KERNEL, WORDS]))
+def test_a_widened_matrix_is_stored_with_the_same_bits(matrix, name):
+    kept = int8.quantize(name, matrix)
+    wide = kept.widened().numpy()
+    np.testing.assert_array_equal(
+        wide, kept.values.astype(np.float64) * kept.scale
+    )
+    again = int8.quantize(name, wide)
+    for part, same in zip(kept, again):
+        np.testing.assert_array_equal(part, same)
+
+
+@pytest.mark.newer_stack
+def test_a_matrix_that_is_not_finite_is_refused():
+    weights = Weights(
+        "bert.ckpt", {}, lambda name: np.float32([[1, np.nan], [0, 1]])
+    )
+    rounded = rounded_to_int8(weights, {KERNEL})
+    with pytest.raises(UserError, match=f"bert.ckpt: {KERNEL} holds a value"):
+        rounded.read(KERNEL)
+    assert np.isnan(rounded.read("bert/encoder/layer_0/output/bias"))
+
+
+@pytest.fixture(scope="module")
+def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
+    """A BERT in float32 with the values that int8 keeps of the tiny one's."""
+    weights = Weights("tiny", {}, tiny_weights.__getitem__)
+    rounded = rounded_to_int8(weights, int8.names(tiny_weights))
+    folder = tmp_path_factory.mktemp("rounded_bert")
+    values = {name: rounded.read(name) for name in tiny_weights}
+    return write_bert(folder, TINY_WORDS, tiny_config, values)
+
+
+def bytes_of(values):
+    return sum(
+        x.dtype.size * math.prod(x.shape) for x in tf.nest.flatten(values)
+    )
+
+
+@pytest.mark.newer_stack
+def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
+    bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
+    variables = list(bert.variables.values())
+
+    def specs(config):
+        shapes = encoder.list_variables(config)
+        named = int8.names(shapes)
+        return [
+            int8.specs(name, shape)
+            if name in named
+            else tf.TensorSpec(shape, tf.float32)
+            for name, shape in shapes.items()
+        ]
+
+    assert bytes_of(variables) == bytes_of(specs(bert.config))
+    for config in (
+        BertConfig(30522),
+        BertConfig(30522, 384, 6, 12, 1536, max_position_embeddings=512),
+    ):
+        whole = 4 * sum(map(math.prod, encoder.list_variables(config).values()))
+        assert bytes_of(specs(config)) < 0.27 * whole
+
+
+@pytest.mark.newer_stack
+def test_a_layers_gradient_keeps_no_widened_matrix():
+    def layer(x, values, scale):
+        return tf.tanh(x @ int8.Quantized(values, scale).widened(x.dtype))
+
+    kept = int8.quantize(KERNEL, np.random.default_rng(0).normal(size=(8, 7)))
+    for dtype in (tf.float32, tf.bfloat16):
+        arguments = [tf.ones([3, 8], dtype), *map(tf.constant, kept)]
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in arguments]
+        passes = gradients._Passes(layer, specs, [0])
+        _, *saved = passes.forward(*arguments)
+        assert {tuple(x.shape) for x in saved} == {(3, 7)}
+        assert passes.read == [1, 2]
+        with tf.GradientTape() as tape:
+            tape.watch(arguments[0])
+            outputs = layer(*arguments)
+        (found,) = passes.backward(
+            tf.ones([3, 7], dtype), *saved, *arguments[1:]
+        )
+        np.testing.assert_array_equal(
+            found, tape.gradient(outputs, arguments[0])
+        )
+
+
+# Trainings
+
+
+def int8_job(config, folder, method="houlsby(size=4)", **more):
+    """A job whose frozen matrices are in int8, and the same in float32."""
+    plain = make_job(config, folder("plain"), method, **more)
+    names = int8_variables(plain.table)
+    weights = Weights("fresh", {}, lambda n: plain.initial_values[n]())
+    rounded = rounded_to_int8(weights, names)
+    values = {
+        name: functools.partial(rounded.read, name)
+        for name in plain.initial_values
+    }
+    plain = dataclasses.replace(plain, initial_values=values)
+    kept = str(folder("int8"))
+    return dataclasses.replace(plain, quantized=names, output_dir=kept), plain
+
+
+@pytest.mark.parametrize(
+    "method, more",
+    [
+        ("houlsby(size=4)", {}),
+        ("lora(rank=2)", {"compute_dtype": "bfloat16", "lanes": 2}),
+        ("bitfit", {"share_layers": False}),
+    ],
+)
+def test_a_training_has_the_bits_of_one_with_rounded_matrices(
+    tiny_config, folders, engine, method, more
+):
+    """And a training that was interrupted too."""
+    rows = make_rows(CLASSIFICATION)
+    begin = functools.partial(choose_engine(engine)[0], Hardware())
+    job, plain = int8_job(tiny_config, folders, method, **more)
+    assert train(begin(), job, rows, stop_at=2)[-1][0] == 2
+    train(begin(), job, rows)
+    train(begin(), plain, rows)
+    check_equal(trained_values(job), trained_values(plain))
+    found, expected = (predict_rows(begin(), j, rows, 8) for j in (job, plain))
+    np.testing.assert_array_equal(found["logits"], expected["logits"])
+
+
+def compiled(folders, config, **more):
+    rows = make_rows(CLASSIFICATION)
+    job, plain = int8_job(config, folders, length=LENGTH, **more)
+    return [
+        train(choose_engine("strategy")[0](Hardware()), j, rows, steps=2)
+        for j in (job, plain)
+    ]
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_training_under_xla(tiny_config, folders, recompute):
+    losses = compiled(
+        folders, tiny_config, use_xla=True, recompute_layers=recompute
+    )
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-6)
+
+
+def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
+    """In `run.json`, by which other runs are refused."""
+    flags = {**tiny_flags, "num_train_epochs": 1, "engine": "strategy"}
+    flags.update(cache_frozen_layers=True, tuning_method="head")
+    del flags["adapter_size"]
+    out = flags["output_dir"]
+    classify(**flags, base_dtype="int8", do_eval=True)
+    recorded = read(out, "run.json")["training"]
+    assert recorded["base_dtype"] == "int8"
+    (kept,) = (out.parent / "frozen_layers").iterdir()
+    with pytest.raises(UserError, match="base_dtype was 'int8', now None"):
+        classify(**flags)
+    # Files of outputs are those of one type.
+    classify(**{**flags, "output_dir": out.parent / "whole"})
+    assert "base_dtype" not in read(out.parent, "whole", "run.json")["training"]
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"tuning_method": "full"}, "but full changes them"),
+        ({"tuning_method": "top_layers(k=1)"}, "changes them"),
+        ({"tuning_method": "diff_pruning"}, "changes them"),
+        ({"tuning_method": "lt_sft"}, "changes them"),
+        ({"use_tpu": True}, "leave it out on a TPU"),
+    ],
+)
+def test_what_cannot_be_in_int8_is_refused(
+    classify, tiny_flags, settings, words
+):
+    del tiny_flags["adapter_size"]
+    with pytest.raises(UserError, match=words) as found:
+        classify(**{**tiny_flags, **settings}, base_dtype="int8")
+    assert "\n" not in str(found.value)
+    assert not tiny_flags["output_dir"].exists()
+
+
+@pytest.mark.newer_stack
+def test_several_workers_are_refused(classify, tiny_flags, monkeypatch):
+    workers = {"worker": ["localhost:1", "localhost:2"]}
+    about = {"cluster": workers, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(about))
+    with pytest.raises(UserError, match="int8 needs one process, but TF_CONF"):
+        classify(**tiny_flags, base_dtype="int8")
+
+
+# Answers
+
+METHODS = ("houlsby(size=4)", "lora(rank=2)", "prefix(length=2)", "bitfit")
+ROWS = [text for text, _ in SENTENCES]
+
+
+@pytest.fixture(scope="module")
+def pairs(tiny_bert, rounded_bert, tmp_path_factory):
+    """The same adapters for the tiny BERT and for the rounded one."""
+    place = tmp_path_factory.mktemp("adapters")
+    found = []
+    for name, bert in (("own", tiny_bert), ("rounded", rounded_bert)):
+        folders = {}
+        for seed, method in enumerate(METHODS):
+            folder = place / name / method.partition("(")[0]
+            make_artifact(folder, bert, method, seed=seed)
+            folders[folder.name] = str(folder)
+        found.append(folders)
+    return found
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+def test_answers_have_the_bits_of_a_rounded_bert(
+    tiny_bert, rounded_bert, pairs, compute_dtype
+):
+    """Of single adapters, and of mixed batches; and so have vectors."""
+    answers, vectors = [], []
+    for place, base, folders in zip(
+        (tiny_bert, rounded_bert), ("int8", "float32"), pairs
+    ):
+        bert = FrozenBert.open(
+            str(place), compute_dtype=compute_dtype, base_dtype=base
+        )
+        vectors.append(Embedder(bert).vectors([(row,) for row in ROWS]))
+        predictor = Predictor(bert, batch_size=4)
+        for name, folder in folders.items():
+            predictor.add(folder, name)
+        alone = [predictor(name, ROWS) for name in folders]
+        mixed = predictor.ask([(n, row) for row in ROWS for n in folders])
+        answers.append([alone, mixed])
+    assert answers[0] == answers[1]
+    np.testing.assert_array_equal(*vectors)
+
+
+@pytest.mark.newer_stack
+def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
+    make_artifact(tmp_path / "whole", tiny_bert, "full")
+    bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
+    with pytest.raises(UserError, match="but full changes them; pass --base_d"):
+        Predictor(bert).add(str(tmp_path / "whole"), "whole")
+
+
+@pytest.mark.newer_stack
+def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
+    """An exported model keeps int8, and answers alike."""
+    folder = pairs[0]["houlsby"]
+    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    flags = {"init_checkpoint": tiny_bert, "adapter": folder}
+    with entry_point(predict) as run:
+        for base in "int8", "float32":
+            output = tmp_path / f"{base}.jsonl"
+            run(
+                **flags,
+                input=tmp_path / "rows.txt",
+                output=output,
+                base_dtype=base,
+            )
+        with pytest.raises(flags_module.IllegalFlagValueError, match="int4"):
+            run(**flags, base_dtype="int4")
+    answers, others = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (tmp_path / "int8.jsonl", tmp_path / "float32.jsonl")
+    )
+    assert answers != others
+    with entry_point(export) as write:
+        write(**flags, output_dir=tmp_path / "exported", base_dtype="int8")
+    model = ExportedModel(str(tmp_path / "exported"))
+    name = answers[0].get("task", "mrpc")
+    found = model.answers([Row(r.encode(), b"", name.encode()) for r in ROWS])
+    for one, other in zip(found, answers):
+        assert one["label"] == other["label"]
+        assert one["probability"] == pytest.approx(other["probability"], 1e-5)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_server_answers_on_int8(tiny_bert, pairs, tmp_path):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    shelf.add(pairs[0]["houlsby"], "houlsby")
+    process, port = start(
+        f"--init_checkpoint={tiny_bert}",
+        f"--library={shelf.path}",
+        "--base_dtype=int8",
+    )
+    try:
+        row = {"text": ROWS[0], "task": "houlsby"}
+        status, found = ask(port, [row], "answer")
+    finally:
+        end(process)
+    assert status == 200
+    bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
+    predictor = Predictor(bert)
+    predictor.add(pairs[0]["houlsby"], "houlsby")
+    (one,) = found["answers"]
+    expected = predictor("houlsby", ROWS[0])
+    assert one["label"] == expected["label"]
+    assert one["probability"] == pytest.approx(expected["probability"], 1e-6)
