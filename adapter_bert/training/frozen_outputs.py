@@ -28,6 +28,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import FROZEN_OUTPUTS
 from adapter_bert.training import multi_worker
+from adapter_bert.training.compute_dtype import INT8
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import Setup, lowest_layer
