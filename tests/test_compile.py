@@ -107,6 +107,7 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
     "more, device, cores, told",
     [
         ({"use_tpu": True}, "h100", None, "--use_tpu=true, but h100 is a GPU"),
+        ({"base_dtype": "int8"}, "h100", None, "--base_dtype=int8, but its st"),
         ({"use_tpu": False}, "v4", None, "--use_tpu=false, but v4 is a TPU"),
         ({"use_xla": False}, "t4", None, "--use_xla=false, but its step"),
         ({"engine": "step"}, "v4", None, "unknown engine 'step'"),

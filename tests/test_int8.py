@@ -167,10 +167,7 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     names, fresh = int8_variables(plain.table), plain.initial_values
     weights = Weights("fresh", {}, lambda name: fresh[name]())
     rounded = rounded_to_int8(weights, names)
-    values = {
-        name: functools.partial(rounded.read, name)
-        for name in fresh
-    }
+    values = {name: functools.partial(rounded.read, name) for name in fresh}
     plain = dataclasses.replace(plain, initial_values=values)
     kept = str(folder("int8"))
     return dataclasses.replace(plain, quantized=names, output_dir=kept), plain

@@ -274,6 +274,7 @@ def _refuse_others(device: Device) -> None:
     """
     from adapter_bert import flags
     from adapter_bert.training import engines
+    from adapter_bert.training.compute_dtype import INT8
 
     FLAGS, is_given = flags.FLAGS, flags.is_given
     is_gpu = device.platform == GPU
@@ -287,6 +288,11 @@ def _refuse_others(device: Device) -> None:
         raise UserError(
             "the run has --use_xla=false, but its step on a GPU is compiled "
             "with XLA alone; leave --use_xla out"
+        )
+    if FLAGS.base_dtype == INT8:
+        raise UserError(
+            "the run has --base_dtype=int8, but its step is compiled with "
+            "matrices in float32 or bfloat16 alone; leave --base_dtype out"
         )
     if FLAGS.engine not in ("auto", *engines.ENGINES):
         raise UserError(
