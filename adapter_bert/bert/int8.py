@@ -73,6 +73,12 @@ def quantize(name: str, matrix: np.ndarray) -> Quantized:
     return Quantized(np.rint(values).astype(np.int8), scale)
 
 
+def make_variables(name: str, matrix: np.ndarray) -> Quantized:
+    """The variables of what `quantize` gives; arguments and errors as there."""
+    parts = quantize(name, matrix)
+    return Quantized(*(tf.Variable(part, trainable=False) for part in parts))
+
+
 def specs(name: str, shape: Sequence[int]) -> Quantized:
     """Dtypes and shapes of what `quantize` gives."""
     channels = list(shape)

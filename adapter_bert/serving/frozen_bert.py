@@ -248,10 +248,7 @@ class FrozenBert:
     def _read(self, name: str, dtype: tf.DType) -> Any:
         value = self.weights.read(name)
         if name in self._in_int8:
-            parts = int8.quantize(name, value)
-            return int8.Quantized(
-                *(tf.Variable(part, trainable=False) for part in parts)
-            )
+            return int8.make_variables(name, value)
         return tf.Variable(tf.cast(value, dtype), trainable=False)
 
     def _variables_for(self, table: ParameterTable) -> Values:

@@ -306,10 +306,7 @@ def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
         if saved and p.trained:
             read = functools.partial(saved.read, p.name)
         if p.name in job.quantized:
-            parts = int8.quantize(p.name, read())
-            made[p.name] = int8.Quantized(
-                *(tf.Variable(part, trainable=False) for part in parts)
-            )
+            made[p.name] = int8.make_variables(p.name, read())
             continue
         made[p.name] = tf.Variable(
             tf.cast(read(), job.dtype_of(p.name)),
