@@ -29,6 +29,7 @@ from run_folders import read
 from test_serve import ask, end, start
 from tiny_artifacts import make_artifact
 
+import adapter_bert as ab
 from adapter_bert.bert import encoder, gradients, int8
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
@@ -312,6 +313,21 @@ def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
     bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
     with pytest.raises(UserError, match="but full changes them; pass --base_d"):
         Predictor(bert).add(str(tmp_path / "whole"), "whole")
+
+
+@pytest.mark.newer_stack
+def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
+    """Of predictors, and of trainings that name no other."""
+    bert = ab.load_bert(tiny_bert, base_dtype="int8")
+    folder = pairs[0]["houlsby"]
+    found = ab.Predictor(bert, folder).predict(ROWS)
+    plain = ab.Predictor(ab.load_bert(tiny_bert), folder).predict(ROWS)
+    assert [a.scores for a in found] != [a.scores for a in plain]
+    rows = [{"text": text, "label": label} for text, label in SENTENCES]
+    settings = {"num_train_epochs": 1, "output_dir": tmp_path / "out"}
+    ab.train(bert, rows, max_seq_length=24, **settings)
+    recorded = read(tmp_path / "out", "run.json")["training"]
+    assert recorded["base_dtype"] == "int8"
 
 
 @pytest.mark.newer_stack
