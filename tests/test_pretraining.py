@@ -213,7 +213,14 @@ def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
 def test_other_files_are_refused(tmp_path_factory, content):
     path = put(tmp_path_factory.mktemp("other") / "rows", content)
     error = refusal(Pretraining(input_file=str(path)).read, "", ["train"])
-    assert "TFRecord file" in error
+    assert "TFRecord file" in error or "no record is in there" in error
+
+
+def test_a_file_that_was_cut_is_refused(task, tmp_path):
+    whole = (tmp_path / "rows.tfrecord").read_bytes()
+    path = put(tmp_path / "cut", whole[:-1])
+    other = dataclasses.replace(task, input_file=str(path))
+    assert "TFRecord file" in refusal(other.read, "", ["train"])
 
 
 def test_files_that_are_missing_or_empty(tmp_path):

@@ -10,7 +10,7 @@ from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, write
 
 from adapter_bert.checkpoints import adapter_artifact, sources
-from adapter_bert.commands import library, merge, run_mlm, run_pretraining
+from adapter_bert.commands import library, merge, run_pretraining
 from adapter_bert.serving.library import AdapterLibrary
 
 pytestmark = pytest.mark.older_stack
@@ -53,7 +53,7 @@ def from_nothing(flags, tiny_bert, tiny_config, tmp_path):
 
 def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
     """As a user starts it; the result is a BERT for other programs."""
-    from_nothing.update(num_train_steps=60, learning_rate=1e-2, do_eval=True)
+    from_nothing.update(num_train_steps=120, learning_rate=3e-3, do_eval=True)
     given = [f"--{name}={value}" for name, value in from_nothing.items()]
     done = run_process(*given, program="run_pretraining.py")
     out = from_nothing["output_dir"]
@@ -64,7 +64,7 @@ def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
     assert scores["eval_next_sentence_accuracy"] == 1.0
     run = read(out, "run.json")
     assert run["task"] == {"name": "pretraining"}
-    assert run["training"]["steps"] == run["training"]["num_train_steps"] == 60
+    assert run["training"]["steps"] == run["training"]["num_train_steps"] == 120
     assert run["training"]["num_warmup_steps"] == 2
     run_main(
         merge,
@@ -159,14 +159,7 @@ def test_nothing_begins_without_sizes_and_vocabulary(pretrain, from_nothing):
     assert not from_nothing["output_dir"].exists()
 
 
-def test_it_does_not_start_from_another_task(pretrain, flags, tmp_path):
-    text = tmp_path / "texts.txt"
-    text.write_text("the cat sat on the mat\na dog ran out\n" * 9)
-    mlm = {k: v for k, v in flags.items() if "num" not in k}
-    del mlm["input_file"], mlm["max_predictions_per_seq"]
-    mlm.update(output_dir=tmp_path / "mlm", train_file=text)
-    with entry_point(run_mlm) as run:
-        run(**mlm, num_train_epochs=0.1)
-    adapter = tmp_path / "mlm" / "adapter"
+def test_it_does_not_start_from_another_task(pretrain, flags, tiny_adapters):
+    adapter = next(iter(tiny_adapters.values()))
     error = refusal(lambda: pretrain(**flags, adapter=adapter))
     assert "not on pretraining" in error

@@ -301,7 +301,9 @@ class Pretraining(Task[Records]):
         is_masked = predictions["is_masked"] > 0
         masked = predictions["log_probabilities"][is_masked]
         following = predictions["next_log_probabilities"]
-        losses = [-float(np.mean(x, dtype=np.float64)) for x in (masked, following)]
+        losses = [
+            -float(np.mean(x, dtype=np.float64)) for x in (masked, following)
+        ]
         is_right = predictions["is_right"][is_masked]
         return {
             "masked_lm_accuracy": float(np.mean(is_right)),
