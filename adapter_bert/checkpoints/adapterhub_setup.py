@@ -1,0 +1,589 @@
+"""Compositions in the folders of AdapterHub's `save_adapter_setup`.
+
+`adapter_setup.json` says how the adapters of the folders next to it are
+composed. `model.load_adapter_setup(folder, use_safetensors=True,
+set_active=True)` then computes the same as this project:
+
+| block | method |
+|---|---|
+| `Stack` | `stack` |
+| `Average` | `average` |
+| `Fuse` | `fusion` |
+| `Parallel` | several adapters, each with a head |
+
+A stack may hold averages and fusions.
+"""
+
+import dataclasses
+import itertools
+import os
+import re
+from typing import (
+    Any,
+    Dict,
+    FrozenSet,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    adapterhub,
+    adapterhub_fusion,
+    foreign_fields,
+)
+from adapter_bert.checkpoints.foreign_base import Exported, Head
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.adapter_variants import (
+    AdapterDrop,
+    Parallel,
+    Pfeiffer,
+)
+from adapter_bert.methods.base import Part, TuningMethod
+from adapter_bert.methods.composition import Average, Stack
+from adapter_bert.methods.fusion import Fusion
+from adapter_bert.methods.houlsby import SCOPES, Houlsby
+from adapter_bert.methods.invertible import MadX
+from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.prefix import Prefix
+
+Arrays = Dict[str, np.ndarray]
+
+SETUP_FILE = "adapter_setup.json"
+SETUP = {
+    "adapter_setup": dict,
+    "adapter_setup.type": str,
+    "adapter_setup.children": list,
+    "version?": str,
+}
+# Of a block.
+KEYS = "type", "children"
+SINGLE, PARALLEL, STACK, AVERAGE, FUSE = (
+    "single",
+    "Parallel",
+    "Stack",
+    "Average",
+    "Fuse",
+)
+# Blocks that no method here computes, and why.
+REFUSED = {
+    "Split": "gives each adapter a part of a text's tokens",
+    "BatchSplit": "gives each adapter some of a batch's rows; a batch of many "
+    "tasks (adapter-bert predict) does that by row",
+    "MultiTask": "gives each adapter the rows of its task; a batch of many "
+    "tasks (adapter-bert predict) does that",
+}
+# The methods whose compositions the library computes alike.
+METHODS = (Houlsby, Pfeiffer, Parallel, MadX, Lora, Prefix)
+# A place in a layer where an adapter acts.
+Site = Tuple[int, str]
+
+
+class Answer(NamedTuple):
+    """What answers with one head.
+
+    Attributes:
+        method: an adapter's, or a composition with its parts.
+        values: float32 variables by name, those of parts too.
+        head: None for a language's adapter without one.
+        origin: version and name, for people.
+        parts: SHA-256 of the composition's adapters, by name.
+    """
+
+    method: TuningMethod
+    values: Arrays
+    head: Optional[Head]
+    origin: Dict[str, Any]
+    parts: Dict[str, str]
+
+
+def detect(folder: str) -> bool:
+    """Whether a folder holds a setup or a fusion of the library's."""
+    return any(
+        files.exists(os.path.join(folder, name))
+        for name in (SETUP_FILE, adapterhub_fusion.CONFIG_FILE)
+    )
+
+
+def read(
+    folder: str, config: BertConfig, labels: Tuple[str, ...]
+) -> Dict[str, Answer]:
+    """Reads a folder of `save_adapter_setup` or `save_adapter_fusion`.
+
+    The adapters of a fusion without a setup lie in folders next to its own.
+    Returns what answers by the library's name of the head. Raises UserError if
+    no method here computes the same, a file is missing or cannot be read.
+    """
+    path = os.path.join(folder, SETUP_FILE)
+    if not files.exists(path):
+        described = adapterhub_fusion.describe(folder)
+        setup = _block(FUSE, described["adapter_names"])
+        root = os.path.dirname(files.absolute(folder))
+        path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
+        reader = _Reader(path, root, config)
+        head = adapterhub.read_head(folder, config, labels)
+        answer = reader.read(setup, "", head, described.get("version"))
+        return {described["name"]: answer}
+    described = files.read_object(path, "AdapterHub's setup", SETUP)
+    foreign_fields.check(described, foreign_fields.HUB_SETUP, path)
+    setup, heads = described["adapter_setup"], described.get("head_setup")
+    reader, blocks = _Reader(path, folder, config), [setup]
+    if setup["type"] == PARALLEL:
+        blocks = list(map(reader.known, setup["children"]))
+    if isinstance(heads, str) or heads is True or not heads:
+        heads = [heads or None] * len(blocks)
+    if (
+        not isinstance(heads, list)
+        or len(heads) != len(blocks)
+        or not all(h in (None, True) or isinstance(h, str) for h in heads)
+    ):
+        raise UserError(
+            f"{path}: head_setup is {str(heads)[:80]}, expected the name of a "
+            f"head for each of {len(blocks)} that answer"
+        )
+    found: Dict[str, Answer] = {}
+    for block, name in zip(blocks, heads):
+        place, own = reader.head_folder(block, name)
+        head = adapterhub.read_head(place, config, labels)
+        answer = reader.read(block, own, head, described.get("version"))
+        if found.setdefault(own, answer) is not answer:
+            raise UserError(f"{path}: two adapters have the head {own!r}")
+    if len(found) > 1:
+        methods = [answer.method for answer in found.values()]
+        check_parallel(methods, config, path)
+    return found
+
+
+def _block(kind: str, names: Sequence[str]) -> Dict[str, Any]:
+    """A block of adapters, as `adapter_setup.json` has it."""
+    children = [{"type": SINGLE, "children": [name]} for name in names]
+    return {"type": kind, "children": children}
+
+
+def _names(block: Dict[str, Any]) -> List[str]:
+    """The names of a block's adapters, in order."""
+    if block["type"] == SINGLE:
+        return list(block["children"])
+    return [name for child in block["children"] for name in _names(child)]
+
+
+class _Reader:
+    """Reads the blocks of one description."""
+
+    def __init__(self, path: str, root: str, config: BertConfig):
+        """Takes the description's path, and the folder of the adapters."""
+        self.path, self.root, self.config = path, root, config
+        self.folders = files.folders(root)
+
+    def known(self, block: Any, level: int = 0) -> Dict[str, Any]:
+        """A block, if it is one that can be read; else raises UserError."""
+        is_block = isinstance(block, dict)
+        kind, children = map(block.get if is_block else str, KEYS)
+        if not (isinstance(kind, str) and isinstance(children, list)):
+            children = []
+        if not children:
+            raise UserError(
+                f"{self.path}: {str(block)[:80]} is no block; expected a type "
+                "and its children"
+            )
+        if kind == SINGLE and list(map(type, children)) == [str]:
+            return block
+        if kind in REFUSED:
+            raise UserError(
+                f"{self.path}: {kind} {REFUSED[kind]}, which no method of this "
+                "project does; expected Stack, Average, Fuse or Parallel"
+            )
+        allowed: Tuple[str, ...] = ()
+        if level == 0:
+            allowed = (STACK, AVERAGE, FUSE)
+        elif level == 1:
+            allowed = (AVERAGE, FUSE)
+        if kind not in allowed:
+            raise UserError(
+                f"{self.path}: {str(kind)[:80]} is not read here; expected "
+                "Parallel alone around others, Stack around Average and Fuse, "
+                "and these around adapters"
+            )
+        below = 1 if kind == STACK else 2
+        known = [self.known(child, below) for child in children]
+        return {**block, "children": known}
+
+    def place(self, name: str) -> str:
+        """The folder of what has a name in the setup."""
+        if name not in self.folders:
+            raise UserError(
+                f"{self.path} names {name[:80]!r}, which is no folder of "
+                f"{self.root}; it has: {', '.join(self.folders)[:200]}"
+            )
+        return os.path.join(self.root, name)
+
+    def head_folder(self, block: Dict[str, Any], head: Any) -> Tuple[str, str]:
+        """The folder and the name of a block's head.
+
+        `head` is the head's name; or true, for the one of a model of
+        transformers'; or None, for the one that the library would choose.
+        """
+        block = self.known(block)
+        own = _names(block)[-1]
+        if head is True:
+            return self.root, own
+        if head is None and block["type"] == FUSE:
+            own = ",".join(_names(block))
+        name = head or own
+        return self.place(name), name
+
+    def read(
+        self, block: Any, own: str, head: Head, version: Optional[str]
+    ) -> Answer:
+        """What a block computes, with a head; `own` is the head's name."""
+        block = self.known(block)
+        method, values, parts = self._compose(block, own)
+        check(method, self.config, self.path)
+        origin = {"version": version, "name": own or ",".join(_names(block))}
+        return Answer(method, values, head, origin, parts)
+
+    def _compose(
+        self, block: Dict[str, Any], own: str = ""
+    ) -> Tuple[TuningMethod, Arrays, Dict[str, str]]:
+        """A block's method, its values, and the hashes of its parts.
+
+        The last adapter of a stack is trained if it has the name `own`.
+        """
+        kind, children = block["type"], block["children"]
+        if kind == SINGLE:
+            return *self._adapter(children[0]), {}
+        if kind == STACK and len(children) == 1:
+            return self._compose(children[0])
+        parts: List[Part] = []
+        values: Arrays = {}
+        hashes: Dict[str, str] = {}
+        for child in children:
+            method, inner, _ = self._compose(child)
+            name = _our_name(_names(child))
+            is_last = child is children[-1] and kind == STACK
+            if is_last and child == _block(STACK, [own])["children"][0]:
+                name = ""
+            part = Part(name, method.as_part if name else method)
+            parts.append(part)
+            if name:
+                hashes[name] = adapter_artifact.sha256(inner)
+            values.update({part.scope + k: v for k, v in inner.items()})
+        if kind == AVERAGE:
+            arguments = self._weights(block)
+            composed: TuningMethod = Average(tuple(parts), **arguments)
+        elif kind == STACK:
+            composed = Stack(tuple(parts))
+        else:
+            return *self._fusion(block, parts, values), hashes
+        composed.check(self.config)
+        return composed, values, hashes
+
+    def _adapter(self, name: str) -> Tuple[TuningMethod, Arrays]:
+        """An adapter, whatever its head."""
+        path = os.path.join(self.place(name), adapterhub.CONFIG_FILE)
+        method, values, origin = adapterhub.read_adapter(path, self.config)
+        if origin["name"] != name:
+            raise UserError(
+                f"{path} is of the adapter {origin['name'][:80]!r}, but its "
+                f"folder is called {name!r}; expected one name"
+            )
+        return method, values
+
+    def _fusion(
+        self, block: Dict[str, Any], parts: Sequence[Part], values: Arrays
+    ) -> Tuple[TuningMethod, Arrays]:
+        """A fusion of parts that have been read."""
+        names = _names(block)
+        folder = self.place(",".join(names))
+        described = adapterhub_fusion.describe(folder)
+        if described["adapter_names"] != names:
+            raise UserError(
+                f"{folder} fuses {described['adapter_names']}, but "
+                f"{self.path} has {names}"
+            )
+        arguments = adapterhub_fusion.arguments(described)
+        fusion = Fusion(tuple(parts), **arguments)
+        fusion.check(self.config)
+        own = adapterhub_fusion.read(
+            folder, described["name"], fusion, self.config
+        )
+        return fusion, {**values, **own}
+
+    def _weights(self, block: Dict[str, Any]) -> Dict[str, Any]:
+        """The arguments of `average` that a block says.
+
+        Source: `Average` of the library, which normalizes weights when it
+        loads them, and `mean` of its layers, which divides by their number.
+        """
+        said = block.get("kwargs") or {}
+        count = len(block["children"])
+        weights = said.get("weights")
+        normalizes = said.get("normalize_weights", True)
+        if weights is None:
+            weights, normalizes = [1.0] * count, True
+        is_right = (
+            set(said) <= {"weights", "normalize_weights"}
+            and isinstance(normalizes, bool)
+            and isinstance(weights, list)
+            and len(weights) == count
+            and all(type(w) in (int, float) and 0 < w < 1e6 for w in weights)
+        )
+        if not is_right:
+            raise UserError(
+                f"{self.path}: kwargs of Average is {str(said)[:80]}, expected "
+                f"weights, {count} positive numbers, and normalize_weights"
+            )
+        whole = sum(weights)
+        scale = (1.0 if normalizes else whole) / count
+        shares = [_rounded(weight / whole) for weight in weights]
+        is_plain = len(set(shares)) == 1
+        return {
+            "weights": "" if is_plain else ",".join(map(str, shares)),
+            "scale": _rounded(scale),
+        }
+
+
+def _rounded(number: float) -> float:
+    """A number without what the rounding of a sum has added."""
+    return float(f"{number:.12g}")
+
+
+def _our_name(names: Sequence[str]) -> str:
+    """The name of a part that is made of the library's adapters."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(names))
+
+
+def _leaves(method: TuningMethod) -> Iterator[TuningMethod]:
+    """The adapters that a method is made of, itself if it is one."""
+    if not method.parts:
+        yield method
+    for part in method.parts:
+        yield from _leaves(part.method)
+
+
+def _kept(method: TuningMethod, config: BertConfig) -> TuningMethod:
+    """The adapters that are left, of `adapterdrop`."""
+    return method.kept(config) if isinstance(method, AdapterDrop) else method
+
+
+def _sites(method: TuningMethod, config: BertConfig) -> FrozenSet[Site]:
+    """Where an adapter acts."""
+    method = _kept(method, config)
+    if isinstance(method, Lora):
+        names = method.targets.split(",")
+    elif isinstance(method, Prefix):
+        names = ["prefix"]
+    else:
+        return frozenset(method.scopes(config))
+    layers = range(config.num_hidden_layers)
+    return frozenset(itertools.product(layers, names))
+
+
+def _check_alike(
+    methods: Sequence[TuningMethod], config: BertConfig, block: str, source: str
+) -> None:
+    """Raises UserError unless all are one method's, at the same places."""
+    kinds = {
+        (type(_kept(method, config)), _sites(method, config))
+        for method in methods
+    }
+    if len(kinds) > 1:
+        raise UserError(
+            f"{source}: {block} of {', '.join(map(str, methods))[:200]} is not "
+            "exchanged with AdapterHub's library, which computes it for "
+            "adapters of one method in the same layers alone"
+        )
+
+
+def check_parallel(
+    methods: Sequence[TuningMethod], config: BertConfig, source: str
+) -> None:
+    """Raises UserError unless the library computes methods in `Parallel`.
+
+    It gives all of them what the first one reads.
+    """
+    for method in methods:
+        if method.parts or isinstance(method, MadX):
+            raise UserError(
+                f"{source}: {method} next to others is not exchanged with "
+                "AdapterHub's library, whose Parallel computes single adapters "
+                "without an invertible one; exchange it by itself"
+            )
+    _check_alike(methods, config, "Parallel", source)
+
+
+def check(method: TuningMethod, config: BertConfig, source: str) -> None:
+    """Raises UserError if the library computes a composition otherwise.
+
+    Sources: `compose_stack`, `compose_average`, `compose_fuse` and `pre_block`
+    of its layers, and `InvertibleAdapterLayer.forward`.
+    """
+    leaves = list(_leaves(method))
+    for leaf in leaves:
+        if not isinstance(_kept(leaf, config), METHODS):
+            raise UserError(
+                f"{source}: {leaf.name} in a composition is not exchanged with "
+                "AdapterHub's library; expected "
+                "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora "
+                "or prefix"
+            )
+    for leaf in leaves[1:]:
+        if isinstance(leaf, MadX):
+            raise UserError(
+                f"{source}: {leaf} comes after another adapter; AdapterHub's "
+                "library has the invertible adapter of the first one alone"
+            )
+    everywhere = [_sites(leaf, config) for leaf in leaves]
+    acted_on = frozenset().union(*everywhere)
+    if isinstance(method, Stack):
+        _check_stack(method, config, source)
+    blocks = method.parts if isinstance(method, Stack) else [Part("", method)]
+    for block in (part.method for part in blocks):
+        own = list(_leaves(block))
+        if isinstance(block, Average):
+            _check_alike(own, config, "average", source)
+            fits = _sites(own[0], config) == acted_on
+        elif isinstance(block, Fusion):
+            flags = [{site for _, site in _sites(a, config)} for a in own]
+            is_series = not any(isinstance(a, Parallel) for a in own)
+            alike = all(sites == flags[0] for sites in flags)
+            bottlenecks = {site for site in acted_on if site[1] in SCOPES}
+            fits = is_series and alike and _covers(block, config, bottlenecks)
+        else:
+            fits = True
+        if not fits:
+            raise UserError(
+                f"{source}: {block.name} of "
+                f"{', '.join(map(str, own))[:200]} is not exchanged with "
+                "AdapterHub's library, which would compute it otherwise; "
+                "expected houlsby or pfeiffer in a fusion, the last of them in "
+                "all layers of the others; and averages of adapters in the "
+                "same layers as all others"
+            )
+
+
+def _covers(fusion: Fusion, config: BertConfig, sites) -> bool:
+    """Whether the last adapter is wherever tokens attend, or others act."""
+    last = _sites(fusion.parts[-1].method, config)
+    return all(site in last or site[0] < fusion.first for site in sites)
+
+
+def _check_stack(method: Stack, config: BertConfig, source: str) -> None:
+    """Raises UserError for parts that the library does not add up."""
+    for first, second in itertools.combinations(method.parts, 2):
+        pairs = itertools.product(_leaves(first.method), _leaves(second.method))
+        for before, after in pairs:
+            common = _sites(before, config) & _sites(after, config)
+            kinds = (Parallel, Lora)
+            if common and any(isinstance(a, kinds) for a in (before, after)):
+                raise UserError(
+                    f"{source}: {before} and {after} act at the same places, "
+                    "and AdapterHub's library does not add up what LoRA or "
+                    "parallel adapters give in a stack; expected one of them"
+                )
+
+
+def write(several: Sequence[Exported]) -> Dict[str, Any]:
+    """The contents of a setup's files, by their paths in the folder.
+
+    Several adapters answer next to one another. Raises UserError if the library
+    would compute one of them otherwise.
+    """
+    contents: Dict[str, Any] = {}
+    if len(several) > 1:
+        methods = [exported.method for exported in several]
+        check_parallel(methods, several[0].config, several[0].source)
+    blocks = []
+    for exported in several:
+        check(exported.method, exported.config, exported.source)
+        blocks.append(_write_block(exported, exported.name, contents))
+        for name, content in adapterhub.head_files(exported).items():
+            contents[f"{exported.name}/{name}"] = content
+    heads = [exported.name for exported in several]
+    [setup, *others], [head, *_] = blocks, heads
+    if others:
+        setup = {"type": PARALLEL, "children": blocks}
+    elif setup["type"] == SINGLE:
+        setup = {"type": STACK, "children": [setup]}
+    contents[SETUP_FILE] = {
+        "adapter_setup": setup,
+        "head_setup": heads if others else head,
+        "version": adapterhub.VERSION,
+    }
+    return contents
+
+
+def _write_block(
+    exported: Exported, name: str, contents: Dict[str, Any], first: int = 0
+) -> Dict[str, Any]:
+    """The block of a method; adds the files of its adapters to `contents`.
+
+    `name` is the adapter's there; adapters below the layer `first` are left
+    out.
+    """
+    method = exported.method
+    if not method.parts:
+        if any(path.startswith(f"{name}/") for path in contents):
+            raise UserError(
+                f"{exported.source}: two adapters would be called {name}; "
+                "give this one another name (adapter-bert library rename)"
+            )
+        method = _above(_kept(method, exported.config), first, exported)
+        own = dataclasses.replace(exported, name=name, method=method)
+        for file, content in adapterhub.adapter_files(own).items():
+            contents[f"{name}/{file}"] = content
+        return _block(STACK, [name])["children"][0]
+    blocks = []
+    trained = [part for part in method.parts if not part.name]
+    for number, part in enumerate(method.parts):
+        theirs = part.name.replace(".", "_")
+        if not part.name:
+            theirs = name if part is trained[-1] else f"{name}_{number}"
+        inner = dataclasses.replace(
+            exported,
+            method=part.method,
+            read=lambda variable, scope=part.scope: exported.read(
+                scope + variable
+            ),
+        )
+        lowest = method.first if isinstance(method, Fusion) else 0
+        blocks.append(_write_block(inner, theirs, contents, lowest))
+    if isinstance(method, Average):
+        # The library divides by the number of adapters.
+        times = len(blocks) * method.scale
+        weights = [_rounded(times * share) for share in method.shares()]
+        said = {"weights": weights, "normalize_weights": False}
+        return {"type": AVERAGE, "children": blocks, "kwargs": said}
+    if isinstance(method, Fusion):
+        names = [name for block in blocks for name in _names(block)]
+        whole = dataclasses.replace(exported, name=",".join(names))
+        written = adapterhub_fusion.write(whole, method, names)
+        for file, content in written.items():
+            contents[f"{whole.name}/{file}"] = content
+        return {"type": FUSE, "children": blocks}
+    return {"type": STACK, "children": blocks}
+
+
+def _above(
+    method: TuningMethod, first: int, exported: Exported
+) -> TuningMethod:
+    """A bottleneck method without its adapters below a layer."""
+    if not first:
+        return method
+    layers = base.choose_layers(method.layers, exported.config)
+    kept = [str(layer) for layer in layers if layer >= first]
+    if not kept:
+        raise UserError(
+            f"{exported.source}: {method} has no adapter from layer {first} "
+            "on; leave it out of the fusion"
+        )
+    return dataclasses.replace(method, layers=",".join(kept))
