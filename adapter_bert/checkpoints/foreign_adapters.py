@@ -16,6 +16,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors.numpy
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
@@ -26,6 +27,11 @@ from adapter_bert.checkpoints.foreign_base import (
     Head,
     check_is_bert,
     task_of,
+)
+from adapter_bert.checkpoints.weights import (
+    Parameter,
+    Weights,
+    choose_initial_values,
 )
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
@@ -158,6 +164,22 @@ def _check_labels(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"
             )
+
+
+def with_head(
+    foreign: Foreign, trained: Sequence[Parameter], bert: Weights
+) -> Dict[str, np.ndarray]:
+    """An adapter's values by name, float32; without a head BERT's own.
+
+    A BERT that has no such head gets the one that a training would begin with.
+    `trained` are the variables of the method and the head.
+    """
+    lacking = [p for p in trained if p.name not in foreign.values]
+    initial = choose_initial_values(lacking, bert, None, seed=0)
+    for name in initial:
+        origin = "BERT's" if name in bert.shapes else "a new one"
+        logging.info("the adapter has no head: %s is %s", name, origin)
+    return {**foreign.values, **{name: get() for name, get in initial.items()}}
 
 
 def write(

@@ -16,9 +16,6 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-import numpy as np
-from absl import logging
-
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
@@ -28,21 +25,16 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.foreign_base import Foreign, exported
+from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.model_card import make_card, make_joint_card
 from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import (
-    Weights,
-    choose_initial_values,
-    identify,
-)
+from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.task_model import ParameterTable
 
 COLUMNS = "name task kind labels method MB score data added base".split()
 
@@ -82,7 +74,9 @@ def _import(arguments: argparse.Namespace) -> None:
         table = task_model.list_parameters(
             config, foreign.method, task.build_head
         )
-        values = _with_head(foreign, table, opened.weights)
+        values = foreign_adapters.with_head(
+            foreign, table.trained, opened.weights
+        )
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
@@ -103,22 +97,6 @@ def _import(arguments: argparse.Namespace) -> None:
             adapter_artifact.write(place, description, values)
             library.add(place, name)
         print(f"added {name}, of {foreign.origin['program']}")
-
-
-def _with_head(
-    foreign: Foreign, table: ParameterTable, bert: Weights
-) -> Dict[str, np.ndarray]:
-    """An adapter's values; without a head, those of BERT's own.
-
-    A BERT that has none gets the one that a training would begin with.
-    """
-    lacking = [p for p in table.trained if p.name not in foreign.values]
-    initial = choose_initial_values(lacking, bert, None, seed=0)
-    head = {name: make() for name, make in initial.items()}
-    if head:
-        names = ", ".join(head)[:200]
-        logging.warning("the adapter has no head; BERT's is taken: %s", names)
-    return {**foreign.values, **head}
 
 
 def _export(arguments: argparse.Namespace) -> None:
