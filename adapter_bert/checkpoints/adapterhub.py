@@ -174,12 +174,7 @@ def read_adapter(
     UserError if no method here computes the same.
     """
     described = files.read_object(path, "AdapterHub's description", CONFIG)
-    found = (described["model_type"], described["hidden_size"])
-    if found != ("bert", config.hidden_size):
-        raise UserError(
-            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
-            f"a bert with {config.hidden_size}"
-        )
+    check_model(described, config, path)
     own, name = _as_of_now(described), described["name"]
     architecture = own.get("architecture")
     readers: Dict[Any, Any] = {
@@ -206,6 +201,18 @@ def read_adapter(
     method, values = reader(Adapter(own, tensors, config, path, name))
     tensors.check_all_taken()
     return method, values, {"version": described.get("version"), "name": name}
+
+
+def check_model(
+    described: Mapping[str, Any], config: BertConfig, path: str
+) -> None:
+    """Raises UserError if a description is of another kind of model."""
+    found = (described["model_type"], described["hidden_size"])
+    if found != ("bert", config.hidden_size):
+        raise UserError(
+            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
+            f"a bert with {config.hidden_size}"
+        )
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -259,6 +266,9 @@ def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
         own = described.get("config") or {}
         questions = own.get("head_type") == "question_answering"
         prefix = f"heads.{described.get('name')}"
+        # The library saves heads whose names begin alike, too.
+        others = [t for t in tensors.names if t.startswith(prefix)]
+        tensors.drop([t for t in others if not t.startswith(f"{prefix}.")])
         shape, layers = _read_flexible(own, prefix, tensors, hidden, path)
     else:
         raise UserError(

@@ -62,7 +62,7 @@ def _places(name: str, config: BertConfig) -> Dict[Any, Dict[str, str]]:
     return found
 
 
-def describe(folder: str) -> Dict[str, Any]:
+def describe(folder: str, config: BertConfig) -> Dict[str, Any]:
     """The description in a fusion's folder.
 
     Raises UserError if no method here computes the same.
@@ -71,6 +71,7 @@ def describe(folder: str) -> Dict[str, Any]:
     described = files.read_object(path, "AdapterHub's fusion", CONFIG)
     known = foreign_fields.HUB_FUSION_FILE
     foreign_fields.check(described, known, path, is_open=True)
+    adapterhub.check_model(described, config, path)
     own = described["config"]
     foreign_fields.check(own, foreign_fields.HUB_FUSION, path)
     for name in ("query", "key"):
@@ -98,6 +99,9 @@ def read(
     """
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
     tensors.rename(lambda tensor: adapterhub.OF_BERT.sub("bert.", tensor))
+    # The library saves fusions whose names begin alike, too.
+    alike, own = f".adapter_fusion_layer.{name}", f"_layer.{name}."
+    tensors.drop([t for t in tensors.names if alike in t and own not in t])
     check_depth(tensors.names, config, tensors.path)
     declared, present = method.variables(config), method.present(config)
     values, unused = {}, set()

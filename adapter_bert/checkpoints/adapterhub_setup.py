@@ -125,7 +125,7 @@ def read(
     """
     path = os.path.join(folder, SETUP_FILE)
     if not files.exists(path):
-        described = adapterhub_fusion.describe(folder)
+        described = adapterhub_fusion.describe(folder, config)
         setup = _block(FUSE, described["adapter_names"])
         root = os.path.dirname(files.absolute(folder))
         path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
@@ -150,6 +150,9 @@ def read(
             f"{path}: head_setup is {str(heads)[:80]}, expected the name of a "
             f"head for each of {len(blocks)} that answer"
         )
+    if len(blocks) > 1:
+        # Of one head alone.
+        labels = ()
     found: Dict[str, Answer] = {}
     for block, name in zip(blocks, heads):
         place, own = reader.head_folder(block, name)
@@ -304,7 +307,7 @@ class _Reader:
         """A fusion of parts that have been read."""
         names = _names(block)
         folder = self.place(",".join(names))
-        described = adapterhub_fusion.describe(folder)
+        described = adapterhub_fusion.describe(folder, self.config)
         if described["adapter_names"] != names:
             raise UserError(
                 f"{folder} fuses {described['adapter_names']}, but "
@@ -442,54 +445,72 @@ def check(method: TuningMethod, config: BertConfig, source: str) -> None:
                 f"{source}: {leaf} comes after another adapter; AdapterHub's "
                 "library has the invertible adapter of the first one alone"
             )
-    everywhere = [_sites(leaf, config) for leaf in leaves]
-    acted_on = frozenset().union(*everywhere)
-    if isinstance(method, Stack):
-        _check_stack(method, config, source)
-    blocks = method.parts if isinstance(method, Stack) else [Part("", method)]
-    for block in (part.method for part in blocks):
-        own = list(_leaves(block))
-        if isinstance(block, Average):
-            _check_alike(own, config, "average", source)
-            fits = _sites(own[0], config) == acted_on
-        elif isinstance(block, Fusion):
-            flags = [{site for _, site in _sites(a, config)} for a in own]
-            is_series = not any(isinstance(a, Parallel) for a in own)
-            alike = all(sites == flags[0] for sites in flags)
-            bottlenecks = {site for site in acted_on if site[1] in SCOPES}
-            fits = is_series and alike and _covers(block, config, bottlenecks)
-        else:
-            fits = True
-        if not fits:
+    blocks = _row(method)
+    for first, second in itertools.combinations(blocks, 2):
+        _check_sum(first, second, config, source)
+    for number, block in enumerate(blocks):
+        others = [*blocks[:number], *blocks[number + 1 :]]
+        if block.parts and not _fits(block, others, config, source):
             raise UserError(
                 f"{source}: {block.name} of "
-                f"{', '.join(map(str, own))[:200]} is not exchanged with "
-                "AdapterHub's library, which would compute it otherwise; "
-                "expected houlsby or pfeiffer in a fusion, the last of them in "
-                "all layers of the others; and averages of adapters in the "
-                "same layers as all others"
+                f"{', '.join(str(p.method) for p in block.parts)[:200]} is not "
+                "exchanged with AdapterHub's library, which would compute it "
+                "otherwise; expected houlsby or pfeiffer in a fusion, the last "
+                "of them in all layers of the others; and averages of adapters "
+                "in the same layers as all others"
             )
 
 
-def _covers(fusion: Fusion, config: BertConfig, sites) -> bool:
-    """Whether the last adapter is wherever tokens attend, or others act."""
-    last = _sites(fusion.parts[-1].method, config)
-    return all(site in last or site[0] < fusion.first for site in sites)
+def _row(method: TuningMethod) -> List[TuningMethod]:
+    """What is stacked, without stacks in stacks; or a method alone."""
+    if not isinstance(method, Stack):
+        return [method]
+    return [one for part in method.parts for one in _row(part.method)]
 
 
-def _check_stack(method: Stack, config: BertConfig, source: str) -> None:
-    """Raises UserError for parts that the library does not add up."""
-    for first, second in itertools.combinations(method.parts, 2):
-        pairs = itertools.product(_leaves(first.method), _leaves(second.method))
-        for before, after in pairs:
-            common = _sites(before, config) & _sites(after, config)
-            kinds = (Parallel, Lora)
-            if common and any(isinstance(a, kinds) for a in (before, after)):
-                raise UserError(
-                    f"{source}: {before} and {after} act at the same places, "
-                    "and AdapterHub's library does not add up what LoRA or "
-                    "parallel adapters give in a stack; expected one of them"
-                )
+def _check_sum(
+    first: TuningMethod, second: TuningMethod, config: BertConfig, source: str
+) -> None:
+    """Raises UserError for parts of a stack that are not added up."""
+    for before, after in itertools.product(_leaves(first), _leaves(second)):
+        common = _sites(before, config) & _sites(after, config)
+        kinds = (Parallel, Lora)
+        if common and any(isinstance(a, kinds) for a in (before, after)):
+            raise UserError(
+                f"{source}: {before} and {after} act at the same places, "
+                "and AdapterHub's library does not add up what LoRA or "
+                "parallel adapters give in a stack; expected one of them"
+            )
+
+
+def _fits(
+    block: TuningMethod,
+    others: Sequence[TuningMethod],
+    config: BertConfig,
+    source: str,
+) -> bool:
+    """Whether an average or a fusion is the same with others in a stack."""
+    own = [part.method for part in block.parts]
+    if any(method.parts for method in own):
+        return False
+    outside = [leaf for other in others for leaf in _leaves(other)]
+    everywhere = {site for a in outside for site in _sites(a, config)}
+    if isinstance(block, Average):
+        _check_alike(own, config, block.name, source)
+        return everywhere <= _sites(own[0], config)
+    if not isinstance(block, Fusion):
+        return False
+    inside = [_sites(method, config) for method in own]
+    kept = [
+        {site for site in each if site[0] >= block.first} for each in inside
+    ]
+    flags = [{site for _, site in each} for each in inside]
+    bottlenecks = {site for site in everywhere if site[1] in SCOPES}
+    return (
+        not any(isinstance(method, Parallel) for method in own)
+        and all(each == flags[0] for each in flags)
+        and bottlenecks.union(*kept) <= kept[-1]
+    )
 
 
 def write(several: Sequence[Exported]) -> Dict[str, Any]:
@@ -556,7 +577,9 @@ def _write_block(
             ),
         )
         lowest = method.first if isinstance(method, Fusion) else 0
-        blocks.append(_write_block(inner, theirs, contents, lowest))
+        block = _write_block(inner, theirs, contents, lowest)
+        is_stack = block["type"] == STACK
+        blocks += block["children"] if is_stack else [block]
     if isinstance(method, Average):
         # The library divides by the number of adapters.
         times = len(blocks) * method.scale

@@ -103,7 +103,8 @@ def read_all(
         places = [place for place in inner if detect(place)]
     found: Dict[str, Foreign] = {}
     for place in places:
-        found.update(_read(place, config, pairs, tuple(labels)))
+        told = tuple(labels) if len(places) == 1 else ()
+        found.update(_read(place, config, pairs, told))
     if not found:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
@@ -138,7 +139,7 @@ def _read(
             several = {name: adapterhub_setup.Answer(*read, {})}
     found = {}
     for name, (method, values, head, origin, parts) in several.items():
-        _check_labels(folder, head, labels)
+        _check_labels(folder, head, labels if len(several) == 1 else ())
         task, head_values = task_of(head, pairs)
         origin = {"program": program, **origin}
         values = {**values, **head_values}

@@ -115,7 +115,7 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
 def logits(
     bert: FrozenBert, artifact: Artifact, examples: Dict[str, np.ndarray]
 ) -> np.ndarray:
-    """As of `exchange`; of masked words at every token, [rows, tokens, words]."""
+    """As of `exchange`; of masked words float32 [rows, tokens, words]."""
     if kind_of(artifact.config["task"]) != MASKED_LM:
         return exchange.logits(bert, artifact, examples)
     config, own = bert.config, artifact.weights
