@@ -126,7 +126,8 @@ def read(
     path = os.path.join(folder, SETUP_FILE)
     if not files.exists(path):
         described = adapterhub_fusion.describe(folder, config)
-        setup = _block(FUSE, described["adapter_names"])
+        adapters = list(map(_single, described["adapter_names"]))
+        setup = {"type": FUSE, "children": adapters}
         root = os.path.dirname(files.absolute(folder))
         path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
         reader = _Reader(path, root, config)
@@ -136,9 +137,10 @@ def read(
     described = files.read_object(path, "AdapterHub's setup", SETUP)
     foreign_fields.check(described, foreign_fields.HUB_SETUP, path)
     setup, heads = described["adapter_setup"], described.get("head_setup")
-    reader, blocks = _Reader(path, folder, config), [setup]
-    if setup["type"] == PARALLEL:
-        blocks = list(map(reader.known, setup["children"]))
+    reader = _Reader(path, folder, config)
+    is_parallel = setup["type"] == PARALLEL
+    said = setup["children"] if is_parallel else [setup]
+    blocks = [reader.known(block) for block in said]
     if isinstance(heads, str) or heads is True or not heads:
         heads = [heads or None] * len(blocks)
     if (
@@ -166,10 +168,9 @@ def read(
     return found
 
 
-def _block(kind: str, names: Sequence[str]) -> Dict[str, Any]:
-    """A block of adapters, as `adapter_setup.json` has it."""
-    children = [{"type": SINGLE, "children": [name]} for name in names]
-    return {"type": kind, "children": children}
+def _single(name: str) -> Dict[str, Any]:
+    """The block of one adapter, as `adapter_setup.json` has it."""
+    return {"type": SINGLE, "children": [name]}
 
 
 def _names(block: Dict[str, Any]) -> List[str]:
@@ -235,7 +236,6 @@ class _Reader:
         `head` is the head's name; or true, for the one of a model of
         transformers'; or None, for the one that the library would choose.
         """
-        block = self.known(block)
         own = _names(block)[-1]
         if head is True:
             return self.root, own
@@ -245,10 +245,13 @@ class _Reader:
         return self.place(name), name
 
     def read(
-        self, block: Any, own: str, head: Head, version: Optional[str]
+        self,
+        block: Dict[str, Any],
+        own: str,
+        head: Head,
+        version: Optional[str],
     ) -> Answer:
         """What a block computes, with a head; `own` is the head's name."""
-        block = self.known(block)
         method, values, parts = self._compose(block, own)
         check(method, self.config, self.path)
         origin = {"version": version, "name": own or ",".join(_names(block))}
@@ -273,7 +276,7 @@ class _Reader:
             method, inner, _ = self._compose(child)
             name = _our_name(_names(child))
             is_last = child is children[-1] and kind == STACK
-            if is_last and child == _block(STACK, [own])["children"][0]:
+            if is_last and child == _single(own):
                 name = ""
             part = Part(name, method.as_part if name else method)
             parts.append(part)
@@ -432,7 +435,7 @@ def check(method: TuningMethod, config: BertConfig, source: str) -> None:
     """
     leaves = list(_leaves(method))
     for leaf in leaves:
-        if not isinstance(_kept(leaf, config), METHODS):
+        if type(_kept(leaf, config)) not in METHODS:
             raise UserError(
                 f"{source}: {leaf.name} in a composition is not exchanged with "
                 "AdapterHub's library; expected "
@@ -562,7 +565,7 @@ def _write_block(
         own = dataclasses.replace(exported, name=name, method=method)
         for file, content in adapterhub.adapter_files(own).items():
             contents[f"{name}/{file}"] = content
-        return _block(STACK, [name])["children"][0]
+        return _single(name)
     blocks = []
     trained = [part for part in method.parts if not part.name]
     for number, part in enumerate(method.parts):
