@@ -82,7 +82,7 @@ def test_golden_setups_that_the_library_loaded_are_written_and_read_the_same(
     """What it computed of them is what is computed here."""
     several, recorded = artifacts[case], GOLDEN / "ours" / case
     folder = tmp_path / "written"
-    both.write(several, str(folder))
+    both.write(bert, several, str(folder))
     names = {
         path.relative_to(recorded)
         for path in recorded.rglob("*.[js]*")
@@ -117,7 +117,7 @@ def test_a_method_comes_back_as_it_went(bert, artifacts, tmp_path):
     for case in ("stack_language", "average", "fusion_first", "average_scaled"):
         [artifact] = artifacts[case].values()
         folder = str(tmp_path / case)
-        both.write(artifacts[case], folder)
+        both.write(bert, artifacts[case], folder)
         [back] = both.imported(bert, folder).values()
         method = parse(artifact.config["method"])
         if case == "fusion_first":
@@ -220,7 +220,7 @@ def test_what_the_library_would_compute_otherwise_is_refused(
 ):
     artifact = random_artifact(bert, parse(method), THREE, 0)
     with pytest.raises(UserError, match=message) as caught:
-        both.write({"x": artifact}, str(tmp_path / "out"))
+        both.write(bert, {"x": artifact}, str(tmp_path / "out"))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -241,7 +241,7 @@ def test_answers_that_the_library_would_compute_otherwise_are_refused(
         for name, method in zip("ab", methods)
     }
     with pytest.raises(UserError, match=message):
-        both.write(several, str(tmp_path / "out"))
+        both.write(bert, several, str(tmp_path / "out"))
     first, second = (exported(one, name) for name, one in several.items())
     with pytest.raises(UserError, match="peft's files hold one adapter"):
         foreign_adapters.write("peft", str(tmp_path), first, "", [second])
@@ -428,7 +428,10 @@ def test_several_that_answer_come_in_and_go_out_together(call, tmp_path):
     said = call("import", shelf, folder, "--name=c,d.1", BERT)
     assert said == "added c, of adapterhub\nadded d.1, of adapterhub\n"
     call("verify", shelf, BERT)
-    call("export", shelf, "c,d.1", out, "--to=adapterhub", "--base_model=b/b")
+    words = "export", shelf, "c,d.1", out, "--to=adapterhub"
+    with pytest.raises(UserError, match="mixes up in Parallel; pass --init"):
+        call(*words)
+    call(*words, "--base_model=b/b", BERT)
     written = json.loads((out / SETUP).read_text())
     assert written["adapter_setup"] == block("c", "d_1", kind="Parallel")
     assert written["head_setup"] == ["c", "d_1"]

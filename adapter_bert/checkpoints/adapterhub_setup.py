@@ -41,6 +41,7 @@ from adapter_bert.checkpoints import (
     foreign_fields,
 )
 from adapter_bert.checkpoints.foreign_base import Exported, Head
+from adapter_bert.checkpoints.weights import POOLER, Weights
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import (
@@ -516,6 +517,31 @@ def _fits(
     )
 
 
+def without_pooler(exported: Exported, bert: Weights) -> Exported:
+    """An adapter whose head has BERT's pooler as its first layer.
+
+    In `Parallel` the library gives a head that reads the pooled output all
+    adapters' rows. Raises UserError if such a head is no head of the library.
+    """
+    head = exported.head
+    if head is None or not head.shape.pooler:
+        return exported
+    shape = head.shape
+    if shape.layers > 1 and shape.activation != "tanh":
+        raise UserError(
+            f"{exported.source}: the head reads the pooled output, and its "
+            f"activation is {shape.activation}, not tanh as the pooler's; "
+            "write it by itself"
+        )
+    kernel, bias = (bert.read(f"{POOLER}dense/{n}") for n in ("kernel", "bias"))
+    shape = dataclasses.replace(
+        shape, layers=shape.layers + 1, activation="tanh", pooler=False
+    )
+    layers = ((kernel.T, bias), *head.layers)
+    head = dataclasses.replace(head, shape=shape, layers=layers)
+    return dataclasses.replace(exported, head=head)
+
+
 def write(several: Sequence[Exported]) -> Dict[str, Any]:
     """The contents of a setup's files, by their paths in the folder.
 
@@ -526,6 +552,14 @@ def write(several: Sequence[Exported]) -> Dict[str, Any]:
     if len(several) > 1:
         methods = [exported.method for exported in several]
         check_parallel(methods, several[0].config, several[0].source)
+        for exported in several:
+            if exported.head and exported.head.shape.pooler:
+                raise UserError(
+                    f"{exported.source}: the head reads the pooled output, "
+                    "which AdapterHub's library mixes up in Parallel; pass "
+                    "--init_checkpoint, so that the pooler becomes the head's "
+                    "first layer"
+                )
     blocks = []
     for exported in several:
         check(exported.method, exported.config, exported.source)

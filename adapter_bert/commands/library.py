@@ -25,6 +25,7 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.model_card import make_card, make_joint_card
 from adapter_bert.checkpoints.sources import open_init_checkpoint
@@ -117,6 +118,11 @@ def _export(arguments: argparse.Namespace) -> None:
     card = make_card(arguments.to, several[0], folder, *cards[0])
     if len(several) > 1:
         card = make_joint_card(several, folder, cards)
+        if arguments.init_checkpoint:
+            bert = open_init_checkpoint(arguments.init_checkpoint).weights
+            base = identify(bert, encoder.list_variables(several[0].config))
+            sources.check_same_weights(cards[0][0], several[0].source, base)
+            several = [without_pooler(ours, bert) for ours in several]
     foreign_adapters.write(
         arguments.to, arguments.folder, several[0], card, several[1:]
     )
@@ -338,6 +344,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         required=True,
         choices=sorted(foreign_adapters.PROGRAMS),
         help="the other program",
+    )
+    flag(
+        "--init_checkpoint",
+        default="",
+        help="the BERT that the adapters were trained on, whose pooler "
+        "becomes a part of the heads of several adapters",
     )
     flag(
         "--without_head",

@@ -27,6 +27,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import Foreign, exported
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
@@ -203,12 +204,15 @@ def _with_berts_head(bert: FrozenBert, artifact: Artifact) -> Artifact:
     return dataclasses.replace(artifact, weights=weights)
 
 
-def write(several: Dict[str, Artifact], folder: str) -> None:
+def write(bert: FrozenBert, several: Dict[str, Artifact], folder: str) -> None:
     """Writes adapters for the library, as one setup if they are several."""
-    first, *others = (
+    made = [
         exported(one, name, one.config["task"] != GUESSES)
         for name, one in several.items()
-    )
+    ]
+    if len(made) > 1:
+        made = [without_pooler(one, bert.weights) for one in made]
+    first, *others = made
     foreign_adapters.write(HUB, folder, first, "", others)
     os.remove(os.path.join(folder, "README.md"))
 
@@ -234,7 +238,7 @@ def compare_ours(
     made = dict(our_artifacts(bert))
     places = {case: os.path.join(folder, "ours", case) for case in made}
     for case, several in made.items():
-        write(several, places[case])
+        write(bert, several, places[case])
     path = os.path.join(folder, exchange.EXAMPLES)
     command = [peer, PEER, "answer", os.path.join(folder, "bert"), path]
     exchange.run_peer([*command, *places.values()])

@@ -292,8 +292,14 @@ def save_logits(bert, folder, examples):
     if "head_outputs" not in found:
         np.savez(path, logits=logits_in(found))
         return
-    several = enumerate(map(logits_in, found["head_outputs"]))
-    np.savez(path, **{f"logits_{n}": value for n, value in several})
+    several, count = {}, len(examples["input_ids"])
+    for number, head in enumerate(found["head_outputs"]):
+        rows = logits_in(head)
+        if len(rows) > count:
+            # A head that reads the pooled output gives all adapters' rows.
+            rows = rows[number * count : (number + 1) * count]
+        several[f"logits_{number}"] = rows
+    np.savez(path, **several)
 
 
 def logits_in(found):
