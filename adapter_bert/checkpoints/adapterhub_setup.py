@@ -218,6 +218,11 @@ class _Reader:
                 "Parallel alone around others, Stack around Average and Fuse, "
                 "and these around adapters"
             )
+        if kind != AVERAGE and block.get("kwargs"):
+            raise UserError(
+                f"{self.path}: {kind} has kwargs {str(block['kwargs'])[:80]}, "
+                "but the library knows none of it"
+            )
         below = 1 if kind == STACK else 2
         known = [self.known(child, below) for child in children]
         return {**block, "children": known}
@@ -332,6 +337,8 @@ class _Reader:
         loads them, and `mean` of its layers, which divides by their number.
         """
         said = block.get("kwargs") or {}
+        if not isinstance(said, dict):
+            said = {"weights": said}
         count = len(block["children"])
         weights = said.get("weights")
         normalizes = said.get("normalize_weights", True)
