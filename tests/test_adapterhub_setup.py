@@ -150,7 +150,8 @@ REFUSED = {
     "glow": "inv_adapter is 'glow'",
     "multi_task": "MultiTask gives each adapter the rows of its task",
     "no_head": "without a head",
-    "parallel_languages": "without an invertible one",
+    "parallel_languages": "all but single adapters in the layers",
+    "parallel_prefix": "all but single adapters in the layers",
     "second_language": "comes after another adapter",
     "split": "Split gives each adapter a part of a text's tokens",
     "stack_lora": "act at the same places",
@@ -229,8 +230,11 @@ def test_what_the_library_would_compute_otherwise_is_refused(
     "methods,message",
     [
         (["pfeiffer(4)", "lora(2)"], "for adapters of one method"),
-        (["mad_x(4, 4)", "pfeiffer(4)"], "without an invertible one"),
-        (["stack({'c': pfeiffer(4)}, lora)", "lora"], "computes single adapt"),
+        (["mad_x(4, 4)", "pfeiffer(4)"], "all but single adapters"),
+        (
+            ["stack({'c': pfeiffer(4)}, lora)", "lora"],
+            "all but single adapters",
+        ),
     ],
 )
 def test_answers_that_the_library_would_compute_otherwise_are_refused(

@@ -426,11 +426,11 @@ def check_parallel(
     It gives all of them what the first one reads.
     """
     for method in methods:
-        if method.parts or isinstance(method, MadX):
+        if method.parts or isinstance(method, (MadX, Prefix)):
             raise UserError(
                 f"{source}: {method} next to others is not exchanged with "
-                "AdapterHub's library, whose Parallel computes single adapters "
-                "without an invertible one; exchange it by itself"
+                "AdapterHub's library, whose Parallel computes otherwise all "
+                "but single adapters in the layers; exchange it by itself"
             )
     _check_alike(methods, config, "Parallel", source)
 

@@ -143,14 +143,6 @@ CASES = {
         {"a": classification(), "b": classification(1, 2)},
     ),
 }
-CASES["parallel_prefix"] = (
-    {
-        "a": PREFIX,
-        "b": adapters.PrefixTuningConfig(prefix_length=3, bottleneck_size=5),
-    },
-    Parallel("a", "b"),
-    {"a": classification(), "b": classification(1, 2)},
-)
 # What this project does not compute; only the files are written.
 REFUSED = {
     "split": (
@@ -220,6 +212,16 @@ REFUSED = {
         Parallel("a", "b"),
         {"a": classification(), "b": classification()},
     ),
+    "parallel_prefix": (
+        {
+            "a": PREFIX,
+            "b": adapters.PrefixTuningConfig(
+                prefix_length=3, bottleneck_size=5
+            ),
+        },
+        Parallel("a", "b"),
+        {"a": classification(), "b": classification(1, 2)},
+    ),
     "no_head": ({"a": single(13), "b": single(7)}, Stack("a", "b"), {}),
 }
 
@@ -271,10 +273,16 @@ def load(bert, folder):
         model = AutoAdapterModel.from_pretrained(bert)
         model.load_adapter_setup(folder, use_safetensors=True, set_active=True)
         return model
-    # A language's adapter, under BERT's own head.
-    model = transformers.BertForMaskedLM.from_pretrained(bert)
-    adapters.init(model)
+    # A language's adapter, under BERT's own head. The library's heads undo the
+    # invertible adapter, transformers' do not.
+    own = transformers.BertForMaskedLM.from_pretrained(bert).cls.predictions
+    model = AutoAdapterModel.from_pretrained(bert)
     model.load_adapter(folder, use_safetensors=True, set_active=True)
+    model.add_masked_lm_head("words", activation_function="gelu")
+    dense, _, norm, last = model.heads["words"]
+    dense.load_state_dict(own.transform.dense.state_dict())
+    norm.load_state_dict(own.transform.LayerNorm.state_dict())
+    last.load_state_dict(own.decoder.state_dict())
     return model
 
 
