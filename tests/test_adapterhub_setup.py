@@ -123,8 +123,8 @@ def test_a_method_comes_back_as_it_went(bert, artifacts, tmp_path):
         if case == "fusion_first":
             # Layers that are left out have no adapters there.
             method = parse(
-                "fusion({'a': houlsby(13, layers='1,2', layer_norms=False), "
-                "'b': houlsby(5, layers='1,2', layer_norms=False)}, "
+                "fusion({'a': houlsby(13, layers='1', layer_norms=False), "
+                "'b': houlsby(5, layers='1', layer_norms=False)}, "
                 "value=False, penalty=0.0)"
             )
         found = parse(back.config["method"])

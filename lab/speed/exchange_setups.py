@@ -88,7 +88,7 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
     },
     "fusion_alone": {
         "b": (
-            "fusion({'a': pfeiffer(13, layers='2'), 'b': pfeiffer(7)})",
+            "fusion({'a': pfeiffer(13, layers='1'), 'b': pfeiffer(7)})",
             THREE,
         )
     },

@@ -43,6 +43,8 @@ from exchange import (
 from safetensors.torch import save_file
 
 SETUP = "adapter_setup.json"
+# Each folder has several adapters.
+SIZES = {**exchange.SIZES, "num_hidden_layers": 2}
 PICKLES = {
     "pytorch_adapter.bin": "adapter.safetensors",
     "pytorch_model_head.bin": "model_head.safetensors",
@@ -110,7 +112,7 @@ CASES = {
         "dynamic",
     ),
     "fusion_static": (
-        {"a": double(13, leave_out=[1]), "b": double(5, leave_out=[2])}
+        {"a": double(13, leave_out=[1]), "b": double(5, leave_out=[0])}
         | {"c": double(7)},
         FUSED,
         {"c": spans(1)},
@@ -321,7 +323,7 @@ def logits_in(found):
 def write_bert(folder):
     """A BERT with random weights, its masked-LM head and its vocabulary."""
     torch.manual_seed(0)
-    config = transformers.BertConfig(**exchange.SIZES)
+    config = transformers.BertConfig(**SIZES)
     model = transformers.BertForMaskedLM(config)
     exchange.shake(model, 1)
     with torch.no_grad():
