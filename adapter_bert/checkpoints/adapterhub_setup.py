@@ -193,15 +193,16 @@ class _Reader:
         """A block, if it is one that can be read; else raises UserError."""
         is_block = isinstance(block, dict)
         kind, children = map(block.get if is_block else str, KEYS)
-        if not (isinstance(kind, str) and isinstance(children, list)):
-            children = []
-        if not children:
+        is_name = kind == SINGLE and isinstance(children, list)
+        if is_name and list(map(type, children)) == [str]:
+            return block
+        if is_name or not (
+            isinstance(kind, str) and isinstance(children, list) and children
+        ):
             raise UserError(
                 f"{self.path}: {str(block)[:80]} is no block; expected a type "
                 "and its children"
             )
-        if kind == SINGLE and list(map(type, children)) == [str]:
-            return block
         if kind in REFUSED:
             raise UserError(
                 f"{self.path}: {kind} {REFUSED[kind]}, which no method of this "

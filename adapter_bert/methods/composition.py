@@ -200,6 +200,7 @@ class Composition(TuningMethod):
     parts: Tuple[Part, ...] = ()
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.parts:
             raise UserError(
                 f"{self.name} has no parts; expected names of trained adapters "
