@@ -66,8 +66,6 @@ SETUP = {
     "adapter_setup.children": list,
     "version?": str,
 }
-# Of a block.
-KEYS = "type", "children"
 SINGLE, PARALLEL, STACK, AVERAGE, FUSE = (
     "single",
     "Parallel",
@@ -191,14 +189,12 @@ class _Reader:
 
     def known(self, block: Any, level: int = 0) -> Dict[str, Any]:
         """A block, if it is one that can be read; else raises UserError."""
-        is_block = isinstance(block, dict)
-        kind, children = map(block.get if is_block else str, KEYS)
-        is_name = kind == SINGLE and isinstance(children, list)
-        if is_name and list(map(type, children)) == [str]:
-            return block
-        if is_name or not (
-            isinstance(kind, str) and isinstance(children, list) and children
-        ):
+        said = block if isinstance(block, dict) else {}
+        kind, children = said.get("type"), said.get("children")
+        types = list(map(type, children)) if isinstance(children, list) else []
+        if kind == SINGLE and types == [str]:
+            return said
+        if not isinstance(kind, str) or not types or kind == SINGLE:
             raise UserError(
                 f"{self.path}: {str(block)[:80]} is no block; expected a type "
                 "and its children"
@@ -219,14 +215,14 @@ class _Reader:
                 "Parallel alone around others, Stack around Average and Fuse, "
                 "and these around adapters"
             )
-        if kind != AVERAGE and block.get("kwargs"):
+        if kind != AVERAGE and said.get("kwargs"):
             raise UserError(
-                f"{self.path}: {kind} has kwargs {str(block['kwargs'])[:80]}, "
+                f"{self.path}: {kind} has kwargs {str(said['kwargs'])[:80]}, "
                 "but the library knows none of it"
             )
         below = 1 if kind == STACK else 2
         known = [self.known(child, below) for child in children]
-        return {**block, "children": known}
+        return {**said, "children": known}
 
     def place(self, name: str) -> str:
         """The folder of what has a name in the setup."""
