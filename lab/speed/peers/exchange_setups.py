@@ -42,7 +42,6 @@ from exchange import (
 )
 from safetensors.torch import save_file
 
-SETUP = "adapter_setup.json"
 # Each folder has several adapters.
 SIZES = {**exchange.SIZES, "num_hidden_layers": 2}
 PICKLES = {
@@ -271,10 +270,8 @@ def save_setup(model, folder, setup, heads):
 
 def load(bert, folder):
     """A model with what a folder holds, by one call of the library."""
-    if os.path.exists(os.path.join(folder, SETUP)):
-        model = AutoAdapterModel.from_pretrained(bert)
-        model.load_adapter_setup(folder, use_safetensors=True, set_active=True)
-        return model
+    if os.path.exists(os.path.join(folder, exchange.SETUP)):
+        return exchange.load(bert, folder)
     # A language's adapter, under BERT's own head. The library's heads undo the
     # invertible adapter, transformers' do not.
     own = transformers.BertForMaskedLM.from_pretrained(bert).cls.predictions
