@@ -105,6 +105,11 @@ class Answer(NamedTuple):
     parts: Dict[str, str]
 
 
+def is_setup(method: TuningMethod) -> bool:
+    """Whether a method is more than one adapter for the library."""
+    return isinstance(method, (Stack, Average, Fusion))
+
+
 def detect(folder: str) -> bool:
     """Whether a folder holds a setup or a fusion of the library's."""
     return any(
@@ -375,8 +380,9 @@ def _our_name(names: Sequence[str]) -> str:
 
 def _leaves(method: TuningMethod) -> Iterator[TuningMethod]:
     """The adapters that a method is made of, itself if it is one."""
-    if not method.parts:
+    if not is_setup(method):
         yield method
+        return
     for part in method.parts:
         yield from _leaves(part.method)
 
@@ -458,7 +464,7 @@ def check(method: TuningMethod, config: BertConfig, source: str) -> None:
         _check_sum(first, second, config, source)
     for number, block in enumerate(blocks):
         others = [*blocks[:number], *blocks[number + 1 :]]
-        if block.parts and not _fits(block, others, config, source):
+        if is_setup(block) and not _fits(block, others, config, source):
             raise UserError(
                 f"{source}: {block.name} of "
                 f"{', '.join(str(p.method) for p in block.parts)[:200]} is not "
@@ -506,8 +512,6 @@ def _fits(
     if isinstance(block, Average):
         _check_alike(own, config, block.name, source)
         return everywhere <= _sites(own[0], config)
-    if not isinstance(block, Fusion):
-        return False
     inside = [_sites(method, config) for method in own]
     kept = [
         {site for site in each if site[0] >= block.first} for each in inside
@@ -593,7 +597,7 @@ def _write_block(
     out.
     """
     method = exported.method
-    if not method.parts:
+    if not is_setup(method):
         if any(path.startswith(f"{name}/") for path in contents):
             raise UserError(
                 f"{exported.source}: two adapters would be called {name}; "

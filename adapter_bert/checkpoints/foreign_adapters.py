@@ -195,7 +195,8 @@ def write(
     Others may answer next to it. Raises UserError if the program cannot compute
     one of them, or the folder is not empty.
     """
-    if program == "adapterhub" and (exported.method.parts or others):
+    is_setup = others or adapterhub_setup.is_setup(exported.method)
+    if program == "adapterhub" and is_setup:
         contents = adapterhub_setup.write([exported, *others])
     elif others:
         raise UserError(

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
@@ -228,7 +229,7 @@ def _yaml(values: Mapping[str, Any]) -> List[str]:
 
 def _usage(program, exported, folder, description) -> str:
     """Code that loads the adapter and answers a row."""
-    load = LOAD_SETUP if exported.method.parts else LOAD
+    load = LOAD_SETUP if is_setup(exported.method) else LOAD
     if exported.head is None:
         return MODELS[program].format(
             base=repr(exported.base_name), folder=repr(folder), load=load
