@@ -464,6 +464,12 @@ def test_a_composition_comes_in_and_goes_out(call, tmp_path):
     assert set(shown["parts"]) == {"en", "a-b"} and shown["carries_parts"]
     call("export", shelf, "stack_fusion", out, "--to=adapterhub")
     assert (out / "a,b" / FUSION).exists()
+    bare = "export", shelf, "stack_fusion", tmp_path / "bare", "--without_head"
+    call(*bare, "--to=adapterhub")
+    written = json.loads((tmp_path / "bare" / SETUP).read_text())
+    assert written["head_setup"] is None
+    assert not list((tmp_path / "bare").rglob("head_config.json"))
+    shutil.rmtree(tmp_path / "bare")
     assert "load_adapter_setup('out'" in (out / "README.md").read_text()
     with pytest.raises(UserError, match="stack is not written for peft"):
         call("export", shelf, "stack_fusion", tmp_path / "x", "--to=peft")
@@ -523,7 +529,10 @@ def test_a_language_comes_in_and_goes_out_without_a_head(
         parse("stack(en, pfeiffer(7))"), {}, str(shelf), {}
     )
     assert found.method == parse("stack({'en': mad_x(13, 3)}, pfeiffer(7))")
-    call("export", shelf, "en", out, "--to=adapterhub", "--without_head")
+    words = "export", shelf, "en", out, "--without_head"
+    with pytest.raises(UserError, match="--without_head is for --to=adapter"):
+        call(*words, "--to=peft")
+    call(*words, "--to=adapterhub")
     assert sorted(path.name for path in out.iterdir()) == [
         "README.md",
         "adapter.safetensors",

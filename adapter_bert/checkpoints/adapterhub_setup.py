@@ -574,15 +574,15 @@ def write(several: Sequence[Exported]) -> Dict[str, Any]:
         blocks.append(_write_block(exported, exported.name, contents))
         for name, content in adapterhub.head_files(exported).items():
             contents[f"{exported.name}/{name}"] = content
-    heads = [exported.name for exported in several]
-    [setup, *others], [head, *_] = blocks, heads
+    heads = [exported.name for exported in several if exported.head]
+    [setup, *others] = blocks
     if others:
         setup = {"type": PARALLEL, "children": blocks}
     elif setup["type"] == SINGLE:
         setup = {"type": STACK, "children": [setup]}
     contents[SETUP_FILE] = {
         "adapter_setup": setup,
-        "head_setup": heads if others else head,
+        "head_setup": heads if len(heads) > 1 else next(iter(heads), None),
         "version": adapterhub.VERSION,
     }
     return contents

@@ -104,6 +104,11 @@ def _export(arguments: argparse.Namespace) -> None:
     """Writes an adapter of a library for another program."""
     library = AdapterLibrary(arguments.library)
     folder = os.path.basename(os.path.abspath(arguments.folder))
+    if arguments.without_head and arguments.to != "adapterhub":
+        raise UserError(
+            f"--without_head is for --to=adapterhub; adapters of {arguments.to} "
+            "are read with their heads"
+        )
     several, cards = [], []
     for name in arguments.name.split(","):
         entry = library.entry(name)
