@@ -106,8 +106,8 @@ def _export(arguments: argparse.Namespace) -> None:
     folder = os.path.basename(os.path.abspath(arguments.folder))
     if arguments.without_head and arguments.to != "adapterhub":
         raise UserError(
-            f"--without_head is for --to=adapterhub; adapters of {arguments.to} "
-            "are read with their heads"
+            "--without_head is for --to=adapterhub; leave it out for "
+            f"{arguments.to}"
         )
     several, cards = [], []
     for name in arguments.name.split(","):
