@@ -17,7 +17,7 @@ import tensorflow as tf
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_foreign_adapters import change, change_tensors, without
+from test_foreign_adapters import change
 
 from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
 from adapter_bert.checkpoints.foreign_base import exported
@@ -361,18 +361,12 @@ def test_weights_that_the_library_does_not_normalize_are_followed(bert, copied):
     )
 
 
-@pytest.mark.parametrize("part", ["query.weight", "key.bias", "value"])
-def test_no_part_of_a_fusion_is_left_out(bert, copied, part):
-    folder = copied("adapterhub/fusion")
-    path = folder / "a,b,c" / "model_adapter_fusion.safetensors"
-    change_tensors(
-        path, without(f"layer.1.output.adapter_fusion_layer.a,b,c.{part}")
-    )
-    with pytest.raises(UserError, match="lacks the tensor"):
-        read(bert, folder)
-    change_tensors(path, lambda _: {"x": np.zeros(2, np.float32)})
-    with pytest.raises(UserError, match="lacks the tensor"):
-        read(bert, folder)
+def test_a_pooler_is_a_layer_of_a_head_only_with_its_activation(bert):
+    shape = {"layers": 2, "activation": "relu", "pooler": True, "bias": True}
+    task = {**THREE, "head": shape}
+    one = random_artifact(bert, parse("pfeiffer(4)"), task, 0)
+    with pytest.raises(UserError, match="its activation is relu, not tanh as"):
+        both.write(bert, {"a": one, "b": one}, "nowhere")
 
 
 singles = st.sampled_from(["en", "task", "x", "", "..", 7, None]).map(single)
