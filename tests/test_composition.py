@@ -105,6 +105,28 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     np.testing.assert_allclose(found, np.full([2, 3, 32], expected), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "{'a': pfeiffer, 'b': lora}",
+        "{'a': pfeiffer, 'b': parallel}",
+        "{'a': bitfit, 'b': bitfit}",
+        "{'a': houlsby, 'b': houlsby}",
+        "{'a': bapna, 'b': bapna}",
+    ],
+)
+def test_a_scale_is_for_a_mean_of_one_kind_of_outputs(tiny_config, parts):
+    parse(f"average({parts})").check(tiny_config)
+    with pytest.raises(UserError, match="with scale=0.5 the parts are .* all"):
+        parse(f"average({parts}, scale=0.5)").check(tiny_config)
+
+
+@pytest.mark.parametrize("scale", ["0", "-0.5"])
+def test_a_scale_is_positive(scale):
+    with pytest.raises(UserError, match="scale is .*expected a positive num"):
+        parse(f"average(a, b, scale={scale})")
+
+
 def test_the_first_part_that_is_trained_says_the_rate():
     assert parse("stack({'a': pfeiffer}, lora)").learning_rate == 5e-4
     # A head alone has the rate of `head`.
@@ -250,6 +272,7 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
     [
         "stack({'a': houlsby(size=4), 'b': bitfit}, lora(rank=2))",
         "average({'a': bitfit, 'b': layernorm}, weights='1,3')",
+        "average({'a': lora(rank=2), 'b': lora(rank=3)}, scale=0.5)",
         "stack('a', {'b': bitfit}, 'c')",
     ],
 )

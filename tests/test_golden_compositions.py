@@ -50,7 +50,7 @@ def below(golden, prefix):
 class Composed:
     """A recorded case as a model of this project."""
 
-    def __init__(self, golden, case):
+    def __init__(self, golden, case, text=None):
         self.recorded = below(golden, f"{case}/")
         values = {
             **{k: v for k, v in golden.items() if k.startswith("bert/")},
@@ -60,7 +60,7 @@ class Composed:
                 if not name.startswith(RESULTS)
             },
         }
-        self.variables, method = {}, parse(METHODS[case])
+        self.variables, method = {}, parse(text or METHODS[case])
 
         def create(name, shape, initializer):
             # What is recorded without a head, or without a pooler.
@@ -98,6 +98,19 @@ def test_a_composition_computes_what_adapterhubs_does(golden, case):
     mask = golden["inputs/input_mask"].astype(bool)
     actual = composed.states().numpy()[mask]
     expected = composed.outputs("sequence_output")[mask]
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_an_average_that_is_divided_twice_computes_what_adapterhubs_does(
+    golden,
+):
+    """With normalized weights it is half of the mean, inputs included."""
+    case = "average_pfeiffer"
+    text = METHODS[case].replace("')", "', scale=0.5)")
+    composed = Composed(golden, case, text)
+    mask = golden["inputs/input_mask"].astype(bool)
+    actual = composed.states().numpy()[mask]
+    expected = composed.outputs("halved_sequence_output")[mask]
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 

@@ -78,7 +78,12 @@ BEFORE = {
     "docs/exchange.md": """
 rm -r shelf
 BERT=tests/golden/exchange/bert
-ln -s tests/golden/exchange/adapterhub/pfeiffer_100 FOLDER
+theirs=tests/golden/exchange/adapterhub
+ln -s $theirs/pfeiffer_100 FOLDER
+cp -r $theirs/mad_x_7 LANGUAGE
+rm LANGUAGE/*head*
+.venv/bin/adapter-bert library import shelf $theirs/pfeiffer_channels \\
+  --name=rte --init_checkpoint=$BERT
 """,
     "docs/compositions.md": """
 BERT=$TINY

@@ -133,6 +133,17 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
+def _content(values: Dict[str, np.ndarray]) -> bytes:
+    return safetensors.numpy.save(
+        {name: np.ascontiguousarray(value) for name, value in values.items()}
+    )
+
+
+def sha256(values: Dict[str, np.ndarray]) -> str:
+    """The SHA-256 of an adapter that holds these values alone."""
+    return hashlib.sha256(_content(values)).hexdigest()
+
+
 def write(
     folder: str, config: Dict[str, Any], values: Dict[str, np.ndarray]
 ) -> None:
@@ -140,9 +151,7 @@ def write(
 
     Raises UserError if a file cannot be written.
     """
-    content = safetensors.numpy.save(
-        {name: np.ascontiguousarray(value) for name, value in values.items()}
-    )
+    content = _content(values)
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)

@@ -8,7 +8,7 @@ layers, heads of transformers' models have one.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
 
 import numpy as np
 
@@ -153,15 +153,28 @@ def _tensor(variable: str, name: str) -> str:
 
 def read(
     path: str, config: BertConfig, labels: Tuple[str, ...]
-) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
-    """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it."""
+) -> Tuple[TuningMethod, Arrays, Optional[Head], Dict[str, Any]]:
+    """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it.
+
+    A language's adapter may be without a head.
+    """
+    method, values, origin = read_adapter(path, config)
+    folder, head = os.path.dirname(path), None
+    if has_head(folder) or not isinstance(method, MadX):
+        head = read_head(folder, config, labels)
+    return method, values, head, origin
+
+
+def read_adapter(
+    path: str, config: BertConfig
+) -> Tuple[TuningMethod, Arrays, Dict[str, Any]]:
+    """Reads an adapter of `save_adapter`, whatever its head.
+
+    Returns the method, its float32 variables by name, and the origin. Raises
+    UserError if no method here computes the same.
+    """
     described = files.read_object(path, "AdapterHub's description", CONFIG)
-    found = (described["model_type"], described["hidden_size"])
-    if found != ("bert", config.hidden_size):
-        raise UserError(
-            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
-            f"a bert with {config.hidden_size}"
-        )
+    check_model(described, config, path)
     own, name = _as_of_now(described), described["name"]
     architecture = own.get("architecture")
     readers: Dict[Any, Any] = {
@@ -187,9 +200,19 @@ def read(
     tensors.drop([tensor for tensor in tensors.names if copies in tensor])
     method, values = reader(Adapter(own, tensors, config, path, name))
     tensors.check_all_taken()
-    head = _read_head(folder, config, labels)
-    origin = {"version": described.get("version"), "name": name}
-    return method, values, head, origin
+    return method, values, {"version": described.get("version"), "name": name}
+
+
+def check_model(
+    described: Mapping[str, Any], config: BertConfig, path: str
+) -> None:
+    """Raises UserError if a description is of another kind of model."""
+    found = (described["model_type"], described["hidden_size"])
+    if found != ("bert", config.hidden_size):
+        raise UserError(
+            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
+            f"a bert with {config.hidden_size}"
+        )
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -209,12 +232,18 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
     return own
 
 
-def _read_head(
-    folder: str, config: BertConfig, labels: Tuple[str, ...]
-) -> Head:
-    """Reads an adapter's head; empty `labels` stand for the file's."""
+def has_head(folder: str) -> bool:
+    """Whether a folder holds a head."""
+    return files.exists(os.path.join(folder, HEAD_CONFIG_FILE))
+
+
+def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
+    """Reads the head in a folder; empty `labels` stand for the file's.
+
+    Raises UserError if there is none, or it cannot be read.
+    """
     path = os.path.join(folder, HEAD_CONFIG_FILE)
-    if not files.exists(path):
+    if not has_head(folder):
         raise UserError(
             f"{folder} holds an adapter without a head ({HEAD_CONFIG_FILE} is "
             "missing), which answers nothing; save it with its head"
@@ -237,6 +266,9 @@ def _read_head(
         own = described.get("config") or {}
         questions = own.get("head_type") == "question_answering"
         prefix = f"heads.{described.get('name')}"
+        # The library saves heads whose names begin alike, too.
+        others = [t for t in tensors.names if t.startswith(prefix)]
+        tensors.drop([t for t in others if not t.startswith(f"{prefix}.")])
         shape, layers = _read_flexible(own, prefix, tensors, hidden, path)
     else:
         raise UserError(
@@ -508,6 +540,14 @@ def _prefix_variables(layers: int) -> List[str]:
 
 def write(exported: Exported) -> Dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
+    return {**adapter_files(exported), **head_files(exported)}
+
+
+def adapter_files(exported: Exported) -> Dict[str, Any]:
+    """The contents of an adapter's files by name, but for its head's.
+
+    Raises UserError if the library cannot compute what the method does.
+    """
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)
@@ -523,20 +563,32 @@ def write(exported: Exported) -> Dict[str, Any]:
             # A bias has a first axis here.
             value = value[0] if "/biases" in variable else value.T
             tensors[_tensor(variable, name)] = value
-    common = {
+    return {
+        WEIGHTS_FILE: tensors,
+        CONFIG_FILE: {"config": config, **description(exported)},
+    }
+
+
+def head_files(exported: Exported) -> Dict[str, Any]:
+    """The contents of a head's files by name; nothing without a head."""
+    if exported.head is None:
+        return {}
+    config, tensors = _write_head(exported.head, exported.name)
+    return {
+        HEAD_WEIGHTS_FILE: tensors,
+        HEAD_CONFIG_FILE: {"config": config, **description(exported)},
+    }
+
+
+def description(exported: Exported) -> Dict[str, Any]:
+    """The fields that all of the library's descriptions have."""
+    return {
         "hidden_size": exported.config.hidden_size,
         "model_class": FLEXIBLE[0],
         "model_name": exported.base_name,
         "model_type": "bert",
-        "name": name,
+        "name": exported.name,
         "version": VERSION,
-    }
-    head_config, head = _write_head(exported.head, name)
-    return {
-        WEIGHTS_FILE: tensors,
-        CONFIG_FILE: {"config": config, **common},
-        HEAD_WEIGHTS_FILE: head,
-        HEAD_CONFIG_FILE: {"config": head_config, **common},
     }
 
 

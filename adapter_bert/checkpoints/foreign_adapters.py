@@ -12,19 +12,26 @@ Both raise UserError for what the other side cannot compute.
 """
 
 import os
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors.numpy
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapterhub, peft
+from adapter_bert.checkpoints import adapterhub, adapterhub_setup, peft
 from adapter_bert.checkpoints.foreign_base import (
     Exported,
     Foreign,
+    Head,
     check_is_bert,
     task_of,
+)
+from adapter_bert.checkpoints.weights import (
+    Parameter,
+    Weights,
+    choose_initial_values,
 )
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
@@ -35,6 +42,8 @@ CONFIG_FILE = "adapter_config.json"
 
 def detect(folder: str) -> Optional[str]:
     """The name of the program that has written an adapter, or None."""
+    if adapterhub_setup.detect(folder):
+        return "adapterhub"
     path = os.path.join(folder, CONFIG_FILE)
     if files.exists(path):
         config = files.read_json(path, "an adapter's description")
@@ -50,54 +59,156 @@ def read(
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
 ) -> Foreign:
-    """Reads the adapter of a folder, that was trained on the BERT of a config.
+    """Reads a folder that holds one adapter; else as `read_all`.
 
-    `pairs` says whether texts are pairs, None for either; `labels` are in the
-    order of the logits, by default the files'. Raises UserError if no known
-    program has written it, it cannot be read, a label is no name, or the
-    model is a RoBERTa.
+    Raises UserError if it holds several.
+    """
+    found = read_all(folder, config, pairs, labels)
+    if len(found) > 1:
+        raise UserError(
+            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}; "
+            "expected one"
+        )
+    return next(iter(found.values()))
+
+
+def read_all(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool] = None,
+    labels: Sequence[str] = (),
+) -> Dict[str, Foreign]:
+    """Reads what a folder holds, that was trained on the BERT of a config.
+
+    That is an adapter, or a composition, or several with a head each.
+
+    Args:
+        folder: of the other program's files.
+        config: of the BERT.
+        pairs: whether texts are pairs, None for either.
+        labels: of a single head, in the order of the logits; by default the
+            files'.
+
+    Returns:
+        The adapters, by the names that the other program has for them.
+
+    Raises:
+        UserError: no known program has written it, it cannot be read, a label
+            is no name, or the model is a RoBERTa.
     """
     check_is_bert(config, folder)
-    program = detect(folder)
-    if program is None:
+    places = [folder]
+    if not detect(folder) and files.is_folder(folder):
+        inner = [os.path.join(folder, name) for name in files.folders(folder)]
+        places = [place for place in inner if detect(place)]
+    found: Dict[str, Foreign] = {}
+    for place in places:
+        told = tuple(labels) if len(places) == 1 else ()
+        found.update(_read(place, config, pairs, told))
+    if not found:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
             f"{CONFIG_FILE} of theirs"
         )
-    path = os.path.join(folder, CONFIG_FILE)
+    if labels and len(found) > 1:
+        raise UserError(
+            f"{folder} holds {len(found)} heads; leave out --label, which is "
+            "for one"
+        )
+    return found
+
+
+def _read(
+    folder: str,
+    config: BertConfig,
+    pairs: Optional[bool],
+    labels: Tuple[str, ...],
+) -> Dict[str, Foreign]:
+    """What one of the programs has written into a folder, if one has."""
+    program = detect(folder)
+    if program is None:
+        return {}
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
-        method, values, head, origin = PROGRAMS[program].read(
-            path, config, tuple(labels)
-        )
-    if labels and not head.labels:
+        if adapterhub_setup.detect(folder):
+            several = adapterhub_setup.read(folder, config, labels)
+        else:
+            path = os.path.join(folder, CONFIG_FILE)
+            read = PROGRAMS[program].read(path, config, labels)
+            name = read[-1].get("name") or os.path.basename(folder)
+            several = {name: adapterhub_setup.Answer(*read, {})}
+    found = {}
+    for name, (method, values, head, origin, parts) in several.items():
+        _check_labels(folder, head, labels if len(several) == 1 else ())
+        task, head_values = task_of(head, pairs)
+        origin = {"program": program, **origin}
+        values = {**values, **head_values}
+        found[name] = Foreign(method, task, values, origin, parts)
+    return found
+
+
+def _check_labels(
+    folder: str, head: Optional[Head], labels: Sequence[str]
+) -> None:
+    """Refuses labels that are no names, or are for a head without any."""
+    names = head.labels if head else ()
+    if labels and not names:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
         )
-    if len(set(head.labels)) < len(head.labels):
+    if len(set(names)) < len(names):
         raise UserError(f"{folder}: two labels have one name")
-    for label in head.labels:
+    for label in names:
         # Labels are cells of tables.
         if not is_one_cell(label):
             raise UserError(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"
             )
-    task, head_values = task_of(head, pairs)
-    origin = {"program": program, **origin}
-    return Foreign(method, task, {**values, **head_values}, origin)
 
 
-def write(program: str, folder: str, exported: Exported, card: str) -> None:
+def with_head(
+    foreign: Foreign, trained: Sequence[Parameter], bert: Weights
+) -> Dict[str, np.ndarray]:
+    """An adapter's values by name, float32; without a head BERT's own.
+
+    A BERT that has no such head gets the one that a training would begin with.
+    `trained` are the variables of the method and the head.
+    """
+    lacking = [p for p in trained if p.name not in foreign.values]
+    initial = choose_initial_values(lacking, bert, None, seed=0)
+    for name in initial:
+        origin = "BERT's" if name in bert.shapes else "a new one"
+        logging.info("the adapter has no head: %s is %s", name, origin)
+    return {**foreign.values, **{name: get() for name, get in initial.items()}}
+
+
+def write(
+    program: str,
+    folder: str,
+    exported: Exported,
+    card: str,
+    others: Sequence[Exported] = (),
+) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`.
 
-    Raises UserError if the program cannot compute it, or the folder is not
-    empty.
+    Others may answer next to it. Raises UserError if the program cannot compute
+    one of them, or the folder is not empty.
     """
-    contents = PROGRAMS[program].write(exported)
+    is_setup = others or adapterhub_setup.is_setup(exported.method)
+    if program == "adapterhub" and is_setup:
+        contents = adapterhub_setup.write([exported, *others])
+    elif others:
+        raise UserError(
+            f"{exported.source}: {program}'s files hold one adapter; write "
+            "each into a folder of its own"
+        )
+    else:
+        contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():
             path = os.path.join(place, name)
+            files.make_folder(os.path.dirname(path))
             if name.endswith(".json"):
                 files.write_json(path, content)
             else:

@@ -9,6 +9,7 @@ from typing import (
     Dict,
     Iterable,
     List,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
@@ -33,10 +34,12 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
 from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
+    MASKED_LM,
     QUESTIONS,
     REGRESSION,
     kind_of,
 )
+from adapter_bert.tasks.masked_lm import Masking
 from adapter_bert.tasks.text_regression import LabelUnit
 from adapter_bert.tasks.text_task import POOLED, SPANS, HeadShape
 
@@ -90,14 +93,17 @@ class Foreign:
     Attributes:
         method: that computes the same.
         task: the task's description.
-        values: float32 variables of the method and the head by name.
+        values: float32 variables of the method and the head by name; of a
+            language's adapter without a head, of the method alone.
         origin: program, version and name, for people.
+        parts: of a composition, SHA-256 of its adapters by name.
     """
 
     method: TuningMethod
     task: Dict[str, Any]
     values: Dict[str, np.ndarray]
     origin: Dict[str, Any]
+    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Tensors:
@@ -322,12 +328,15 @@ def _variables(kind: str, shape: HeadShape) -> List[Tuple[str, str]]:
 
 
 def task_of(
-    head: Head, pairs: Optional[bool]
+    head: Optional[Head], pairs: Optional[bool]
 ) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
     """The description of a head's task, and the head's variables.
 
+    Without a head the task is to guess masked words, by BERT's own head.
     `pairs` says whether the task's texts are pairs; None for either.
     """
+    if head is None:
+        return {"name": MASKED_LM, **Masking().describe()}, {}
     if head.kind == QUESTIONS:
         description: Dict[str, Any] = {"name": "squad"}
     elif head.kind == REGRESSION:
@@ -390,7 +399,7 @@ class Exported:
         method: of the adapter.
         config: of the BERT.
         base_name: by which the other program finds the BERT.
-        head: of the task.
+        head: of the task, or None to write the adapter alone.
         read: gives a variable by its name.
         source: the adapter's file, for messages.
     """
@@ -399,12 +408,12 @@ class Exported:
     method: TuningMethod
     config: BertConfig
     base_name: str
-    head: Head
+    head: Optional[Head]
     read: Callable[[str], np.ndarray]
     source: str
 
 
-def exported(artifact: Artifact, name: str) -> Exported:
+def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
     """One of this project's adapters, read; raises as `head_of`."""
     config, source = artifact.config, artifact.weights.source
     bert_config = run_record.bert_config(config, source)
@@ -415,7 +424,7 @@ def exported(artifact: Artifact, name: str) -> Exported:
         method=registry.parse(config["method"]),
         config=bert_config,
         base_name=config["base"].get("name") or "bert",
-        head=head_of(artifact),
+        head=head_of(artifact) if with_head else None,
         read=artifact.weights.read,
         source=source,
     )

@@ -1,9 +1,9 @@
 """The fields of other programs' descriptions, and those that are refused.
 
 Sources: `LoraConfig` and `IA3Config` of peft 0.21.2; `BnConfig`, `LoRAConfig`,
-`PrefixTuningConfig`, `build_full_config` and the heads' `config` of `adapters`
-1.3.0, AdapterHub's library; names that older versions of both wrote. The table
-in docs/exchange.md says what each field decides.
+`PrefixTuningConfig`, `AdapterFusionConfig`, `build_full_config` and the heads'
+`config` of `adapters` 1.3.0, AdapterHub's library; names that older versions of
+both wrote. The table in docs/exchange.md says what each field decides.
 """
 
 from typing import Any, Dict, Mapping, Optional
@@ -90,6 +90,18 @@ HUB_HEAD = _fields(
     "head_type activation_function use_pooler layers bias num_labels label2id "
     "dropout_prob"
 )
+# `adapter_fusion_config.json`, and its `config`. The order of softmax and
+# matrix of values makes no difference.
+HUB_FUSION_FILE = HUB_FILE | _fields("adapter_names")
+HUB_FUSION = _fields(
+    "key query value regularization value_before_softmax value_initialized "
+    "dropout_prob",
+    query_before_ln="queries of what comes before a LayerNorm",
+    residual_before="a residual sum before the attention",
+    temperature="a temperature",
+)
+# `adapter_setup.json`.
+HUB_SETUP = _fields("adapter_setup head_setup version")
 # Fields that are on by default; all others are off.
 ON = ("original_ln_after",)
 

@@ -1,11 +1,17 @@
 """The README.md of an exported adapter, as Hugging Face's hub shows it."""
 
 import json
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.tasks.glue import GLUE
-from adapter_bert.tasks.kinds import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.tasks.kinds import (
+    CLASSIFICATION,
+    MASKED_LM,
+    QUESTIONS,
+    REGRESSION,
+)
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
@@ -13,6 +19,7 @@ PIPELINES = {
     CLASSIFICATION: "text-classification",
     REGRESSION: "text-classification",
     QUESTIONS: "question-answering",
+    MASKED_LM: "fill-mask",
 }
 LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
 TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
@@ -25,7 +32,7 @@ from transformers import AutoTokenizer
 
 model = AutoAdapterModel.from_pretrained({base})
 # Without use_safetensors the library looks for pickles.
-model.load_adapter({folder}, use_safetensors=True, set_active=True)
+model.{load}({folder}, use_safetensors=True, set_active=True)
 """,
     "peft": """\
 from peft import PeftModel
@@ -52,6 +59,74 @@ start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 """,
 }
+
+
+# Code that answers with each of several adapters, AdapterHub's alone.
+JOINT_ANSWERS = """inputs = tokenizer({text}, return_tensors="pt")
+for name, outputs in zip({names}, model(**inputs).head_outputs):
+    print(name, outputs)
+"""
+# An adapter and a composition are loaded by one call.
+LOAD, LOAD_SETUP = "load_adapter", "load_adapter_setup"
+
+
+def make_joint_card(
+    several: Sequence[Exported],
+    folder: str,
+    each: Sequence[
+        Tuple[Mapping[str, Any], Mapping[str, float], Mapping[str, str]]
+    ],
+) -> str:
+    """The text of a card for adapters that answer next to one another.
+
+    Arguments as of `make_card`; `each` has `description`, `scores` and `data`
+    of every one.
+    """
+    names = [exported.name for exported in several]
+    base = several[0].base_name
+    pairs = any(description["task"].get("pairs") for description, *_ in each)
+    head = {
+        "library_name": LIBRARIES["adapterhub"],
+        "base_model": base,
+        "tags": TAGS["adapterhub"],
+    }
+    code = MODELS["adapterhub"].format(
+        base=repr(base), folder=repr(folder), load=LOAD_SETUP
+    )
+    answer = JOINT_ANSWERS.format(text=_text(pairs), names=names)
+    rows = "".join(
+        f"| {name} | `{description['task']['name']}` | "
+        f"{description['method']} | "
+        f"{', '.join(f'{k} {v:.4f}' for k, v in scores.items()) or '-'} |\n"
+        for name, (description, scores, _) in zip(names, each)
+    )
+    lines = "\n".join(["---", *_yaml(head), "---"])
+    return f"""\
+{lines}
+
+# {", ".join(names)}
+
+Adapters for {len(names)} tasks on one frozen BERT, in the format of \
+`adapters`. Each answers every text.
+
+## Use
+
+```python
+{code}model.eval()
+tokenizer = AutoTokenizer.from_pretrained({base!r})
+
+{answer}```
+
+## Adapters
+
+| adapter | task | method | dev set |
+|---|---|---|---|
+{rows}"""
+
+
+def _text(pairs: bool) -> str:
+    """A row's texts in Python."""
+    return '"A text.", "Another one."' if pairs else '"A text."'
 
 
 def make_card(
@@ -110,7 +185,8 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 def _head(program, exported, description, scores) -> Dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
-    pipeline = PIPELINES[exported.head.kind]
+    kind = exported.head.kind if exported.head else MASKED_LM
+    pipeline = PIPELINES[kind]
     data_set = "glue" if task in [known.name for known in GLUE] else None
     if task == "squad":
         data_set = "squad"
@@ -153,18 +229,22 @@ def _yaml(values: Mapping[str, Any]) -> List[str]:
 
 def _usage(program, exported, folder, description) -> str:
     """Code that loads the adapter and answers a row."""
+    load = LOAD_SETUP if is_setup(exported.method) else LOAD
+    if exported.head is None:
+        return MODELS[program].format(
+            base=repr(exported.base_name), folder=repr(folder), load=load
+        )
     kind = exported.head.kind
     questions = kind == QUESTIONS
-    text = '"A text."'
+    text = _text(bool(description["task"].get("pairs")))
     if questions:
         text = '"Who sat down?", "He sat down."'
-    elif description["task"].get("pairs"):
-        text = '"A text.", "Another one."'
     labels = list(exported.head.labels)
     base = repr(exported.base_name)
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
+        load=load,
         labels=f"labels = {labels}\n" if labels else "",
         model_class="AutoModelForQuestionAnswering"
         if questions

@@ -48,7 +48,10 @@ def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def as_part(
-    name: str, artifact: Artifact, base: Weights, own: Mapping[str, Shape]
+    name: str,
+    artifact: Artifact,
+    base: Optional[Weights],
+    own: Mapping[str, Shape],
 ) -> Weights:
     """An adapter's weights by the names that they have in a composition.
 
@@ -110,14 +113,15 @@ def join(several: Iterable[Weights]) -> Optional[Weights]:
 def complete(
     artifact: Artifact,
     libraries: Iterable[str],
-    base: Weights,
+    base: Optional[Weights],
     own: Mapping[str, Shape],
 ) -> Artifact:
     """An adapter with the parts that it names but does not hold.
 
     `libraries` are folders in which adapters are looked for by SHA-256; `own`
-    has the shapes of BERT's own variables. Raises UserError if a part is
-    nowhere, is damaged, or is replaced meanwhile.
+    has the shapes of BERT's own variables, none where parts that change these
+    are refused anyway. Raises UserError if a part is nowhere, is damaged, or
+    is replaced meanwhile.
     """
     needed = lacking(artifact.config)
     if not needed:

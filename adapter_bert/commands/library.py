@@ -25,8 +25,9 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import exported
-from adapter_bert.checkpoints.model_card import make_card
+from adapter_bert.checkpoints.model_card import make_card, make_joint_card
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
@@ -45,61 +46,91 @@ def _add(arguments: argparse.Namespace) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    """Takes another program's adapter into a library."""
-    check_name(arguments.name)
+    """Takes another program's adapters into a library."""
+    names = arguments.name.split(",")
+    for name in names:
+        check_name(name)
     library = AdapterLibrary(arguments.library, create=True)
     folder = arguments.folder
     # The adapter's files do not say which BERT it was trained on.
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    foreign = foreign_adapters.read(folder, config, pairs, arguments.label)
+    found = foreign_adapters.read_all(folder, config, pairs, arguments.label)
+    if len(names) != len(found):
+        raise UserError(
+            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}, "
+            f"but --name is {arguments.name}; expected a name for each, with "
+            "commas between them"
+        )
     tokenizer = sources.read_tokenizer(
         opened,
         config,
         arguments.vocab_file,
         {"true": True, "false": False, None: None}[arguments.do_lower_case],
     )
-    task = restore_task(foreign.task, {}, folder)
-    table = task_model.list_parameters(config, foreign.method, task.build_head)
     base = identify(opened.weights, encoder.list_variables(config))
-    description = {
-        "method": str(foreign.method),
-        "task": foreign.task,
-        "base": base.describe(),
-        "tokenizer": tokenizer.describe(),
-        "bert_config": dataclasses.asdict(config),
-        "parameters": {
-            "total": table.total_count,
-            "trained": table.trained_count,
-            "kept": adapter_artifact.count(foreign.values),
-        },
-        "versions": run_record.versions(),
-        "imported": foreign.origin,
-    }
-    with files.temporary_folder() as place:
-        adapter_artifact.write(place, description, foreign.values)
-        library.add(place, arguments.name)
-    print(f"added {arguments.name}, of {foreign.origin['program']}")
+    for name, foreign in zip(names, found.values()):
+        task = restore_task(foreign.task, {}, folder)
+        table = task_model.list_parameters(
+            config, foreign.method, task.build_head
+        )
+        values = foreign_adapters.with_head(
+            foreign, table.trained, opened.weights
+        )
+        description = {
+            "method": str(foreign.method),
+            "task": foreign.task,
+            "base": base.describe(),
+            "tokenizer": tokenizer.describe(),
+            "bert_config": dataclasses.asdict(config),
+            "parameters": {
+                "total": table.total_count,
+                "trained": table.trained_count,
+                "kept": adapter_artifact.count(values),
+            },
+            "versions": run_record.versions(),
+            "imported": foreign.origin,
+        }
+        if foreign.parts:
+            description.update(parts=dict(foreign.parts), carries_parts=True)
+        with files.temporary_folder() as place:
+            adapter_artifact.write(place, description, values)
+            library.add(place, name)
+        print(f"added {name}, of {foreign.origin['program']}")
 
 
 def _export(arguments: argparse.Namespace) -> None:
     """Writes an adapter of a library for another program."""
     library = AdapterLibrary(arguments.library)
-    entry = library.entry(arguments.name)
-    artifact = check(library.folder(arguments.name))
-    ours = exported(artifact, arguments.name)
-    if arguments.base_model:
-        ours = dataclasses.replace(ours, base_name=arguments.base_model)
-    card = make_card(
-        arguments.to,
-        ours,
-        os.path.basename(os.path.abspath(arguments.folder)),
-        artifact.config,
-        entry.scores,
-        entry.data,
+    folder = os.path.basename(os.path.abspath(arguments.folder))
+    if arguments.without_head and arguments.to != "adapterhub":
+        raise UserError(
+            "--without_head is for --to=adapterhub; leave it out for "
+            f"{arguments.to}"
+        )
+    several, cards = [], []
+    for name in arguments.name.split(","):
+        entry = library.entry(name)
+        artifact = check(library.folder(name))
+        places = [library.path, *part_values.places(library.folder(name))]
+        artifact = part_values.complete(artifact, places, None, {})
+        ours = exported(artifact, name, not arguments.without_head)
+        if arguments.base_model:
+            ours = dataclasses.replace(ours, base_name=arguments.base_model)
+        several.append(ours)
+        cards.append((artifact.config, entry.scores, entry.data))
+    card = make_card(arguments.to, several[0], folder, *cards[0])
+    if len(several) > 1:
+        card = make_joint_card(several, folder, cards)
+        if arguments.init_checkpoint:
+            bert = open_init_checkpoint(arguments.init_checkpoint).weights
+            base = identify(bert, encoder.list_variables(several[0].config))
+            sources.check_same_weights(cards[0][0], several[0].source, base)
+            several = [without_pooler(ours, bert) for ours in several]
+    foreign_adapters.write(
+        arguments.to, arguments.folder, several[0], card, several[1:]
     )
-    foreign_adapters.write(arguments.to, arguments.folder, ours, card)
     print(f"wrote {arguments.folder}")
 
 
@@ -318,6 +349,17 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         required=True,
         choices=sorted(foreign_adapters.PROGRAMS),
         help="the other program",
+    )
+    flag(
+        "--init_checkpoint",
+        default="",
+        help="the BERT that the adapters were trained on, whose pooler "
+        "becomes a part of the heads of several adapters",
+    )
+    flag(
+        "--without_head",
+        action="store_true",
+        help="write the adapter alone, as AdapterHub shares languages",
     )
     flag(
         "--base_model",

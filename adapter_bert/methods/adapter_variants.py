@@ -42,6 +42,8 @@ class BapnaHooks(PlacedHooks):
 class ParallelHooks(AdapterHooks):
     """Adapters next to a sublayer: they read its inputs."""
 
+    passes_on = False
+
     def reads(self, inputs, outputs, layer_norm):
         return inputs
 

@@ -40,6 +40,7 @@ from adapter_bert.methods.base import (
     added_later,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
+from adapter_bert.methods.houlsby import AdapterHooks
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
@@ -199,6 +200,7 @@ class Composition(TuningMethod):
     parts: Tuple[Part, ...] = ()
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.parts:
             raise UserError(
                 f"{self.name} has no parts; expected names of trained adapters "
@@ -507,10 +509,25 @@ class AverageHooks(ComposedHooks):
             )
             for part in self.parts
         ]
-        return self._mean(found)
+        mean, scale = self._mean(found), self.method.scale
+        return mean if scale == 1.0 else own + scale * (mean - own)
 
-    def before_norm(self, *arguments):
-        return self._mean(part.before_norm(*arguments) for part in self.parts)
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        """The mean of what the parts add; shapes as in `Hooks`.
+
+        With a scale `scale (outputs + mean) - outputs`, or of adapters that
+        do not pass on the outputs `scale mean`.
+        """
+        mean = self._mean(
+            part.before_norm(layer, site, inputs, outputs, layer_norm, context)
+            for part in self.parts
+        )
+        scale = self.method.scale
+        if mean is None or scale == 1.0:
+            return mean
+        if not self.parts[0].hooks.passes_on:
+            return scale * mean
+        return scale * mean + (scale - 1.0) * outputs
 
     def after_norm(self, *arguments):
         return self._mean(part.after_norm(*arguments) for part in self.parts)
@@ -534,10 +551,14 @@ class Average(Composition):
         parts: names of trained adapters.
         weights: one for each, with commas between them; they are divided by
             their sum. All are alike if there are none.
+        scale: a number by which the mean is multiplied, of bottleneck adapters
+            with the sublayer's outputs in it. AdapterHub's `Average` divides
+            the weighted mean of N adapters by N.
 
     Raises:
         UserError: no parts, a name twice, a part that is no trained adapter,
-            or weights that are no positive numbers, one for each.
+            weights that are no positive numbers, one for each, or a scale
+            that is none.
 
     Source: Chronopoulou et al. 2023 (AdapterSoup) average parameters, which
     `adapter-bert merge` does; Wang et al. 2021 the outputs.
@@ -545,7 +566,9 @@ class Average(Composition):
 
     name: ClassVar[str] = "average"
     hooks_class: ClassVar[Type[Hooks]] = AverageHooks
+    positive: ClassVar[Tuple[str, ...]] = ("scale",)
     weights: str = added_later("")
+    scale: float = added_later(1.0)
 
     def __post_init__(self):
         super().__post_init__()
@@ -581,11 +604,24 @@ class Average(Composition):
 
         Raises:
             UserError: as of `Composition`; or a part that adds keys, or acts
-                on embeddings, which have no mean.
+                on embeddings, which have no mean; or, with a scale, parts that
+                are not all LoRA or bottleneck adapters that read the same.
         """
         super().check(config)
-        for part in self.parts:
-            places = part.method.hooks(config, {}).places
+        hooks = [part.method.hooks(config, {}) for part in self.parts]
+        is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (
+            hooks[0].places == {"project"} or isinstance(hooks[0], AdapterHooks)
+        )
+        changes = any(part.method.trains(config) for part in self.parts)
+        if self.scale != 1.0 and (changes or not is_alike):
+            raise UserError(
+                f"average: with scale={self.scale} the parts are "
+                f"{', '.join(str(part.method) for part in self.parts)[:200]}; "
+                "expected all of one method: lora, pfeiffer, parallel, or "
+                "houlsby(layer_norms=false)"
+            )
+        for part, own in zip(self.parts, hooks):
+            places = own.places
             if places & {"key_value", "embeddings", "vocabulary"}:
                 raise UserError(
                     f"average: {part.name} is an adapter of "

@@ -131,6 +131,9 @@ class PlacedHooks(Hooks):
 class AdapterHooks(PlacedHooks):
     """Adds before the LayerNorm of a sublayer."""
 
+    # Whether the sublayer's outputs go through the adapter, as in a series.
+    passes_on = True
+
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """The output of the adapter; shapes as in `Hooks`."""
         if (layer, site) not in self.scopes:

@@ -117,7 +117,9 @@ def random_artifact(
     table = bert.kind(method, restored).table
     rng = np.random.default_rng(seed)
     values = {}
-    for p in table.trained:
+    for p in table.parameters:
+        if not p.trained and p.group != "parts":
+            continue
         noise = rng.normal(0, 0.3, p.shape).astype(np.float32)
         values[p.name] = noise + ("ia3_scale" in p.name)
     config = {

@@ -41,6 +41,7 @@ WORDS = (
 ).split()
 LABELS = {0: "not at all", 1: "yes, of course", 2: "größer ≥ 7 日本"}
 ADAPTER = "my task"
+SETUP = "adapter_setup.json"
 
 
 def bottleneck(size):
@@ -434,7 +435,11 @@ def write(folder):
 
 
 def load(bert, folder):
-    """A model with an adapter of this project's."""
+    """A model with an adapter or a composition of this project's."""
+    if os.path.exists(os.path.join(folder, SETUP)):
+        model = AutoAdapterModel.from_pretrained(bert)
+        model.load_adapter_setup(folder, use_safetensors=True, set_active=True)
+        return model
     with open(os.path.join(folder, "adapter_config.json")) as file:
         config = json.load(file)
     if "peft_type" not in config:
