@@ -26,6 +26,8 @@ TEXTS = (
     "compacter(size=8, n=4)",
     "mad_x(size=4, inverse_size=3)",
     "lora(rank=2, targets='intermediate,output', dropout=0.1)",
+    "pfeiffer(size=4, sizes='1:7,3:2', gating=true)",
+    "union(lora(2, gating=true), prefix(3, inner_size=8, gating=true))",
     "prefix(length=3, inner_size=8)",
     "ia3",
     "diff_pruning(sparsity=0.05)",

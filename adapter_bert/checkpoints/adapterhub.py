@@ -44,7 +44,7 @@ from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
-from adapter_bert.methods.prefix import PARTS, Prefix
+from adapter_bert.methods.prefix import Prefix, prefix_variables
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
@@ -493,17 +493,8 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
     parts = np.split(rows, 2 * layers, axis=1)
     return Prefix(length=length, reparameterize=False), dict(
-        zip(_prefix_variables(layers), parts)
+        zip(prefix_variables(layers), parts)
     )
-
-
-def _prefix_variables(layers: int) -> List[str]:
-    """The variables of a prefix, in the order of the library's columns."""
-    return [
-        f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
-        for layer in range(layers)
-        for part in PARTS
-    ]
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -513,7 +504,7 @@ def write(exported: Exported) -> Dict[str, Any]:
         method = method.kept(exported.config)
     config, name = _describe(method, exported), exported.name
     if isinstance(method, Prefix):
-        names = _prefix_variables(exported.config.num_hidden_layers)
+        names = prefix_variables(exported.config.num_hidden_layers)
         table = np.concatenate(list(map(exported.read, names)), axis=1)
         tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
     else:

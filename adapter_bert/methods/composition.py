@@ -480,6 +480,51 @@ class Stack(Composition):
     hooks_class: ClassVar[Type[Hooks]] = StackHooks
 
 
+class UnionHooks(StackHooks):
+    """All parts at once: none reads what another one adds."""
+
+    def _add_up(self, tensor, added_by):
+        added = [added_by(part, tensor) for part in self.parts]
+        added = [one for one in added if one is not None]
+        return tf.add_n(added) if added else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Union(Composition):
+    """Methods that act on BERT and are trained together.
+
+    In a sublayer each part reads what BERT gives there, and what the parts add
+    is summed up. Prefixes are all seen. Updates of a kernel are summed up too;
+    scales of `ia3` scale what the parts before give.
+
+    BERT-base: the sum of the parts. `mam` (He et al. 2022, section 4.6) is
+    15,402,272 of a prefix + 7,091,712 of parallel adapters = 22,493,984;
+    `unipelt` (Mao et al. 2022, section 3) is 294,912 of LoRA, 9,857,024 of a
+    prefix and 894,528 of adapters + 48 (768 + 1) of their gates = 11,083,376.
+
+    Attributes:
+        parts: methods.
+
+    Raises:
+        UserError: no parts, or a trained adapter among them.
+
+    Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
+    """
+
+    name: ClassVar[str] = "union"
+    hooks_class: ClassVar[Type[Hooks]] = UnionHooks
+
+    def __post_init__(self):
+        super().__post_init__()
+        for part in self.parts:
+            if part.name:
+                raise UserError(
+                    f"union: {part.name!r} is no method; expected methods, "
+                    "which are trained together, as in "
+                    "union(prefix, parallel); stack takes trained adapters too"
+                )
+
+
 class AverageHooks(ComposedHooks):
     """The weighted mean of the parts' outputs for the same inputs."""
 

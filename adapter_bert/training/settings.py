@@ -123,7 +123,7 @@ class Tuning:
     tuning_method: str = Topic.METHOD.setting(
         "houlsby",
         "Method that decides what is added and trained, with its arguments "
-        f"as in houlsby(size=64); one of {', '.join(registry.METHODS)}.",
+        f"as in houlsby(size=64); one of {registry.NAMES}.",
     )
     size: Optional[int] = Topic.METHOD.setting(
         None,
