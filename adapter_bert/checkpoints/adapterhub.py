@@ -39,7 +39,8 @@ from adapter_bert.methods.adapter_variants import (
     Parallel,
     Pfeiffer,
 )
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.base import Part, TuningMethod
+from adapter_bert.methods.composition import Union
 from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
@@ -59,15 +60,19 @@ MARK = "model_type"
 VERSION = "adapters.1.3.0"
 CONFIG = {
     "config": dict,
+    "config.configs?": list,
+    "config.configs?.[]": dict,
     **{
-        f"config.{name}?": kind
+        f"{place}.{name}?": kind
+        for place in ("config", "config.configs?.[]")
         for kind, names in {
             str: "architecture non_linearity",
             float: "alpha",
             list: "leave_out attn_matrices",
             int: "r prefix_length bottleneck_size",
             bool: "mh_adapter output_adapter original_ln_before is_parallel "
-            "selfattn_lora intermediate_lora output_lora flat",
+            "selfattn_lora intermediate_lora output_lora flat use_gating "
+            "shared_gating",
         }.items()
         for name in names.split()
     },
@@ -105,6 +110,8 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
+# The architecture of several configs in one.
+UNION = "union"
 # The kind of invertible adapters that this project has.
 NICE = "nice"
 # Site -> the field that says whether there are adapters.
@@ -133,6 +140,9 @@ IN_INVERTIBLE = {
     "biases2": "2.bias",
 }
 IN_LORA = {"lora_a": "lora_A", "lora_b": "lora_B"}
+IN_GATE = {"kernel": "weight", "bias": "bias"}
+# Ends of the scopes of a gate, and of a prefix in a layer.
+GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
 PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
 # Places of tensors that may lack "bert." before them.
@@ -142,6 +152,13 @@ OF_BERT = re.compile(r"^(?=(?:encoder|invertible_adapters|prefix_tuning)\.)")
 def _tensor(variable: str, name: str) -> str:
     """The library's name of a variable of the adapter that is called `name`."""
     scope, _, part = variable.rpartition("/")
+    if scope.endswith(GATE):
+        place, part = scope[: -len(GATE)], IN_GATE[part]
+        if place.endswith(IN_LAYER):
+            module = module_of(place[: -len(IN_LAYER)])
+            return f"{module}.prefix_tuning.prefix_gates.{name}.{part}"
+        own = "" if place.endswith("/adapters") else ".loras"
+        return f"{module_of(place)}{own}.{name}.gate.{part}"
     if part in IN_LORA:
         return f"{module_of(scope)}.loras.{name}.{IN_LORA[part]}"
     if scope.startswith(SCOPE):
@@ -163,21 +180,9 @@ def read(
             f"a bert with {config.hidden_size}"
         )
     own, name = _as_of_now(described), described["name"]
-    architecture = own.get("architecture")
-    readers: Dict[Any, Any] = {
-        None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
-        "lora": (_read_lora, foreign_fields.HUB_LORA),
-        "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
-    }
-    if architecture not in readers:
-        raise UserError(
-            f"{path}: no method of this project computes what "
-            f"{architecture!r} is; expected bottleneck adapters, lora, "
-            "(IA)^3 of keys and values, or prefix_tuning"
-        )
-    reader, known = readers[architecture]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    foreign_fields.check(own, known, path)
+    parts = _parts(own, path)
+    readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
     tensors.rename(lambda tensor: OF_BERT.sub("bert.", tensor))
@@ -185,11 +190,47 @@ def read(
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
     tensors.drop([tensor for tensor in tensors.names if copies in tensor])
-    method, values = reader(Adapter(own, tensors, config, path, name))
+    methods, values = [], {}
+    for reader, part in zip(readers, parts):
+        adapter = Adapter(part, tensors, config, path, name)
+        method, added = reader(adapter)
+        methods.append(method)
+        values.update(added)
+    if own.get("architecture") == UNION:
+        method = Union(tuple(Part("", one) for one in methods))
     tensors.check_all_taken()
     head = _read_head(folder, config, labels)
     origin = {"version": described.get("version"), "name": name}
     return method, values, head, origin
+
+
+def _parts(own: Mapping[str, Any], path: str) -> List[Mapping[str, Any]]:
+    """The configs that are united, or the one that there is."""
+    if own.get("architecture") != UNION:
+        return [own]
+    foreign_fields.check(own, foreign_fields.HUB_UNION, path)
+    if not own.get("configs"):
+        raise UserError(f"{path}: the union has no configs, so it is empty")
+    return own["configs"]
+
+
+def _reader(own: Mapping[str, Any], path: str) -> Any:
+    """The function that reads an adapter of this config."""
+    readers: Dict[Any, Any] = {
+        None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
+        "lora": (_read_lora, foreign_fields.HUB_LORA),
+        "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
+    }
+    architecture = own.get("architecture")
+    if architecture not in readers:
+        raise UserError(
+            f"{path}: no method of this project computes what "
+            f"{architecture!r} is; expected bottleneck adapters, lora, "
+            "(IA)^3 of keys and values, prefix_tuning, or a union of them"
+        )
+    reader, known = readers[architecture]
+    foreign_fields.check(own, known, path)
+    return reader
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -363,17 +404,31 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     kind, layers = _bottleneck_kind(own, path), _layers(adapter)
     sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
     hidden = config.hidden_size
-    sizes = {_size(adapter, "reduction_factor", hidden, str(n)) for n in layers}
-    if len(sizes) != 1 or not sites:
+    sizes = {
+        n: _size(adapter, "reduction_factor", hidden, str(n)) for n in layers
+    }
+    if not (layers and sites):
         raise UserError(
-            f"{path}: the adapters have the sizes {sorted(sizes)}, and are at "
-            f"{len(sites)} sites; expected one size, and mh_adapter or "
-            "output_adapter"
+            f"{path}: the adapters are in {len(layers)} layers, at "
+            f"{len(sites)} sites; expected layers that leave_out does not "
+            "name, and mh_adapter or output_adapter"
         )
+    # The size of most layers.
+    size = max(sizes.values(), key=list(sizes.values()).count)
+    others = {n: found for n, found in sizes.items() if found != size}
     arguments: Dict[str, Any] = {
-        "size": sizes.pop(),
+        "size": size,
         "nonlinearity": activation(own.get("non_linearity"), path),
     }
+    if kind is not MadX:
+        arguments["sizes"] = base.sizes_text(others)
+        arguments["gating"] = bool(own["use_gating"])
+    elif others or own["use_gating"]:
+        raise UserError(
+            f"{path}: adapters with inv_adapter have sizes by layer "
+            f"({sorted(set(sizes.values()))}) or use_gating, which no method "
+            "of this project has"
+        )
     if len(layers) < config.num_hidden_layers:
         arguments["layers"] = ",".join(map(str, layers))
     if kind is MadX:
@@ -387,6 +442,8 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     method = kind(**arguments)
     values = {}
     for variable, added in method.variables(config).items():
+        if GATE in variable:
+            continue
         # A bias has a first axis here.
         *_, rows, columns = shape = added.shape
         wanted = (columns, rows) if "/weights" in variable else (columns,)
@@ -408,7 +465,18 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
             )
         for name in ("weights2", "biases2"):
             values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale
-    return method, values
+    return method, {**values, **_take_gates(adapter, method)}
+
+
+def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
+    """The values of a method's gates; none of a method without gates."""
+    found = {}
+    for variable, added in method.variables(adapter.config).items():
+        if GATE in variable:
+            name = _tensor(variable, adapter.name)
+            value = adapter.tensors.take(name, *reversed(added.shape))
+            found[variable] = value.T
+    return found
 
 
 def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
@@ -433,6 +501,15 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         raise UserError(
             f"{path}: composition_mode is {mode!r}, expected add or scale"
         )
+    gating = bool(own.get("use_gating"))
+    if gating:
+        if own.get("leave_out"):
+            raise UserError(
+                f"{path}: leave_out and use_gating together are not read of "
+                "LoRA; expected one of them"
+            )
+        # Not used there either.
+        own = {**own, "alpha": rank}
     if own.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
     check_number(own["alpha"], f"{path}: alpha")
@@ -442,7 +519,9 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         up = take(scope, "lora_b", None, rank)
         factors = peft.Factors(down.T, up.T, float(own["alpha"]))
         found[layer, target] = factors
-    return peft.to_method(found, adapter.config, path)
+    method, values = peft.to_method(found, adapter.config, path)
+    method = dataclasses.replace(method, gating=gating)
+    return method, {**values, **_take_gates(adapter, method)}
 
 
 def _read_ia3(adapter: Adapter, places: Any, take: Any):
@@ -491,10 +570,14 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         outer = take("control_trans.2.weight", width, size)
         outer_bias = take("control_trans.2.bias", width)
         rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-    parts = np.split(rows, 2 * layers, axis=1)
-    return Prefix(length=length, reparameterize=False), dict(
-        zip(prefix_variables(layers), parts)
+    method = Prefix(
+        length,
+        reparameterize=False,
+        gating=bool(own.get("use_gating")),
+        shared_gating=own.get("shared_gating", True) is not False,
     )
+    parts = zip(prefix_variables(layers), np.split(rows, 2 * layers, axis=1))
+    return method, {**dict(parts), **_take_gates(adapter, method)}
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -502,18 +585,14 @@ def write(exported: Exported) -> Dict[str, Any]:
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)
-    config, name = _describe(method, exported), exported.name
-    if isinstance(method, Prefix):
-        names = prefix_variables(exported.config.num_hidden_layers)
-        table = np.concatenate(list(map(exported.read, names)), axis=1)
-        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+    name, tensors = exported.name, {}
+    if isinstance(method, Union):
+        parts = [part.method for part in method.parts]
+        config = _unite([_describe(part, exported) for part in parts], exported)
     else:
-        tensors = {}
-        for variable in method.variables(exported.config):
-            value = exported.read(variable)
-            # A bias has a first axis here.
-            value = value[0] if "/biases" in variable else value.T
-            tensors[_tensor(variable, name)] = value
+        parts, config = [method], _describe(method, exported)
+    for part in parts:
+        tensors.update(_tensors(part, exported))
     common = {
         "hidden_size": exported.config.hidden_size,
         "model_class": FLEXIBLE[0],
@@ -529,6 +608,34 @@ def write(exported: Exported) -> Dict[str, Any]:
         HEAD_WEIGHTS_FILE: head,
         HEAD_CONFIG_FILE: {"config": head_config, **common},
     }
+
+
+def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
+    """The library's tensors of a method's variables."""
+    name, names, tensors = exported.name, [], {}
+    if isinstance(method, Prefix):
+        names = prefix_variables(exported.config.num_hidden_layers)
+        table = np.concatenate(list(map(exported.read, names)), axis=1)
+        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+    for variable in method.variables(exported.config):
+        if variable not in names:
+            value = exported.read(variable)
+            # A bias has a first axis here.
+            value = value[0] if "/biases" in variable else value.T
+            tensors[_tensor(variable, name)] = value
+    return tensors
+
+
+def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:
+    """The config of a union; raises UserError if the library has none."""
+    kinds = [c["architecture"] for c in configs if "architecture" in c]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise UserError(
+                f"{exported.source}: two parts of {exported.method} are of "
+                f"AdapterHub's architecture {kind}, which has one in a union"
+            )
+    return {"architecture": UNION, "configs": configs}
 
 
 def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
@@ -562,13 +669,13 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
     elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
-            "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora or "
-            "prefix"
+            "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
+            "prefix, or a union of them"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")
     if isinstance(method, Prefix):
-        return {
+        config = {
             "architecture": "prefix_tuning",
             "flat": True,
             "prefix_length": method.length,
@@ -576,8 +683,11 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "cross_prefix": True,
             "dropout": 0.0,
             "leave_out": [],
-            "use_gating": False,
+            "use_gating": method.gating,
         }
+        if method.gating:
+            config["shared_gating"] = method.shared_gating
+        return config
     if isinstance(method, Lora):
         targets = method.targets.split(",")
         attention = [t[0] for t in ("query", "key", "value") if t in targets]
@@ -593,24 +703,30 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "composition_mode": "add",
             "init_weights": "lora",
             "leave_out": [],
-            "use_gating": False,
+            "use_gating": method.gating,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
     layers = base.choose_layers(method.layers, exported.config)
     every = range(exported.config.num_hidden_layers)
+    # The library divides by these and rounds down.
+    factors = {"default": hidden / (method.size + 0.5)}
+    for layer, size in base.layer_sizes(method.sizes).items():
+        factors[str(layer)] = hidden / (size + 0.5)
     config = {
         **BOTTLENECK,
         "original_ln_before": isinstance(method, (Pfeiffer, MadX)),
         "is_parallel": isinstance(method, Parallel),
         "mh_adapter": "attention" in sites,
         "output_adapter": "ffn" in sites,
-        # The library divides by this and rounds down.
-        "reduction_factor": hidden / (method.size + 0.5),
+        "reduction_factor": factors["default"],
+        "use_gating": method.gating,
         "non_linearity": foreign_activation(method.nonlinearity),
         "leave_out": sorted(set(every) - set(layers)),
         "dropout": 0.0,
         "init_weights": "bert",
     }
+    if method.sizes:
+        config["reduction_factor"] = factors
     if isinstance(method, Parallel):
         config["scaling"] = method.scale
     if isinstance(method, MadX):

@@ -90,6 +90,21 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             "mad_x(size=5, inverse_size=3, nonlinearity='mish', layers='0,2')",
             QUESTIONS,
         ),
+        "houlsby_sizes": (
+            "houlsby(size=13, layer_norms=False, sizes='0:5,2:1', gating=True)",
+            NUMBER,
+        ),
+        "mam_13": (
+            "union(prefix(length=7, reparameterize=False), "
+            "parallel(size=13, scale=2.0))",
+            QUESTIONS,
+        ),
+        "unipelt_13": (
+            "union(lora(rank=5, targets='key,output', gating=True), "
+            "prefix(length=7, reparameterize=False, gating=True, "
+            "shared_gating=False), pfeiffer(size=13, gating=True))",
+            THREE,
+        ),
     },
     "peft": {
         "lora_7": ("lora(rank=7, alpha=16.0)", THREE),

@@ -143,6 +143,60 @@ HUB = {
         ),
         classification(),
     ),
+    "houlsby_13_gated": (double(13, use_gating=True), classification()),
+    "parallel_sizes": (
+        adapters.ParBnConfig(
+            reduction_factor={
+                "0": bottleneck(13),
+                "2": bottleneck(1),
+                "default": bottleneck(5),
+            },
+            scaling=2.0,
+            use_gating=True,
+        ),
+        spans(),
+    ),
+    "lora_5_gated": (
+        adapters.LoRAConfig(
+            r=5,
+            alpha=3,
+            attn_matrices=["q", "k"],
+            intermediate_lora=True,
+            output_lora=True,
+            use_gating=True,
+        ),
+        classification(1, 2),
+    ),
+    "prefix_7_gated": (
+        adapters.PrefixTuningConfig(
+            prefix_length=7,
+            bottleneck_size=8,
+            use_gating=True,
+            shared_gating=False,
+        ),
+        classification(2, 1),
+    ),
+    "mam": (
+        adapters.MAMConfig(
+            adapters.PrefixTuningConfig(prefix_length=7, bottleneck_size=8),
+            parallel(13),
+        ),
+        classification(),
+    ),
+    "unipelt": (
+        adapters.UniPELTConfig(
+            adapters.PrefixTuningConfig(prefix_length=7, bottleneck_size=8),
+            single(13),
+            adapters.LoRAConfig(r=5, alpha=3),
+        ),
+        spans(),
+    ),
+    "union_by_layer": (
+        adapters.ConfigUnion(
+            single(13, leave_out=[1]), parallel(7, leave_out=[0, 2])
+        ),
+        classification(),
+    ),
 }
 # What this project does not compute; only the files are written.
 HUB_REFUSED = {
@@ -151,24 +205,12 @@ HUB_REFUSED = {
         adapters.CompacterConfig(reduction_factor=2, phm_dim=4),
         classification(),
     ),
-    "gated": (adapters.SeqBnConfig(use_gating=True), classification()),
     "own_layer_norm": (adapters.SeqBnConfig(ln_after=True), classification()),
     "other_residual": (
         adapters.SeqBnConfig(residual_before_ln=False),
         classification(),
     ),
-    "sizes_by_layer": (
-        adapters.SeqBnConfig(reduction_factor={"1": 4, "default": 8}),
-        classification(),
-    ),
     "dora": (adapters.DoRAConfig(r=2), classification()),
-    "union": (
-        adapters.ConfigUnion(
-            adapters.PrefixTuningConfig(prefix_length=2, bottleneck_size=2),
-            adapters.ParBnConfig(),
-        ),
-        classification(),
-    ),
     "reft": (adapters.LoReftConfig(), classification()),
     "multilabel": (
         adapters.SeqBnConfig(),
@@ -319,10 +361,26 @@ def logits_of(model, examples):
     return torch.stack(sides, -1).numpy()
 
 
+def row_by_row(model, examples):
+    """As `logits_of`, each row without its padding, and zeros there.
+
+    Gates of adapters have means over padding too.
+    """
+    found = []
+    for row, length in enumerate(examples["input_mask"].sum(axis=1)):
+        alone = {k: v[row : row + 1, :length] for k, v in examples.items()}
+        logits = logits_of(model, alone)
+        missing = examples["input_mask"].shape[1] - length
+        if logits.ndim == 3:
+            logits = np.pad(logits, [(0, 0), (0, missing), (0, 0)])
+        found.append(logits)
+    return np.concatenate(found)
+
+
 def save_logits(folder, model, examples):
     """Writes `logits.npz` next to an adapter."""
     np.savez(
-        os.path.join(folder, "logits.npz"), logits=logits_of(model, examples)
+        os.path.join(folder, "logits.npz"), logits=row_by_row(model, examples)
     )
 
 
