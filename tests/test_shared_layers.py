@@ -29,6 +29,7 @@ TEXTS = (
     "pfeiffer(size=4, sizes='1:7,3:2', gating=true)",
     "union(lora(2, gating=true), prefix(3, inner_size=8, gating=true))",
     "prefix(length=3, inner_size=8)",
+    "loreft(rank=2, suffix=2)",
     "ia3",
     "diff_pruning(sparsity=0.05)",
     "top_layers(1)",

@@ -14,7 +14,7 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import foreign_fields, peft
+from adapter_bert.checkpoints import adapterhub_reft, foreign_fields, peft
 from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
@@ -46,6 +46,7 @@ from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
 from adapter_bert.methods.prefix import Prefix, prefix_variables
+from adapter_bert.methods.reft import LoReft
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
@@ -69,10 +70,12 @@ CONFIG = {
             str: "architecture non_linearity",
             float: "alpha",
             list: "leave_out attn_matrices",
-            int: "r prefix_length bottleneck_size",
+            int: "r prefix_length bottleneck_size prefix_positions "
+            "suffix_positions",
             bool: "mh_adapter output_adapter original_ln_before is_parallel "
             "selfattn_lora intermediate_lora output_lora flat use_gating "
-            "shared_gating",
+            "shared_gating orthogonality tied_weights subtract_projection "
+            "output_reft",
         }.items()
         for name in names.split()
     },
@@ -220,13 +223,17 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
         "lora": (_read_lora, foreign_fields.HUB_LORA),
         "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
+        adapterhub_reft.ARCHITECTURE: (
+            adapterhub_reft.read,
+            foreign_fields.HUB_REFT,
+        ),
     }
     architecture = own.get("architecture")
     if architecture not in readers:
         raise UserError(
             f"{path}: no method of this project computes what "
             f"{architecture!r} is; expected bottleneck adapters, lora, "
-            "(IA)^3 of keys and values, prefix_tuning, or a union of them"
+            "(IA)^3 of keys and values, prefix_tuning, reft, or a union of them"
         )
     reader, known = readers[architecture]
     foreign_fields.check(own, known, path)
@@ -612,6 +619,8 @@ def write(exported: Exported) -> Dict[str, Any]:
 
 def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
     """The library's tensors of a method's variables."""
+    if isinstance(method, LoReft):
+        return adapterhub_reft.tensors(method, exported)
     name, names, tensors = exported.name, [], {}
     if isinstance(method, Prefix):
         names = prefix_variables(exported.config.num_hidden_layers)
@@ -666,11 +675,13 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
                 f"LoRA at {min(others)} is not written for AdapterHub's "
                 "library; write it for peft"
             )
+    elif isinstance(method, LoReft):
+        return adapterhub_reft.describe(method, exported)
     elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
             "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
-            "prefix, or a union of them"
+            "prefix, loreft, or a union of them"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")

@@ -84,6 +84,11 @@ HUB_PREFIX = _fields(
     "init_weights_seed",
     leave_out="a prefix without some layers",
 )
+HUB_REFT = _fields(
+    "architecture layers prefix_positions suffix_positions r orthogonality "
+    "tied_weights subtract_projection non_linearity output_reft dropout dtype "
+    "init_weights_seed"
+)
 HUB_UNION = _fields("architecture configs")
 HUB_HEAD = _fields(
     "head_type activation_function use_pooler layers bias num_labels label2id "

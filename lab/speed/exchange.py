@@ -105,6 +105,16 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             "shared_gating=False), pfeiffer(size=13, gating=True))",
             THREE,
         ),
+        "noreft_3": (
+            "loreft(rank=3, prefix=2, suffix=1, layers='0,2', "
+            "orthogonal=False)",
+            QUESTIONS,
+        ),
+        "direft_2": (
+            "loreft(rank=2, orthogonal=False, subtract=False, "
+            "nonlinearity='gelu')",
+            THREE,
+        ),
     },
     "peft": {
         "lora_7": ("lora(rank=7, alpha=16.0)", THREE),

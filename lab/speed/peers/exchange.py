@@ -191,6 +191,21 @@ HUB = {
         ),
         spans(),
     ),
+    "loreft_3": (
+        adapters.LoReftConfig(r=3, suffix_positions=2),
+        classification(),
+    ),
+    "loreft_1": (adapters.LoReftConfig(layers=[0, 2]), spans()),
+    "noreft_tied": (
+        adapters.NoReftConfig(
+            r=5,
+            prefix_positions=2,
+            suffix_positions=2,
+            tied_weights=True,
+            non_linearity="relu",
+        ),
+        classification(2, 1),
+    ),
     "union_by_layer": (
         adapters.ConfigUnion(
             single(13, leave_out=[1]), parallel(7, leave_out=[0, 2])
@@ -211,7 +226,6 @@ HUB_REFUSED = {
         classification(),
     ),
     "dora": (adapters.DoRAConfig(r=2), classification()),
-    "reft": (adapters.LoReftConfig(), classification()),
     "multilabel": (
         adapters.SeqBnConfig(),
         (adapters.MultiLabelClassificationHead, {"num_labels": 3}),
