@@ -187,6 +187,12 @@ OWN_TEXTS = [
     for constant in (False, True)
     if (hook not in IDLE if not constant else hook in (*PLACES, *IDLE))
 ]
+# Of methods with other arguments than those of the suite.
+OWN_TEXTS += [
+    "pfeiffer(size=2, sizes='1:3', gating=true)",
+    "union(lora(2, gating=true), prefix(3, false, gating=true))",
+    "loreft(2, orthogonal=false, suffix=1)",
+]
 # Compositions hand hooks on, some of them several times.
 OWN_TEXTS += [
     "stack({'a': contract('before_norm', true)}, pfeiffer(size=2))",
