@@ -142,6 +142,14 @@ def test_parts_of_a_union_at_one_place_are_refused(tiny_config):
     )
 
 
+@pytest.mark.parametrize("parts", ["{}, {}", "{{'a': {}}}, {{'b': stack({})}}"])
+def test_the_end_of_a_text_is_not_seen_behind_a_prompt(tiny_config, parts):
+    text = f"stack({parts})"
+    parse(text.format("loreft", "prompt")).check(tiny_config)
+    with pytest.raises(UserError, match="expected loreft with suffix=0"):
+        parse(text.format("loreft(suffix=1)", "prompt")).check(tiny_config)
+
+
 @pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
 def test_a_preset_is_a_union(name, parts):
     method = parse(name)

@@ -50,6 +50,17 @@ class Embeddings(OneHook):
         return self.scaled(hidden)
 
 
+class Lengthen(OneHook):
+    """A virtual token that is a scaled first one."""
+
+    def lengthen(self, hidden, context):
+        mask = context.input_mask
+        return (
+            tf.concat([hidden, 3.0 * self.scaled(hidden[:, :1])], axis=1),
+            tf.concat([mask, mask[:, :1]], axis=1),
+        )
+
+
 class Parameter(OneHook):
     def parameter(self, name, variable, context):
         x = tf.convert_to_tensor(variable)
@@ -132,6 +143,7 @@ class AdapterAndMore(AdapterHooks):
 
 HOOKS = {
     "embeddings": Embeddings,
+    "lengthen": Lengthen,
     "parameter": Parameter,
     "project": Project,
     "key_value": KeyValue,
@@ -286,6 +298,7 @@ def test_every_registered_method_too(tiny_bert, tmp_path):
         "fusion({'a': contract('adapter'), 'b': contract('adapter')})",
         "average({'a': contract('vocabulary')})",
         "average({'a': contract('key_value')})",
+        "average({'a': contract('lengthen')})",
         "per_task(contract('parameter'), tasks='a')",
         "per_task(contract('penalty'), tasks='a')",
         "per_task(contract('prepare'), tasks='a')",

@@ -30,6 +30,7 @@ TEXTS = (
     "union(lora(2, gating=true), prefix(3, inner_size=8, gating=true))",
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=2)",
+    "prompt(length=3)",
     "ia3",
     "diff_pruning(sparsity=0.05)",
     "top_layers(1)",

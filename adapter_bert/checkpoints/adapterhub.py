@@ -46,6 +46,7 @@ from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
 from adapter_bert.methods.prefix import Prefix, prefix_variables
+from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
 from adapter_bert.methods.reft import LoReft
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
@@ -70,8 +71,8 @@ CONFIG = {
             str: "architecture non_linearity",
             float: "alpha",
             list: "leave_out attn_matrices",
-            int: "r prefix_length bottleneck_size prefix_positions "
-            "suffix_positions",
+            int: "r prompt_length prefix_length bottleneck_size "
+            "prefix_positions suffix_positions",
             bool: "mh_adapter output_adapter original_ln_before is_parallel "
             "selfattn_lora intermediate_lora output_lora flat use_gating "
             "shared_gating orthogonality tied_weights subtract_projection "
@@ -148,13 +149,20 @@ IN_GATE = {"kernel": "weight", "bias": "bias"}
 GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
 PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
+PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
+# Where virtual tokens are put -> what heads then read in the place of [CLS].
+COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
 # Places of tensors that may lack "bert." before them.
-OF_BERT = re.compile(r"^(?=(?:encoder|invertible_adapters|prefix_tuning)\.)")
+OF_BERT = re.compile(
+    r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning)\.)"
+)
 
 
 def _tensor(variable: str, name: str) -> str:
     """The library's name of a variable of the adapter that is called `name`."""
     scope, _, part = variable.rpartition("/")
+    if variable == PROMPT:
+        return PROMPT_TENSOR.format(name)
     if scope.endswith(GATE):
         place, part = scope[: -len(GATE)], IN_GATE[part]
         if place.endswith(IN_LAYER):
@@ -203,6 +211,9 @@ def read(
         method = Union(tuple(Part("", one) for one in methods))
     tensors.check_all_taken()
     head = _read_head(folder, config, labels)
+    if isinstance(method, Prompt) and head.kind == QUESTIONS:
+        # Such heads read each token in its own place.
+        method = dataclasses.replace(method, heads_read=CLS)
     origin = {"version": described.get("version"), "name": name}
     return method, values, head, origin
 
@@ -223,6 +234,7 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
         "lora": (_read_lora, foreign_fields.HUB_LORA),
         "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
+        "prompt_tuning": (_read_prompt, foreign_fields.HUB_PROMPT),
         adapterhub_reft.ARCHITECTURE: (
             adapterhub_reft.read,
             foreign_fields.HUB_REFT,
@@ -233,7 +245,8 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
         raise UserError(
             f"{path}: no method of this project computes what "
             f"{architecture!r} is; expected bottleneck adapters, lora, "
-            "(IA)^3 of keys and values, prefix_tuning, reft, or a union of them"
+            "(IA)^3 of keys and values, prefix_tuning, prompt_tuning, reft, or "
+            "a union of them"
         )
     reader, known = readers[architecture]
     foreign_fields.check(own, known, path)
@@ -587,6 +600,20 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     return method, {**dict(parts), **_take_gates(adapter, method)}
 
 
+def _read_prompt(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+    """Virtual tokens, whose order is of no matter but to heads."""
+    combine = adapter.own.get("combine", "prefix")
+    if combine not in COMBINED:
+        raise UserError(
+            f"{adapter.path}: combine is {str(combine)[:80]}, expected "
+            f"{' or '.join(COMBINED)}"
+        )
+    length = _count(adapter, "prompt_length")
+    name = PROMPT_TENSOR.format(adapter.name)
+    prompt = adapter.tensors.take(name, length, adapter.config.hidden_size)
+    return Prompt(length, COMBINED[combine]), {PROMPT: prompt}
+
+
 def write(exported: Exported) -> Dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
     method = exported.method
@@ -630,7 +657,9 @@ def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
         if variable not in names:
             value = exported.read(variable)
             # A bias has a first axis here.
-            value = value[0] if "/biases" in variable else value.T
+            is_bias = "/biases" in variable
+            if variable != PROMPT:
+                value = value[0] if is_bias else value.T
             tensors[_tensor(variable, name)] = value
     return tensors
 
@@ -675,16 +704,30 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
                 f"LoRA at {min(others)} is not written for AdapterHub's "
                 "library; write it for peft"
             )
+    elif isinstance(method, Prompt):
+        if exported.head.kind == QUESTIONS and method.heads_read == VIRTUAL:
+            reason = (
+                f"{method} puts a virtual token into the place of [CLS], which "
+                "AdapterHub's heads of questions have next to it"
+            )
     elif isinstance(method, LoReft):
         return adapterhub_reft.describe(method, exported)
     elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
             "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
-            "prefix, loreft, or a union of them"
+            "prefix, prompt, loreft, or a union of them"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")
+    if isinstance(method, Prompt):
+        combined = {read: combine for combine, read in COMBINED.items()}
+        return {
+            "architecture": "prompt_tuning",
+            "prompt_length": method.length,
+            "prompt_init": "random_uniform",
+            "combine": combined[method.heads_read],
+        }
     if isinstance(method, Prefix):
         config = {
             "architecture": "prefix_tuning",

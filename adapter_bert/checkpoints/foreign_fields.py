@@ -84,6 +84,10 @@ HUB_PREFIX = _fields(
     "init_weights_seed",
     leave_out="a prefix without some layers",
 )
+HUB_PROMPT = _fields(
+    "architecture prompt_length combine prompt_init prompt_init_text "
+    "random_uniform_scale init_weights_seed"
+)
 HUB_REFT = _fields(
     "architecture layers prefix_positions suffix_positions r orthogonality "
     "tied_weights subtract_projection non_linearity output_reft dropout dtype "

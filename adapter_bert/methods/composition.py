@@ -18,6 +18,7 @@ from typing import (
     ClassVar,
     Dict,
     FrozenSet,
+    Iterator,
     List,
     Mapping,
     Optional,
@@ -40,12 +41,15 @@ from adapter_bert.methods.base import (
     added_later,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
+from adapter_bert.methods.prompt import Prompt
+from adapter_bert.methods.reft import LoReft
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
     "embeddings",
+    "lengthen",
     "parameter",
     "key_value",
     "vocabulary",
@@ -115,6 +119,7 @@ class PartHooks(Hooks):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
     embeddings = _as_the_part("embeddings")
+    lengthen = _as_the_part("lengthen")
     project = _as_the_part("project")
     key_value = _as_the_part("key_value")
     before_norm = _as_the_part("before_norm")
@@ -247,6 +252,15 @@ class Composition(TuningMethod):
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"
                 )
+        # Behind virtual tokens nobody knows where a text ends.
+        single = list(_single(self))
+        if any(isinstance(one, Prompt) for one in single) and any(
+            isinstance(one, LoReft) and one.suffix for one in single
+        ):
+            raise UserError(
+                f"{self.name}: loreft moves the last tokens of a text, after "
+                "which prompt puts its own; expected loreft with suffix=0"
+            )
         # A method that chooses among BERT's variables has them for itself.
         for few in (m for m in self.trained if m.changes_few):
             for other in (m for m in self.trained if m is not few):
@@ -380,6 +394,14 @@ class Composition(TuningMethod):
         return found + super()._arguments()
 
 
+def _single(method: TuningMethod) -> Iterator[TuningMethod]:
+    """The methods that a method is made of, or itself."""
+    for part in method.parts:
+        yield from _single(part.method)
+    if not method.parts:
+        yield method
+
+
 def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
     """The values whose names begin with `scope`, by the rest of the names."""
     return {
@@ -406,6 +428,13 @@ class StackHooks(ComposedHooks):
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
+
+    def lengthen(self, hidden, context):
+        """The virtual tokens of all parts; shapes as in `Hooks`."""
+        for part in self.acting_at("lengthen"):
+            hidden, mask = part.lengthen(hidden, context)
+            context = dataclasses.replace(context, input_mask=mask)
+        return hidden, context.input_mask
 
     def project(self, name, inputs, dense, context):
         """Each part takes what comes before it for the kernel."""
@@ -631,7 +660,7 @@ class Average(Composition):
         super().check(config)
         for part in self.parts:
             places = part.method.hooks(config, {}).places
-            if places & {"key_value", "embeddings", "vocabulary"}:
+            if places & {"key_value", "embeddings", "lengthen", "vocabulary"}:
                 raise UserError(
                     f"average: {part.name} is an adapter of "
                     f"{part.method.name}, which acts on what has no mean; "

@@ -32,6 +32,7 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.pals import Pals
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.methods.prefix import Prefix
+from adapter_bert.methods.prompt import Prompt
 from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.sparse import DiffPruning, LtSft
 
@@ -179,6 +180,7 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Pals,
         Lora,
         Prefix,
+        Prompt,
         LoReft,
         Ia3,
         BitFit,

@@ -105,6 +105,8 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             "shared_gating=False), pfeiffer(size=13, gating=True))",
             THREE,
         ),
+        "prompt_7": ("prompt(length=7, heads_read='prompt')", THREE),
+        "prompt_questions": ("prompt(length=3)", QUESTIONS),
         "noreft_3": (
             "loreft(rank=3, prefix=2, suffix=1, layers='0,2', "
             "orthogonal=False)",

@@ -191,6 +191,30 @@ HUB = {
         ),
         spans(),
     ),
+    "prompt_7": (
+        adapters.PromptTuningConfig(prompt_length=7),
+        classification(),
+    ),
+    "prompt_pooled": (
+        adapters.PromptTuningConfig(
+            prompt_length=3, combine="prefix_after_bos"
+        ),
+        classification(1, 2, use_pooler=True),
+    ),
+    "prompt_questions": (
+        adapters.PromptTuningConfig(
+            prompt_length=7, combine="prefix_after_bos"
+        ),
+        spans(),
+    ),
+    "prompt_first": (adapters.PromptTuningConfig(prompt_length=2), spans()),
+    "union_prompt": (
+        adapters.ConfigUnion(
+            adapters.PromptTuningConfig(prompt_length=2),
+            single(5, use_gating=True),
+        ),
+        classification(2, 1),
+    ),
     "loreft_3": (
         adapters.LoReftConfig(r=3, suffix_positions=2),
         classification(),
@@ -386,9 +410,21 @@ def row_by_row(model, examples):
         logits = logits_of(model, alone)
         missing = examples["input_mask"].shape[1] - length
         if logits.ndim == 3:
+            logits = without_prompt(model, logits, length)
             logits = np.pad(logits, [(0, 0), (0, missing), (0, 0)])
         found.append(logits)
     return np.concatenate(found)
+
+
+def without_prompt(model, logits, length):
+    """The logits of a text's tokens, without those of virtual tokens."""
+    extra = logits.shape[1] - length
+    if extra == 0:
+        return logits
+    (name,) = model.active_adapters.flatten()
+    combine = model.adapters_config.get(name)["combine"]
+    first = {"prefix": 0, "prefix_after_bos": 1}[combine]
+    return np.delete(logits, slice(first, first + extra), axis=1)
 
 
 def save_logits(folder, model, examples):
