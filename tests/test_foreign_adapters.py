@@ -184,7 +184,7 @@ def read(case, *told):
         (HUB, "compacter(4)", "compacter is not written for Adap"),
         (HUB, "lora(2, targets='attention_output')", "LoRA at .*; .* for peft"),
         (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
-        (HUB, "union(lora(2), bapna(4))", "bapna is not written for Adap"),
+        (HUB, "union(prompt(2), bapna(4))", "bapna is not written for Adap"),
         (
             HUB,
             "union(lora(2), lora(2, targets='key'))",
@@ -449,6 +449,10 @@ CONTRADICTIONS = {
         ({"configs": [7]}, "of type dict"),
         ({"configs": [{"architecture": "union"}]}, "computes what 'union' is"),
         ({"of_tomorrow": 1}, "does not know"),
+    ],
+    ("adapterhub/prompt_7", CONFIG, "config__"): [
+        ({"combine": "suffix"}, "expected prefix or prefix_after_bos"),
+        ({"prompt_length": 3}, r"shape \[7, 16\], expected \[3, 16\]"),
     ],
     ("adapterhub/loreft_3", CONFIG, "config__"): [
         ({"r": 2}, r"shape \[3, 16\], expected \[2, 16\]"),
@@ -831,6 +835,7 @@ def test_the_table_has_every_field_that_the_programs_write():
         None: foreign_fields.HUB_BOTTLENECK,
         "lora": foreign_fields.HUB_LORA,
         "prefix_tuning": foreign_fields.HUB_PREFIX,
+        "prompt_tuning": foreign_fields.HUB_PROMPT,
         "reft": foreign_fields.HUB_REFT,
         "LORA": foreign_fields.PEFT_LORA,
         "IA3": foreign_fields.PEFT_IA3,
@@ -852,6 +857,8 @@ def test_the_table_has_every_field_that_the_programs_write():
                 "architecture",
                 "invertible_adapter",
                 "subtract_projection",
+                # No field there, so not written.
+                "random_uniform_scale",
             }
             assert set(own) <= known
         assert set(head["config"] or ()) <= set(foreign_fields.HUB_HEAD)

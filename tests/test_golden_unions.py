@@ -1,4 +1,4 @@
-"""Gates, unions and ReFT against what AdapterHub's `adapters` 1.3 computed."""
+"""Gates, unions, prompts and ReFT against what AdapterHub's `adapters` 1.3 computed."""
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ METHODS = {
     "mam": f"union({PREFIX}), parallel(size=4, scale=4.0))",
     "unipelt": f"union({PREFIX}, gating=true), pfeiffer(4, gating=true), "
     "lora(2, targets='query,value,intermediate', gating=true))",
+    "prompt": "prompt(length=3, heads_read='prompt')",
     "loreft": "loreft(rank=2, prefix=2, suffix=2)",
     "direft": "loreft(rank=2, orthogonal=false, subtract=false, "
     "nonlinearity='tanh')",

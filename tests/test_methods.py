@@ -117,7 +117,9 @@ METHOD_TEXTS = {
     "prompt(length=3)": None,
     "prompt(length=2, heads_read='prompt')": None,
     "union(prompt(length=3), lora(rank=2))": None,
-    "loreft(rank=2, suffix=2)": None,
+    "loreft(rank=2)": None,
+    # In the last layer nothing is read of the last tokens.
+    "loreft(rank=2, suffix=2, layers='0')": None,
     "loreft(2, tied=True, orthogonal=False, suffix=1, layers='1')": None,
     "loreft(orthogonal=False, subtract=False, nonlinearity='relu')": None,
     "ia3": EXACT,

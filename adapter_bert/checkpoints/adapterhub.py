@@ -619,12 +619,12 @@ def write(exported: Exported) -> Dict[str, Any]:
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)
-    name, tensors = exported.name, {}
     if isinstance(method, Union):
         parts = [part.method for part in method.parts]
         config = _unite([_describe(part, exported) for part in parts], exported)
     else:
         parts, config = [method], _describe(method, exported)
+    name, tensors = exported.name, {}
     for part in parts:
         tensors.update(_tensors(part, exported))
     common = {

@@ -22,6 +22,7 @@ from adapters import (
     MAMConfig,
     ParBnConfig,
     PrefixTuningConfig,
+    PromptTuningConfig,
     SeqBnConfig,
     UniPELTConfig,
 )
@@ -46,6 +47,7 @@ METHODS = {
         SeqBnConfig(reduction_factor=4),
         LoRAConfig(r=2, alpha=6, intermediate_lora=True),
     ),
+    "prompt": PromptTuningConfig(prompt_length=3),
     "loreft": LoReftConfig(r=2, prefix_positions=2, suffix_positions=2),
     "direft": DiReftConfig(r=2, non_linearity="tanh"),
 }
@@ -71,6 +73,8 @@ def variables(model):
                 }[part],
                 parameter,
             )
+    for prompt in model.prompt_tuning.prompt_tunings.values():
+        yield "bert/embeddings/prompt", prompt.prompt_embedding.weight
     for number, layer in enumerate(model.encoder.layer):
         scope = f"bert/encoder/layer_{number}"
         found = {}
@@ -123,7 +127,7 @@ def as_here(name, tensor):
     """A parameter, or its gradient, as this project has it."""
     if name.endswith(("/biases1", "/biases2")):
         return to_numpy(tensor)[np.newaxis]
-    if tensor.ndim == 2 and not name.endswith("/embedding"):
+    if tensor.ndim == 2 and not name.endswith(("/embedding", "/prompt")):
         tensor = tensor.T
     return to_numpy(tensor)
 
@@ -166,6 +170,9 @@ def main():
             place = slice(row, row + 1), slice(0, length)
             given = ids[place], mask[place], segments[place]
             output = model(*given).last_hidden_state
+            # Of a prompt the first token is read in the place of [CLS].
+            extra = output.shape[1] - length
+            output = torch.cat([output[:, :1], output[:, 1 + extra :]], dim=1)
             (output * weights[place]).sum().backward()
             outputs[place] = output.detach()
         recorded[f"{method}/output"] = to_numpy(outputs)
