@@ -207,6 +207,15 @@ def test_what_a_program_cannot_hold_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
+    method = parse("prompt(2, heads_read='prompt')")
+    artifact = both.random_artifact(bert, method, both.QUESTIONS, 0)
+    with pytest.raises(UserError, match="a virtual token into the place of"):
+        foreign_adapters.write(
+            HUB, str(tmp_path / "out"), exported(artifact, "x"), ""
+        )
+
+
 @pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
     fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))

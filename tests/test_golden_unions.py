@@ -1,4 +1,4 @@
-"""Gates, unions, prompts and ReFT against what AdapterHub's `adapters` 1.3 computed."""
+"""Gates, unions, prompts and ReFT, as AdapterHub's `adapters` 1.3 has them."""
 
 import numpy as np
 import pytest

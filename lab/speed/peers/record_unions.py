@@ -1,11 +1,11 @@
-"""Records what `adapters` computes of gates, unions and ReFT, and gradients.
+"""Records what `adapters` computes of gates, unions, prompts and ReFT.
 
     .venv-peer/bin/python lab/speed/peers/record_unions.py \
         tests/golden/unions.npz
 
 Runs in the peer's environment as `record_golden.py`, of whose BERT this is.
 Rows are computed one by one, without padding, over which gates would have
-their means. The gradients are those of the sum of the outputs' products with
+their means. Gradients are those of the sum of the outputs' products with
 `weights`.
 """
 
