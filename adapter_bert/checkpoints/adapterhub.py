@@ -75,8 +75,7 @@ CONFIG = {
             "prefix_positions suffix_positions",
             bool: "mh_adapter output_adapter original_ln_before is_parallel "
             "selfattn_lora intermediate_lora output_lora flat use_gating "
-            "shared_gating orthogonality tied_weights subtract_projection "
-            "output_reft",
+            "shared_gating orthogonality tied_weights output_reft",
         }.items()
         for name in names.split()
     },

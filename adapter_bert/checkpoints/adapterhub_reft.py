@@ -2,7 +2,9 @@
 
 The library trains an orthonormal basis as PyTorch's parametrization has it:
 `base @ reflections`, with a fixed matrix `base`. Here bases are kept as they
-are, and are written without a parametrization, as those of NoReFT.
+are, and are written without a parametrization, as those of NoReFT. DiReFT is
+NoReFT of `W + R`, if there is no activation; the library's files have no place
+for DiReFT itself.
 """
 
 from typing import Any, Dict, List, Tuple
@@ -66,12 +68,11 @@ def read(adapter: Adapter) -> Tuple[LoReft, Arrays]:
     if not own.get("output_reft", True):
         raise UserError(f"{path}: output_reft is false, so nothing is moved")
     orthogonal = bool(own.get("orthogonality"))
-    subtract = own.get("subtract_projection", True)
-    if not orthogonal and "subtract_projection" not in own:
+    if not orthogonal:
         logging.warning(
-            "%s may be of NoReFT or of DiReFT, which AdapterHub's library does "
-            "not tell apart in files; it is read as NoReFT, as that library "
-            "does; add subtract_projection=false to its config for DiReFT",
+            "%s is read as NoReFT; if it was trained as DiReFT, it computes "
+            "something else now, here as in AdapterHub's library, whose files "
+            "do not tell the two apart",
             path,
         )
     function = own.get("non_linearity")
@@ -80,7 +81,6 @@ def read(adapter: Adapter) -> Tuple[LoReft, Arrays]:
         layers,
         tied=bool(own.get("tied_weights")),
         orthogonal=False,
-        subtract=bool(subtract),
         nonlinearity=activation(function, path) if function else "linear",
     )
     method.check(config)
@@ -110,7 +110,12 @@ def read(adapter: Adapter) -> Tuple[LoReft, Arrays]:
 
 
 def describe(method: LoReft, exported: Exported) -> Dict[str, Any]:
-    """The config of a method."""
+    """The config of a method; raises UserError if the library has none."""
+    if not method.subtract and method.nonlinearity != "linear":
+        raise UserError(
+            f"{exported.source}: {method} cannot be written, since AdapterHub's "
+            "library reads all adapters of ReFT as if subtract were True"
+        )
     layers: Any = ALL_LAYERS
     if method.layers != ALL_LAYERS:
         layers = base.choose_layers(method.layers, exported.config)
@@ -123,7 +128,6 @@ def describe(method: LoReft, exported: Exported) -> Dict[str, Any]:
         "r": method.rank,
         "orthogonality": False,
         "tied_weights": method.tied,
-        "subtract_projection": method.subtract,
         "dropout": method.dropout,
         "non_linearity": None
         if function == "linear"
@@ -140,10 +144,12 @@ def tensors(method: LoReft, exported: Exported) -> Arrays:
     for layer in base.choose_layers(method.layers, exported.config):
         for unit, scope in _units(layer, exported.name, method):
             for part, name in ({**IN_UNIT, PROJECTION: WEIGHT}).items():
-                empty = np.zeros(shape[:1] if part == BIAS else shape)
-                found[f"{unit}.{name}"] = (
-                    exported.read(f"{scope}/{part}").T
-                    if scope
-                    else empty.astype(np.float32)
-                )
+                if scope:
+                    value = exported.read(f"{scope}/{part}").T
+                else:
+                    size = shape[:1] if part == BIAS else shape
+                    value = np.zeros(size, np.float32)
+                if scope and part == SOURCE and not method.subtract:
+                    value = value + exported.read(f"{scope}/{PROJECTION}").T
+                found[f"{unit}.{name}"] = value
     return found

@@ -90,7 +90,7 @@ HUB_PROMPT = _fields(
 )
 HUB_REFT = _fields(
     "architecture layers prefix_positions suffix_positions r orthogonality "
-    "tied_weights subtract_projection non_linearity output_reft dropout dtype "
+    "tied_weights non_linearity output_reft dropout dtype "
     "init_weights_seed"
 )
 HUB_UNION = _fields("architecture configs")

@@ -114,8 +114,7 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             QUESTIONS,
         ),
         "direft_2": (
-            "loreft(rank=2, orthogonal=False, subtract=False, "
-            "nonlinearity='gelu')",
+            "loreft(rank=2, orthogonal=False, subtract=False)",
             THREE,
         ),
     },
