@@ -113,8 +113,8 @@ def describe(method: LoReft, exported: Exported) -> Dict[str, Any]:
     """The config of a method; raises UserError if the library has none."""
     if not method.subtract and method.nonlinearity != "linear":
         raise UserError(
-            f"{exported.source}: {method} cannot be written, since AdapterHub's "
-            "library reads all adapters of ReFT as if subtract were True"
+            f"{exported.source}: {method} is not written for AdapterHub's "
+            "library, which reads all adapters of ReFT as if subtract were True"
         )
     layers: Any = ALL_LAYERS
     if method.layers != ALL_LAYERS:
