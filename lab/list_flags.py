@@ -13,7 +13,7 @@ from absl.flags import FlagValues
 
 from adapter_bert import command_line
 from adapter_bert.flags import by_topic, default_of, define
-from adapter_bert.methods.registry import METHODS
+from adapter_bert.methods.registry import METHODS, PRESETS
 
 # Programs that have most flags in common.
 GROUPS = (
@@ -78,6 +78,8 @@ def method_table() -> str:
         )
         first = " ".join(method.__doc__.split("\n\n")[0].split())
         rows.append((f"`{name}`", f"`{', '.join(arguments)}`", first))
+    for name, text in PRESETS.items():
+        rows.append((f"`{name}`", "", f"`{text}`"))
     return table(("method", "arguments", ""), *rows).replace("| `` |", "| |")
 
 

@@ -26,6 +26,10 @@ mad_x(size=64,inverse_size=96)               3e-4
 pals(size=96,heads=6)                        3e-4
 lora(rank=8,alpha=16.0)                      5e-4
 prefix(length=30)                            1e-4
+prompt(length=10)                            3e-3
+loreft(rank=4,prefix=3,suffix=3)             1e-3
+union(prefix(length=30),parallel(size=64))   1e-4
+union(lora(rank=8,gating=true),prefix(length=10,gating=true),pfeiffer(size=24,gating=true)) 5e-4
 ia3                                          3e-3
 bitfit                                       1e-3
 layernorm                                    1e-3

@@ -133,6 +133,55 @@ def test_the_first_part_that_is_trained_says_the_rate():
     assert parse("stack({'a': pfeiffer})").learning_rate == 1e-3
 
 
+def test_parts_of_a_union_do_not_read_one_another(tiny_config):
+    """As parts of a stack do."""
+    parts = "compacter(size=4, n=2), pfeiffer(size=4)"
+    added = {}
+    rng = np.random.default_rng(5)
+    x, f = tf.constant(rng.normal(size=(2, 4, 9, 16)), tf.float32)
+    for kind in ("union", "stack"):
+        tiny = TinyModel(tiny_config, parse(f"{kind}({parts})"))
+        tiny.shake()
+        hooks = tiny.model.bert.hooks
+        arguments = 1, "ffn", x, f, lambda h: h, tiny.context()
+        alone = [part.before_norm(*arguments) for part in hooks.parts]
+        added[kind] = hooks.before_norm(*arguments)
+    np.testing.assert_allclose(added["union"], alone[0] + alone[1], rtol=1e-6)
+    assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
+
+
+def test_a_union_has_methods_alone():
+    with pytest.raises(UserError, match="'b' is no method; .*as in union"):
+        parse("union(lora, {'b': pfeiffer})")
+
+
+def test_parts_of_a_union_at_one_place_are_refused(tiny_config):
+    method = parse("union(pfeiffer(layers='1'), parallel)")
+    with pytest.raises(UserError, match="two parts would train the same var"):
+        method.check(tiny_config)
+    parse("union(pfeiffer(layers='1'), parallel(layers='0'))").check(
+        tiny_config
+    )
+
+
+@pytest.mark.parametrize("parts", ["{}, {}", "{{'a': {}}}, {{'b': stack({})}}"])
+def test_the_end_of_a_text_is_not_seen_behind_a_prompt(tiny_config, parts):
+    text = f"stack({parts})"
+    parse(text.format("loreft", "prompt")).check(tiny_config)
+    with pytest.raises(UserError, match="expected loreft with suffix=0"):
+        parse(text.format("loreft(suffix=1)", "prompt")).check(tiny_config)
+
+
+@pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
+def test_a_preset_is_a_union(name, parts):
+    method = parse(name)
+    assert method.name == "union" and len(method.parts) == parts
+    with pytest.raises(UserError, match=f"{name} takes no arg.*union") as found:
+        parse(f"{name}(size=3)")
+    assert "\n" not in str(found.value)
+    assert parse(f"stack({{'a': {name}}}, lora)").parts[0].method == method
+
+
 @pytest.mark.parametrize("text", ["stack(a, lora, a)", "stack({'a': lora}, a)"])
 def test_a_name_is_there_once(text):
     with pytest.raises(UserError, match="'a' is no name, or is there tw"):

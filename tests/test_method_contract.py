@@ -50,6 +50,17 @@ class Embeddings(OneHook):
         return self.scaled(hidden)
 
 
+class Lengthen(OneHook):
+    """A virtual token that is a scaled first one."""
+
+    def lengthen(self, hidden, context):
+        mask = context.input_mask
+        return (
+            tf.concat([hidden, 3.0 * self.scaled(hidden[:, :1])], axis=1),
+            tf.concat([mask, mask[:, :1]], axis=1),
+        )
+
+
 class Parameter(OneHook):
     def parameter(self, name, variable, context):
         x = tf.convert_to_tensor(variable)
@@ -132,6 +143,7 @@ class AdapterAndMore(AdapterHooks):
 
 HOOKS = {
     "embeddings": Embeddings,
+    "lengthen": Lengthen,
     "parameter": Parameter,
     "project": Project,
     "key_value": KeyValue,
@@ -186,6 +198,12 @@ OWN_TEXTS = [
     # Some do nothing when a text is answered.
     for constant in (False, True)
     if (hook not in IDLE if not constant else hook in (*PLACES, *IDLE))
+]
+# Of methods with other arguments than those of the suite.
+OWN_TEXTS += [
+    "pfeiffer(size=2, sizes='1:3', gating=true)",
+    "union(lora(2, gating=true), prefix(3, false, gating=true))",
+    "loreft(2, orthogonal=false, suffix=1)",
 ]
 # Compositions hand hooks on, some of them several times.
 OWN_TEXTS += [
@@ -280,6 +298,7 @@ def test_every_registered_method_too(tiny_bert, tmp_path):
         "fusion({'a': contract('adapter'), 'b': contract('adapter')})",
         "average({'a': contract('vocabulary')})",
         "average({'a': contract('key_value')})",
+        "average({'a': contract('lengthen')})",
         "per_task(contract('parameter'), tasks='a')",
         "per_task(contract('penalty'), tasks='a')",
         "per_task(contract('prepare'), tasks='a')",

@@ -10,7 +10,7 @@ from tiny_model import TASK, TinyModel
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
-from adapter_bert.methods.registry import METHODS, parse
+from adapter_bert.methods.registry import METHODS, PRESETS, parse
 from adapter_bert.tasks import task_model
 
 BASE = encoder.BertConfig(vocab_size=30522)
@@ -29,7 +29,9 @@ TRAINED_IN_BERT_BASE = {
     "houlsby(size=64, sites='ffn')": 1_189_632 + 38_400,
     "houlsby(size=64, depth=2)": 2_379_264 + 24 * (64 * 64 + 64) + 38_400,
     "houlsby(size=64, layer_norm=True)": 2_379_264 + 24 * 1_536 + 38_400,
+    "houlsby(size=64, gating=True)": 2_379_264 + 24 * 769 + 38_400,
     "pfeiffer(size=48)": 894_528,
+    "pfeiffer(size=48, sizes='0-5:16,11:8')": 6 * 25_360 + 5 * 74_544 + 13_064,
     "pfeiffer(size=64)": 1_189_632,
     "bapna(size=64)": 1_208_064,
     "parallel(size=16)": 304_320,
@@ -43,11 +45,18 @@ TRAINED_IN_BERT_BASE = {
     "mad_x(size=48, inverse_size=8)": 894_528 + 2 * (768 * 8 + 384 + 8),
     "pals(size=204)": 1_819_836,
     "lora(rank=8)": 294_912,
+    "lora(rank=8, gating=True)": 294_912 + 24 * 769,
     "lora(rank=1, targets='query,key,value,attention_output')": 73_728,
     "lora(rank=2, targets='intermediate,output')": 12 * 2 * 2 * 3_840,
     "prefix(length=30)": 9_872_384,
     "prefix(length=30, inner_size=800)": 15_402_272,
     "prefix(length=30, reparameterize=False)": 552_960,
+    "prefix(30, false, gating=True)": 552_960 + 12 * 769,
+    "prefix(30, false, gating=True, shared_gating=False)": 552_960 + 24 * 769,
+    "prompt(length=10)": 7_680,
+    "loreft": 18_444,
+    "loreft(rank=4, suffix=3, layers='0-5')": 2 * 6 * (4 * 2 * 768 + 4),
+    "loreft(rank=4, suffix=3, tied=True)": 12 * (4 * 2 * 768 + 4),
     "ia3": 55_296,
     "bitfit": 102_912,
     # Through masks; the first phases' counts are below.
@@ -60,6 +69,10 @@ TRAINED_IN_BERT_BASE = {
     "head": 0,
     "stack({'language': pfeiffer}, pfeiffer(size=48))": 894_528,
     "stack(full, pals)": 109_482_240 + 1_819_836,
+    "union(lora, parallel(size=16))": 294_912 + 304_320,
+    # As AdapterHub's list of its configurations has them.
+    "mam": 22_493_984,
+    "unipelt": 11_083_376,
     "average({'a': houlsby, 'b': houlsby})": 0,
     # Pfeiffer et al. 2021, whatever the number of adapters.
     "fusion({'a': pfeiffer, 'b': pfeiffer})": 21_252_096,
@@ -79,10 +92,13 @@ METHOD_TEXTS = {
     "houlsby(4, depth=2, layer_norm=True, nonlinearity='swish')": NEAR,
     "houlsby(size=4, sites='attention')": NEAR,
     "houlsby(size=4, layer_norms=False)": NEAR,
+    "houlsby(size=4, gating=True)": NEAR,
     "pfeiffer(size=4)": NEAR,
+    "pfeiffer(size=4, sizes='1:7')": 2 * NEAR,
     "bapna(size=4)": NEAR,
     "parallel(size=4)": EXACT,
     "parallel(size=4, nonlinearity='swish', layers='1')": EXACT,
+    "parallel(size=4, sizes='0-1:3', gating=True)": EXACT,
     "adapterdrop(first=1, size=4)": NEAR,
     "adapterdrop(over='pfeiffer', first=1, size=4)": NEAR,
     "adapterdrop(first=1, size=4, robust=True)": NEAR,
@@ -93,8 +109,19 @@ METHOD_TEXTS = {
     "pals(size=6, heads=2)": NEAR,
     "lora(rank=2)": EXACT,
     "lora(rank=2, targets='intermediate,output', dropout=0.1)": EXACT,
+    "lora(rank=2, targets='key,output', gating=True)": EXACT,
     "prefix(length=3, inner_size=8)": None,
+    "prefix(length=3, inner_size=8, gating=True)": None,
+    "prefix(3, false, gating=True, shared_gating=False)": None,
     "prefix(length=3, reparameterize=False)": None,
+    "prompt(length=3)": None,
+    "prompt(length=2, heads_read='prompt')": None,
+    "union(prompt(length=3), lora(rank=2))": None,
+    "loreft(rank=2)": None,
+    # In the last layer nothing is read of the last tokens.
+    "loreft(rank=2, suffix=2, layers='0')": None,
+    "loreft(2, tied=True, orthogonal=False, suffix=1, layers='1')": None,
+    "loreft(orthogonal=False, subtract=False, nonlinearity='relu')": None,
     "ia3": EXACT,
     "bitfit": EXACT,
     "layernorm": EXACT,
@@ -113,6 +140,8 @@ METHOD_TEXTS = {
     "stack(prefix(length=3, inner_size=8), parallel(size=4))": None,
     "stack({'a': lt_sft}, lt_sft(sparsity=0.05))": EXACT,
     "stack({'a': prefix(3, false)}, diff_pruning(sparsity=0.05))": None,
+    "union(lora(rank=2), prefix(3, inner_size=8), pfeiffer(size=4))": None,
+    "union(parallel(size=4), houlsby(4, sites='attention'), ia3)": NEAR,
     "average({'a': houlsby(4), 'b': lora(rank=2)}, weights='3,1')": NEAR,
     "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})": NEAR,
     "fusion({'a': houlsby(4, layer_norms=false, layers='1'), "
@@ -139,7 +168,8 @@ def tiny(request, tiny_config):
 
 def test_all_methods_are_in_the_suites():
     for texts in (METHOD_TEXTS, TRAINED_IN_BERT_BASE):
-        assert {text.split("(")[0] for text in texts} == set(METHODS)
+        names = {text.split("(")[0] for text in texts}
+        assert names - set(PRESETS) == set(METHODS)
 
 
 @pytest.mark.older_stack
@@ -227,10 +257,12 @@ def test_of_a_last_layer_only_what_needs_no_others_is_left_out(tiny_config):
 
 
 @pytest.mark.parametrize("text", [*METHOD_TEXTS, *FIRST_PHASES])
-def test_only_addition_by_attention_needs_all_tokens(text, tiny_config):
+def test_attention_and_gates_of_outputs_need_all_tokens(text, tiny_config):
     method = FIRST_PHASES[text] if text in FIRST_PHASES else parse(text)
     by_token = method.hooks(tiny_config, {}).by_token
-    assert by_token == ("pals" not in text)
+    # The gates of prefixes read all tokens of what a layer reads.
+    has_gates = "gating" in text and "prefix" not in text
+    assert by_token == (not has_gates and "pals" not in text)
 
 
 @pytest.mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
@@ -308,7 +340,15 @@ def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
 
 @pytest.mark.parametrize(
     "text",
-    ["houlsby", "pfeiffer", "prefix", "pals(6, 2)", "compacter", "mad_x(4, 3)"],
+    [
+        "houlsby",
+        "pfeiffer",
+        "prefix",
+        "pals(6, 2)",
+        "compacter",
+        "mad_x(4, 3)",
+        "lora(gating=True)",
+    ],
 )
 def test_what_adds_computation_cannot_be_merged(text, tiny_config):
     with pytest.raises(UserError, match="cannot be merged"):

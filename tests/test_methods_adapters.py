@@ -8,7 +8,11 @@ from tiny_model import TASK, TinyModel
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import glorot_uniform, layer_numbers
+from adapter_bert.methods.base import (
+    glorot_uniform,
+    layer_numbers,
+    layer_sizes,
+)
 from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
@@ -70,6 +74,41 @@ def test_adapters_beyond_the_model_are_refused(tiny_config, layers):
         task_model.list_parameters(
             tiny_config, parse(f"houlsby(layers={layers!r})"), TASK.build_head
         )
+
+
+@pytest.mark.parametrize(
+    "text, sizes",
+    [("", {}), ("1:7", {1: 7}), ("0-2:16,4:8", {0: 16, 1: 16, 2: 16, 4: 8})],
+)
+def test_sizes_are_of_layers_and_ranges(text, sizes):
+    assert layer_sizes(text) == sizes
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "1:0", "1:x", "0-1:3,1:4", ":3", "1:3,", "1:-3", "2-1:3"]
+)
+def test_sizes_that_are_none_are_refused(text):
+    with pytest.raises(UserError, match="layers are|sizes of adap") as found:
+        parse(f"pfeiffer(sizes={text!r})")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("more", ["sizes='2:3'", "layers='0', sizes='1:3'"])
+def test_a_size_of_a_layer_without_adapters_is_refused(tiny_config, more):
+    with pytest.raises(UserError, match="sizes is .* layer [12] has no adapt"):
+        parse(f"pfeiffer({more})").check(tiny_config)
+
+
+@pytest.mark.older_stack
+def test_each_layer_has_the_size_that_is_named(tiny_config):
+    method = parse("houlsby(size=5, sizes='1:3')")
+    found = {
+        name: one.shape[1]
+        for name, one in method.variables(tiny_config).items()
+        if name.endswith("weights1")
+    }
+    assert list(found.values()) == [5, 5, 3, 3]
+    assert str(method.widened()) == str(parse("houlsby(size=8, sizes='1:4')"))
 
 
 def test_all_layers_go_without_saying():

@@ -330,7 +330,11 @@ class Bert(Modules):
         self, hidden: tf.Tensor, layers: Iterable[int], context: Context
     ) -> List[tf.Tensor]:
         """The outputs of some of the layers, as `BertOutput` has them."""
-        outputs = [hidden]
+        length = hidden.shape[1] or tf.shape(hidden)[1]
+        whole, mask = self.hooks.lengthen(hidden, context)
+        is_longer = whole is not hidden
+        context = dataclasses.replace(context, input_mask=mask)
+        outputs = [whole]
         handed_on = {**context.handed_on, **self.hooks.begin(context)}
         context = dataclasses.replace(context, handed_on=handed_on)
         every = dataclasses.replace(context, first_token=False)
@@ -346,6 +350,8 @@ class Bert(Modules):
                 outputs.append(self.run_layer(layer, kind, *arguments))
             else:
                 outputs.append(self.layer(layer, *arguments))
+        if is_longer:
+            return [x[:, :length] for x in outputs[1:]]
         return outputs[1:]
 
     def layer(

@@ -1,6 +1,6 @@
 """The places where a tuning method may change what BERT computes.
 
-`Hooks` has seven places, at each the identity, a penalty of the loss, and
+`Hooks` has eight places, at each the identity, a penalty of the loss, and
 values that are made once for a step. Every layer and hook is given a `Context`.
 Dropout depends on the context alone. Dimension letters are those of
 `encoder.py`.
@@ -31,6 +31,7 @@ ALIKE = "alike"
 # Where methods act on BERT: names of methods of `Hooks`.
 PLACES = (
     "embeddings",
+    "lengthen",
     "parameter",
     "project",
     "key_value",
@@ -168,7 +169,7 @@ def rename_layer(name: str, number: int) -> str:
 
 
 class Hooks:
-    """The seven places where a tuning method may act, its penalty, its start.
+    """The eight places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks define the places they need.
     `context` is the forward pass's `Context`, `layer` a number from 0.
@@ -222,6 +223,18 @@ class Hooks:
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
         return hidden
+
+    def lengthen(
+        self, hidden: tf.Tensor, context: Context
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Adds virtual tokens to what the first layer reads.
+
+        Takes float32 [B, T, D]. Gives float32 [B, T + P, D] and its mask,
+        int32 [B, T + P]. The other hooks have this mask in their context.
+        Heads see what becomes of the first T alone. Hooks that act here are
+        not `by_values`.
+        """
+        return hidden, context.input_mask
 
     def parameter(
         self, name: str, variable: tf.Variable, context: Context

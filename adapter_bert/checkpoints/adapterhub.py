@@ -14,7 +14,7 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import foreign_fields, peft
+from adapter_bert.checkpoints import adapterhub_reft, foreign_fields, peft
 from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
@@ -39,12 +39,15 @@ from adapter_bert.methods.adapter_variants import (
     Parallel,
     Pfeiffer,
 )
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.base import Part, TuningMethod
+from adapter_bert.methods.composition import Union
 from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import TARGETS, Lora
-from adapter_bert.methods.prefix import PARTS, Prefix
+from adapter_bert.methods.prefix import Prefix, prefix_variables
+from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
+from adapter_bert.methods.reft import LoReft
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
@@ -59,15 +62,20 @@ MARK = "model_type"
 VERSION = "adapters.1.3.0"
 CONFIG = {
     "config": dict,
+    "config.configs?": list,
+    "config.configs?.[]": dict,
     **{
-        f"config.{name}?": kind
+        f"{place}.{name}?": kind
+        for place in ("config", "config.configs?.[]")
         for kind, names in {
             str: "architecture non_linearity",
             float: "alpha",
             list: "leave_out attn_matrices",
-            int: "r prefix_length bottleneck_size",
+            int: "r prompt_length prefix_length bottleneck_size "
+            "prefix_positions suffix_positions",
             bool: "mh_adapter output_adapter original_ln_before is_parallel "
-            "selfattn_lora intermediate_lora output_lora flat",
+            "selfattn_lora intermediate_lora output_lora flat use_gating "
+            "shared_gating orthogonality tied_weights output_reft",
         }.items()
         for name in names.split()
     },
@@ -105,6 +113,8 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
+# The architecture of several configs in one.
+UNION = "union"
 # The kind of invertible adapters that this project has.
 NICE = "nice"
 # Site -> the field that says whether there are adapters.
@@ -133,15 +143,32 @@ IN_INVERTIBLE = {
     "biases2": "2.bias",
 }
 IN_LORA = {"lora_a": "lora_A", "lora_b": "lora_B"}
+IN_GATE = {"kernel": "weight", "bias": "bias"}
+# Ends of the scopes of a gate, and of a prefix in a layer.
+GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
 PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
+PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
+# Where virtual tokens are put -> what heads then read in the place of [CLS].
+COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
 # Places of tensors that may lack "bert." before them.
-OF_BERT = re.compile(r"^(?=(?:encoder|invertible_adapters|prefix_tuning)\.)")
+OF_BERT = re.compile(
+    r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning)\.)"
+)
 
 
 def _tensor(variable: str, name: str) -> str:
     """The library's name of a variable of the adapter that is called `name`."""
     scope, _, part = variable.rpartition("/")
+    if variable == PROMPT:
+        return PROMPT_TENSOR.format(name)
+    if scope.endswith(GATE):
+        place, part = scope[: -len(GATE)], IN_GATE[part]
+        if place.endswith(IN_LAYER):
+            module = module_of(place[: -len(IN_LAYER)])
+            return f"{module}.prefix_tuning.prefix_gates.{name}.{part}"
+        own = "" if place.endswith("/adapters") else ".loras"
+        return f"{module_of(place)}{own}.{name}.gate.{part}"
     if part in IN_LORA:
         return f"{module_of(scope)}.loras.{name}.{IN_LORA[part]}"
     if scope.startswith(SCOPE):
@@ -162,6 +189,9 @@ def read(
     folder, head = os.path.dirname(path), None
     if has_head(folder) or not isinstance(method, MadX):
         head = read_head(folder, config, labels)
+    if isinstance(method, Prompt) and head.kind == QUESTIONS:
+        # Such heads read each token in its own place.
+        method = dataclasses.replace(method, heads_read=CLS)
     return method, values, head, origin
 
 
@@ -176,21 +206,9 @@ def read_adapter(
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     check_model(described, config, path)
     own, name = _as_of_now(described), described["name"]
-    architecture = own.get("architecture")
-    readers: Dict[Any, Any] = {
-        None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
-        "lora": (_read_lora, foreign_fields.HUB_LORA),
-        "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
-    }
-    if architecture not in readers:
-        raise UserError(
-            f"{path}: no method of this project computes what "
-            f"{architecture!r} is; expected bottleneck adapters, lora, "
-            "(IA)^3 of keys and values, or prefix_tuning"
-        )
-    reader, known = readers[architecture]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    foreign_fields.check(own, known, path)
+    parts = _parts(own, path)
+    readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
     tensors.rename(lambda tensor: OF_BERT.sub("bert.", tensor))
@@ -198,7 +216,14 @@ def read_adapter(
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
     tensors.drop([tensor for tensor in tensors.names if copies in tensor])
-    method, values = reader(Adapter(own, tensors, config, path, name))
+    methods, values = [], {}
+    for reader, part in zip(readers, parts):
+        adapter = Adapter(part, tensors, config, path, name)
+        method, added = reader(adapter)
+        methods.append(method)
+        values.update(added)
+    if own.get("architecture") == UNION:
+        method = Union(tuple(Part("", one) for one in methods))
     tensors.check_all_taken()
     return method, values, {"version": described.get("version"), "name": name}
 
@@ -213,6 +238,41 @@ def check_model(
             f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
             f"a bert with {config.hidden_size}"
         )
+
+
+def _parts(own: Mapping[str, Any], path: str) -> List[Mapping[str, Any]]:
+    """The configs that are united, or the one that there is."""
+    if own.get("architecture") != UNION:
+        return [own]
+    foreign_fields.check(own, foreign_fields.HUB_UNION, path)
+    if not own.get("configs"):
+        raise UserError(f"{path}: the union has no configs, so it is empty")
+    return own["configs"]
+
+
+def _reader(own: Mapping[str, Any], path: str) -> Any:
+    """The function that reads an adapter of this config."""
+    readers: Dict[Any, Any] = {
+        None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
+        "lora": (_read_lora, foreign_fields.HUB_LORA),
+        "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
+        "prompt_tuning": (_read_prompt, foreign_fields.HUB_PROMPT),
+        adapterhub_reft.ARCHITECTURE: (
+            adapterhub_reft.read,
+            foreign_fields.HUB_REFT,
+        ),
+    }
+    architecture = own.get("architecture")
+    if architecture not in readers:
+        raise UserError(
+            f"{path}: no method of this project computes what "
+            f"{architecture!r} is; expected bottleneck adapters, lora, "
+            "(IA)^3 of keys and values, prefix_tuning, prompt_tuning, reft, or "
+            "a union of them"
+        )
+    reader, known = readers[architecture]
+    foreign_fields.check(own, known, path)
+    return reader
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -395,17 +455,31 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     kind, layers = _bottleneck_kind(own, path), _layers(adapter)
     sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
     hidden = config.hidden_size
-    sizes = {_size(adapter, "reduction_factor", hidden, str(n)) for n in layers}
-    if len(sizes) != 1 or not sites:
+    sizes = {
+        n: _size(adapter, "reduction_factor", hidden, str(n)) for n in layers
+    }
+    if not (layers and sites):
         raise UserError(
-            f"{path}: the adapters have the sizes {sorted(sizes)}, and are at "
-            f"{len(sites)} sites; expected one size, and mh_adapter or "
-            "output_adapter"
+            f"{path}: the adapters are in {len(layers)} layers, at "
+            f"{len(sites)} sites; expected layers that leave_out does not "
+            "name, and mh_adapter or output_adapter"
         )
+    # The size of most layers.
+    size = max(sizes.values(), key=list(sizes.values()).count)
+    others = {n: found for n, found in sizes.items() if found != size}
     arguments: Dict[str, Any] = {
-        "size": sizes.pop(),
+        "size": size,
         "nonlinearity": activation(own.get("non_linearity"), path),
     }
+    if kind is not MadX:
+        arguments["sizes"] = base.sizes_text(others)
+        arguments["gating"] = bool(own["use_gating"])
+    elif others or own["use_gating"]:
+        raise UserError(
+            f"{path}: adapters with inv_adapter have sizes by layer "
+            f"({sorted(set(sizes.values()))}) or use_gating, which no method "
+            "of this project has"
+        )
     if len(layers) < config.num_hidden_layers:
         arguments["layers"] = ",".join(map(str, layers))
     if kind is MadX:
@@ -419,6 +493,8 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     method = kind(**arguments)
     values = {}
     for variable, added in method.variables(config).items():
+        if GATE in variable:
+            continue
         # A bias has a first axis here.
         *_, rows, columns = shape = added.shape
         wanted = (columns, rows) if "/weights" in variable else (columns,)
@@ -440,7 +516,18 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
             )
         for name in ("weights2", "biases2"):
             values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale
-    return method, values
+    return method, {**values, **_take_gates(adapter, method)}
+
+
+def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
+    """The values of a method's gates; none of a method without gates."""
+    found = {}
+    for variable, added in method.variables(adapter.config).items():
+        if GATE in variable:
+            name = _tensor(variable, adapter.name)
+            value = adapter.tensors.take(name, *reversed(added.shape))
+            found[variable] = value.T
+    return found
 
 
 def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
@@ -465,6 +552,15 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         raise UserError(
             f"{path}: composition_mode is {mode!r}, expected add or scale"
         )
+    gating = bool(own.get("use_gating"))
+    if gating:
+        if own.get("leave_out"):
+            raise UserError(
+                f"{path}: leave_out and use_gating together are not read of "
+                "LoRA; expected one of them"
+            )
+        # Not used there either.
+        own = {**own, "alpha": rank}
     if own.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
     check_number(own["alpha"], f"{path}: alpha")
@@ -474,7 +570,9 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         up = take(scope, "lora_b", None, rank)
         factors = peft.Factors(down.T, up.T, float(own["alpha"]))
         found[layer, target] = factors
-    return peft.to_method(found, adapter.config, path)
+    method, values = peft.to_method(found, adapter.config, path)
+    method = dataclasses.replace(method, gating=gating)
+    return method, {**values, **_take_gates(adapter, method)}
 
 
 def _read_ia3(adapter: Adapter, places: Any, take: Any):
@@ -523,19 +621,28 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         outer = take("control_trans.2.weight", width, size)
         outer_bias = take("control_trans.2.bias", width)
         rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-    parts = np.split(rows, 2 * layers, axis=1)
-    return Prefix(length=length, reparameterize=False), dict(
-        zip(_prefix_variables(layers), parts)
+    method = Prefix(
+        length,
+        reparameterize=False,
+        gating=bool(own.get("use_gating")),
+        shared_gating=own.get("shared_gating", True) is not False,
     )
+    parts = zip(prefix_variables(layers), np.split(rows, 2 * layers, axis=1))
+    return method, {**dict(parts), **_take_gates(adapter, method)}
 
 
-def _prefix_variables(layers: int) -> List[str]:
-    """The variables of a prefix, in the order of the library's columns."""
-    return [
-        f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
-        for layer in range(layers)
-        for part in PARTS
-    ]
+def _read_prompt(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+    """Virtual tokens, whose order is of no matter but to heads."""
+    combine = adapter.own.get("combine", "prefix")
+    if combine not in COMBINED:
+        raise UserError(
+            f"{adapter.path}: combine is {str(combine)[:80]}, expected "
+            f"{' or '.join(COMBINED)}"
+        )
+    length = _count(adapter, "prompt_length")
+    name = PROMPT_TENSOR.format(adapter.name)
+    prompt = adapter.tensors.take(name, length, adapter.config.hidden_size)
+    return Prompt(length, COMBINED[combine]), {PROMPT: prompt}
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -551,18 +658,14 @@ def adapter_files(exported: Exported) -> Dict[str, Any]:
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)
-    config, name = _describe(method, exported), exported.name
-    if isinstance(method, Prefix):
-        names = _prefix_variables(exported.config.num_hidden_layers)
-        table = np.concatenate(list(map(exported.read, names)), axis=1)
-        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+    if isinstance(method, Union):
+        parts = [part.method for part in method.parts]
+        config = _unite([_describe(part, exported) for part in parts], exported)
     else:
-        tensors = {}
-        for variable in method.variables(exported.config):
-            value = exported.read(variable)
-            # A bias has a first axis here.
-            value = value[0] if "/biases" in variable else value.T
-            tensors[_tensor(variable, name)] = value
+        parts, config = [method], _describe(method, exported)
+    tensors: Arrays = {}
+    for part in parts:
+        tensors.update(_tensors(part, exported))
     return {
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {"config": config, **description(exported)},
@@ -590,6 +693,38 @@ def description(exported: Exported) -> Dict[str, Any]:
         "name": exported.name,
         "version": VERSION,
     }
+
+
+def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
+    """The library's tensors of a method's variables."""
+    if isinstance(method, LoReft):
+        return adapterhub_reft.tensors(method, exported)
+    name, names, tensors = exported.name, [], {}
+    if isinstance(method, Prefix):
+        names = prefix_variables(exported.config.num_hidden_layers)
+        table = np.concatenate(list(map(exported.read, names)), axis=1)
+        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+    for variable in method.variables(exported.config):
+        if variable not in names:
+            value = exported.read(variable)
+            # A bias has a first axis here.
+            is_bias = "/biases" in variable
+            if variable != PROMPT:
+                value = value[0] if is_bias else value.T
+            tensors[_tensor(variable, name)] = value
+    return tensors
+
+
+def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:
+    """The config of a union; raises UserError if the library has none."""
+    kinds = [c["architecture"] for c in configs if "architecture" in c]
+    for kind in kinds:
+        if kinds.count(kind) > 1:
+            raise UserError(
+                f"{exported.source}: two parts of {exported.method} are of "
+                f"AdapterHub's architecture {kind}, which has one in a union"
+            )
+    return {"architecture": UNION, "configs": configs}
 
 
 def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
@@ -620,16 +755,32 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
                 f"LoRA at {min(others)} is not written for AdapterHub's "
                 "library; write it for peft"
             )
+    elif isinstance(method, Prompt):
+        if exported.head.kind == QUESTIONS and method.heads_read == VIRTUAL:
+            reason = (
+                f"{method} puts a virtual token into the place of [CLS], which "
+                "AdapterHub's heads of questions have next to it"
+            )
+    elif isinstance(method, LoReft):
+        return adapterhub_reft.describe(method, exported)
     elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
-            "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora or "
-            "prefix"
+            "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
+            "prefix, prompt, loreft, or a union of them"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")
-    if isinstance(method, Prefix):
+    if isinstance(method, Prompt):
+        combined = {read: combine for combine, read in COMBINED.items()}
         return {
+            "architecture": "prompt_tuning",
+            "prompt_length": method.length,
+            "prompt_init": "random_uniform",
+            "combine": combined[method.heads_read],
+        }
+    if isinstance(method, Prefix):
+        config = {
             "architecture": "prefix_tuning",
             "flat": True,
             "prefix_length": method.length,
@@ -637,8 +788,11 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "cross_prefix": True,
             "dropout": 0.0,
             "leave_out": [],
-            "use_gating": False,
+            "use_gating": method.gating,
         }
+        if method.gating:
+            config["shared_gating"] = method.shared_gating
+        return config
     if isinstance(method, Lora):
         targets = method.targets.split(",")
         attention = [t[0] for t in ("query", "key", "value") if t in targets]
@@ -654,24 +808,30 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "composition_mode": "add",
             "init_weights": "lora",
             "leave_out": [],
-            "use_gating": False,
+            "use_gating": method.gating,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
     layers = base.choose_layers(method.layers, exported.config)
     every = range(exported.config.num_hidden_layers)
+    # The library divides by these and rounds down.
+    factors = {"default": hidden / (method.size + 0.5)}
+    for layer, size in base.layer_sizes(method.sizes).items():
+        factors[str(layer)] = hidden / (size + 0.5)
     config = {
         **BOTTLENECK,
         "original_ln_before": isinstance(method, (Pfeiffer, MadX)),
         "is_parallel": isinstance(method, Parallel),
         "mh_adapter": "attention" in sites,
         "output_adapter": "ffn" in sites,
-        # The library divides by this and rounds down.
-        "reduction_factor": hidden / (method.size + 0.5),
+        "reduction_factor": factors["default"],
+        "use_gating": method.gating,
         "non_linearity": foreign_activation(method.nonlinearity),
         "leave_out": sorted(set(every) - set(layers)),
         "dropout": 0.0,
         "init_weights": "bert",
     }
+    if method.sizes:
+        config["reduction_factor"] = factors
     if isinstance(method, Parallel):
         config["scaling"] = method.scale
     if isinstance(method, MadX):

@@ -59,33 +59,41 @@ HUB_BOTTLENECK = _fields(
     "is_parallel mh_adapter output_adapter reduction_factor leave_out "
     "inv_adapter inv_adapter_reduction_factor scaling "
     "adapter_residual_before_ln cross_adapter dropout stochastic_depth "
-    "init_weights init_weights_seed phm_dim phm_rank phm_bias phm_c_init "
-    "phm_init_range learn_phm shared_phm_rule factorized_phm_rule shared_W_phm "
-    "factorized_phm_W hypercomplex_nonlinearity",
+    "use_gating init_weights init_weights_seed phm_dim phm_rank phm_bias "
+    "phm_c_init phm_init_range learn_phm shared_phm_rule "
+    "factorized_phm_rule shared_W_phm factorized_phm_W "
+    "hypercomplex_nonlinearity",
     original_ln_after="no LayerNorm after the adapter",
     ln_before="a LayerNorm in the adapter",
     ln_after="a LayerNorm in the adapter",
-    use_gating="gates",
     phm_layer="Compacter's products",
     invertible_adapter="invertible adapters that are named so",
 )
 HUB_LORA = _fields(
     "architecture alpha composition_mode selfattn_lora attn_matrices "
     "intermediate_lora output_lora leave_out r dropout init_weights "
-    "init_weights_seed dtype",
-    use_gating="gates",
+    "use_gating init_weights_seed dtype",
     use_dora="DoRA",
     vera_d="VeRA",
     vera_b="VeRA",
 )
-# `encoder_prefix` and `cross_prefix` act in decoders alone, `shared_gating`
-# with `use_gating`.
+# `encoder_prefix` and `cross_prefix` act in decoders alone.
 HUB_PREFIX = _fields(
     "architecture non_linearity flat prefix_length bottleneck_size "
-    "encoder_prefix cross_prefix shared_gating dropout init_weights_seed",
-    use_gating="a prefix with gates",
+    "encoder_prefix cross_prefix use_gating shared_gating dropout "
+    "init_weights_seed",
     leave_out="a prefix without some layers",
 )
+HUB_PROMPT = _fields(
+    "architecture prompt_length combine prompt_init prompt_init_text "
+    "random_uniform_scale init_weights_seed"
+)
+HUB_REFT = _fields(
+    "architecture layers prefix_positions suffix_positions r orthogonality "
+    "tied_weights non_linearity output_reft dropout dtype "
+    "init_weights_seed"
+)
+HUB_UNION = _fields("architecture configs")
 HUB_HEAD = _fields(
     "head_type activation_function use_pooler layers bias num_labels label2id "
     "dropout_prob"

@@ -499,6 +499,11 @@ def _read_head(adapter: Adapter, labels: Tuple[str, ...]) -> Head:
 def write(exported: Exported) -> Dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
     method = exported.method
+    if isinstance(method, Lora) and method.gating:
+        raise UserError(
+            f"{exported.source}: LoRA with gates is not written for peft; "
+            "write it for adapterhub"
+        )
     if isinstance(method, Lora):
         names = [TARGETS[target] for target in method.targets.split(",")]
         config = {

@@ -65,6 +65,8 @@ class Pfeiffer(BottleneckMethod):
         init_scale: standard deviation of both matrices' initial values, a
             normal truncated at two of them.
         layers: which layers have adapters, as of `houlsby`.
+        sizes: sizes of single layers, as of `houlsby`.
+        gating: whether each adapter has a gate, as of `houlsby`.
 
     Raises:
         UserError: as of `houlsby`.
@@ -82,6 +84,8 @@ class Pfeiffer(BottleneckMethod):
     nonlinearity: str = "relu"
     init_scale: float = 1e-2
     layers: str = ALL_LAYERS
+    sizes: str = added_later("")
+    gating: bool = added_later(False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,8 @@ class Parallel(BottleneckMethod):
         scale: factor of the adapter's output.
         nonlinearity: a name of `functional.ACTIVATIONS`.
         layers: which layers have adapters, as of `houlsby`.
+        sizes: sizes of single layers, as of `houlsby`.
+        gating: whether each adapter has a gate, as of `houlsby`.
 
     Raises:
         UserError: as of `houlsby`.
@@ -139,6 +145,8 @@ class Parallel(BottleneckMethod):
     scale: float = 4.0
     nonlinearity: str = added_later("relu")
     layers: str = added_later(ALL_LAYERS)
+    sizes: str = added_later("")
+    gating: bool = added_later(False)
 
     def initializers(self):
         """As of He et al."""

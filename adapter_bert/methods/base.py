@@ -48,6 +48,8 @@ LAYER_NORMS = r"bert/.*/LayerNorm/.*"
 ALL_LAYERS = "all"
 # A layer, or the first and the last of some; a BERT has at most 1000.
 LAYER_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
+# Of layers, the size of their adapters.
+LAYER_SIZE = re.compile(r"([0-9-]+):([1-9][0-9]{0,5})")
 
 
 def added_later(default: Any) -> Any:
@@ -233,7 +235,7 @@ class TuningMethod:
         """This method with `width` rounded up to a power of two."""
         if not self.width:
             return self
-        wide = 1 << (getattr(self, self.width) - 1).bit_length()
+        wide = power_of_two(getattr(self, self.width))
         return dataclasses.replace(self, **{self.width: wide})
 
     def fits(self, trained: "TuningMethod") -> bool:
@@ -253,6 +255,11 @@ class TuningMethod:
             if field.name != "parts"
             and getattr(self, field.name) != field.metadata.get("left_out_at")
         ]
+
+
+def power_of_two(size: int) -> int:
+    """A size rounded up to a power of two."""
+    return 1 << (size - 1).bit_length()
 
 
 def uniform_by_inputs(
@@ -328,6 +335,32 @@ def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
             f"0 to {count - 1}"
         )
     return layers
+
+
+def layer_sizes(text: str) -> Dict[int, int]:
+    """Sizes by layer, of layers and sizes as `0-5:16,11:8`; "" is for none.
+
+    Raises:
+        UserError: a part is no layers and a size from 1 on, or a layer is named
+            twice.
+    """
+    sizes: Dict[int, int] = {}
+    for part in text.split(",") if text else ():
+        match = LAYER_SIZE.fullmatch(part)
+        layers = layer_numbers(match[1]) if match else []
+        if not match or not sizes.keys().isdisjoint(layers):
+            raise UserError(
+                f"sizes of adapters are {text!r}, where {part!r} is no layers "
+                "with a size from 1 on, or names a layer twice; expected as in "
+                "'0-5:16,11:8'"
+            )
+        sizes.update(dict.fromkeys(layers, int(match[2])))
+    return sizes
+
+
+def sizes_text(sizes: Mapping[int, int]) -> str:
+    """The text that `layer_sizes` reads."""
+    return ",".join(f"{layer}:{size}" for layer, size in sizes.items())
 
 
 def layer_norms_of(text: str, config: encoder.BertConfig) -> str:

@@ -18,6 +18,7 @@ from typing import (
     ClassVar,
     Dict,
     FrozenSet,
+    Iterator,
     List,
     Mapping,
     Optional,
@@ -41,12 +42,15 @@ from adapter_bert.methods.base import (
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.methods.houlsby import AdapterHooks
+from adapter_bert.methods.prompt import Prompt
+from adapter_bert.methods.reft import LoReft
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
     "embeddings",
+    "lengthen",
     "parameter",
     "key_value",
     "vocabulary",
@@ -116,6 +120,7 @@ class PartHooks(Hooks):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
     embeddings = _as_the_part("embeddings")
+    lengthen = _as_the_part("lengthen")
     project = _as_the_part("project")
     key_value = _as_the_part("key_value")
     before_norm = _as_the_part("before_norm")
@@ -249,6 +254,15 @@ class Composition(TuningMethod):
                     f"{self.name}: two parts would train the same variable "
                     f"{name}; expected one of them, or trained adapters"
                 )
+        # Behind virtual tokens nobody knows where a text ends.
+        single = list(_single(self))
+        if any(isinstance(one, Prompt) for one in single) and any(
+            isinstance(one, LoReft) and one.suffix for one in single
+        ):
+            raise UserError(
+                f"{self.name}: loreft moves the last tokens of a text, after "
+                "which prompt puts its own; expected loreft with suffix=0"
+            )
         # A method that chooses among BERT's variables has them for itself.
         for few in (m for m in self.trained if m.changes_few):
             for other in (m for m in self.trained if m is not few):
@@ -382,6 +396,14 @@ class Composition(TuningMethod):
         return found + super()._arguments()
 
 
+def _single(method: TuningMethod) -> Iterator[TuningMethod]:
+    """The methods that a method is made of, or itself."""
+    for part in method.parts:
+        yield from _single(part.method)
+    if not method.parts:
+        yield method
+
+
 def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
     """The values whose names begin with `scope`, by the rest of the names."""
     return {
@@ -408,6 +430,13 @@ class StackHooks(ComposedHooks):
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
+
+    def lengthen(self, hidden, context):
+        """The virtual tokens of all parts; shapes as in `Hooks`."""
+        for part in self.acting_at("lengthen"):
+            hidden, mask = part.lengthen(hidden, context)
+            context = dataclasses.replace(context, input_mask=mask)
+        return hidden, context.input_mask
 
     def project(self, name, inputs, dense, context):
         """Each part takes what comes before it for the kernel."""
@@ -480,6 +509,51 @@ class Stack(Composition):
 
     name: ClassVar[str] = "stack"
     hooks_class: ClassVar[Type[Hooks]] = StackHooks
+
+
+class UnionHooks(StackHooks):
+    """All parts at once: none reads what another one adds."""
+
+    def _add_up(self, tensor, added_by):
+        added = [added_by(part, tensor) for part in self.parts]
+        added = [one for one in added if one is not None]
+        return tf.add_n(added) if added else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Union(Composition):
+    """Methods that act on BERT and are trained together.
+
+    In a sublayer each part reads what BERT gives there, and what the parts add
+    is summed up. Prefixes are all seen. Updates of a kernel are summed up too;
+    scales of `ia3` scale what the parts before give.
+
+    BERT-base: the sum of the parts. `mam` (He et al. 2022, section 4.6) is
+    15,402,272 of a prefix + 7,091,712 of parallel adapters = 22,493,984;
+    `unipelt` (Mao et al. 2022, section 3) is 294,912 of LoRA, 9,857,024 of a
+    prefix and 894,528 of adapters + 48 (768 + 1) of their gates = 11,083,376.
+
+    Attributes:
+        parts: methods.
+
+    Raises:
+        UserError: no parts, or a trained adapter among them.
+
+    Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
+    """
+
+    name: ClassVar[str] = "union"
+    hooks_class: ClassVar[Type[Hooks]] = UnionHooks
+
+    def __post_init__(self):
+        super().__post_init__()
+        for part in self.parts:
+            if part.name:
+                raise UserError(
+                    f"union: {part.name!r} is no method; expected methods, "
+                    "which are trained together, as in "
+                    "union(prefix, parallel); stack takes trained adapters too"
+                )
 
 
 class AverageHooks(ComposedHooks):
@@ -622,7 +696,7 @@ class Average(Composition):
             )
         for part, own in zip(self.parts, hooks):
             places = own.places
-            if places & {"key_value", "embeddings", "vocabulary"}:
+            if places & {"key_value", "embeddings", "lengthen", "vocabulary"}:
                 raise UserError(
                     f"average: {part.name} is an adapter of "
                     f"{part.method.name}, which acts on what has no mean; "

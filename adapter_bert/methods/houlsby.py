@@ -11,8 +11,9 @@ from typing import ClassVar, Collection, Dict, List, Mapping, Tuple, Type
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods import base
+from adapter_bert.bert.hooks import Hooks, layer_of
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base, gate
 from adapter_bert.methods.base import (
     ALL_LAYERS,
     Declared,
@@ -121,6 +122,8 @@ class PlacedHooks(Hooks):
         """Asks the method for the scope of each place."""
         super().__init__(method, config, values)
         self.scopes = method.scopes(config)
+        # A gate's mean is over all tokens.
+        self.by_token = not method.gating
 
     def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
@@ -139,7 +142,11 @@ class AdapterHooks(PlacedHooks):
         if (layer, site) not in self.scopes:
             return None
         reads = self.reads(inputs, outputs, layer_norm)
-        return self.adapt((layer, site), reads)
+        added = self.adapt((layer, site), reads)
+        if self.method.gating:
+            scope = self.scopes[layer, site]
+            added *= gate.opened(self.values, scope, reads, context)
+        return added
 
     def reads(self, inputs, outputs, layer_norm):
         """The tensor that an adapter reads: the outputs, as Houlsby et al.
@@ -158,6 +165,7 @@ class PlacedMethod(TuningMethod):
     layers = ALL_LAYERS
     sites = "ffn"
     scope = "adapters"
+    gating = False
 
     def declare(
         self, config: encoder.BertConfig, scope: str
@@ -187,7 +195,8 @@ class BottleneckMethod(PlacedMethod):
 
     Raises:
         UserError: an argument that is not positive, an unknown nonlinearity,
-            layers that cannot be read or that the model does not have.
+            layers or sizes that cannot be read, layers that the model does not
+            have, a size for a layer without adapters.
     """
 
     width: ClassVar[str] = "size"
@@ -198,22 +207,44 @@ class BottleneckMethod(PlacedMethod):
     nonlinearity = "relu"
     depth = 1
     layer_norm = False
+    sizes = ""
 
     def __post_init__(self):
         super().__post_init__()
         if self.layers != ALL_LAYERS:
             base.layer_numbers(self.layers)
+        base.layer_sizes(self.sizes)
 
     def check(self, config):
-        """Compares `layers` with the number of layers."""
-        base.choose_layers(self.layers, config)
+        """Compares `layers` and `sizes` with the layers of the model."""
+        layers = base.choose_layers(self.layers, config)
+        for layer in sorted(set(base.layer_sizes(self.sizes)) - set(layers)):
+            raise UserError(
+                f"{self.name}: sizes is {self.sizes!r}, but layer {layer} has "
+                "no adapter; expected layers of the model that `layers` names"
+            )
 
     def initializers(self) -> Tuple[encoder.Initializer, encoder.Initializer]:
         """Of the matrices but the last, and of the last."""
         return (encoder.truncated_normal(self.init_scale),) * 2
 
     def declare(self, config, scope):
-        return self.adapter(config).variables(scope)
+        adapter = self.adapter(config)
+        size = base.layer_sizes(self.sizes).get(layer_of(scope), self.size)
+        found = dataclasses.replace(adapter, size=size).variables(scope)
+        if self.gating:
+            found.update(gate.variables(scope, config.hidden_size))
+        return found
+
+    def widened(self):
+        wide = super().widened()
+        if not self.sizes:
+            return wide
+        sizes = {
+            layer: base.power_of_two(size)
+            for layer, size in base.layer_sizes(self.sizes).items()
+        }
+        return dataclasses.replace(wide, sizes=base.sizes_text(sizes))
 
     def adapter(self, config: encoder.BertConfig) -> Bottleneck:
         """A `Bottleneck` with the method's arguments."""
@@ -253,11 +284,15 @@ class Houlsby(BottleneckMethod):
         sites: after which sublayers: `attention`, `ffn` or `both`.
         layer_norms: whether BERT's LayerNorms train. AdapterHub's adapters
             have them frozen, and its files cannot hold trained ones.
+        sizes: sizes of single layers, as `0-5:16,11:8`; M in all others.
+        gating: whether each adapter has a gate (`gate.py`), 768 + 1
+            parameters.
 
     Raises:
         UserError: a size or depth below 1, a scale that is not positive, an
-            unknown nonlinearity or site, layers that cannot be read or that
-            the model does not have.
+            unknown nonlinearity or site, layers or sizes that cannot be read,
+            layers that the model does not have, a size for a layer without
+            adapters.
 
     Source: Houlsby et al. 2019, section 2.1. The pooler stays frozen, as in
     google-research/adapter-bert. Rueckle et al. 2021 (AdapterDrop), section 3,
@@ -281,6 +316,8 @@ class Houlsby(BottleneckMethod):
     layer_norm: bool = added_later(False)
     sites: str = added_later("both")
     layer_norms: bool = added_later(True)
+    sizes: str = added_later("")
+    gating: bool = added_later(False)
 
     def trains(self, config):
         if not self.layer_norms:

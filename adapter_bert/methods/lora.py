@@ -8,8 +8,8 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods import base, gate
+from adapter_bert.methods.base import Declared, TuningMethod, added_later
 
 # What `targets` may name -> scope within a layer.
 TARGETS = {
@@ -30,8 +30,12 @@ class LoraHooks(Hooks):
 
     alike = True
     takes_rows = True
-    by_token = True
     by_values = True
+
+    @property
+    def by_token(self):
+        """Unless there are gates, whose means are over all tokens."""
+        return not self.method.gating
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
@@ -47,7 +51,11 @@ class LoraHooks(Hooks):
         if len(down.shape) == 2:
             x = tf.reshape(x, [-1, down.shape[0]])
         update = tf.matmul(tf.matmul(x, down), up) * self.method.scale
-        return outputs + tf.reshape(update, tf.shape(outputs))
+        update = tf.reshape(update, tf.shape(outputs))
+        if self.method.gating:
+            inputs = tf.cast(inputs, context.dtype)
+            update *= gate.opened(self.values, name, inputs, context)
+        return outputs + update
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Lora(TuningMethod):
         alpha: the update is scaled by alpha / rank.
         targets: the matrices, names of `TARGETS` with commas between them.
         dropout: of what A reads, in training; from 0 to 0.99.
+        gating: whether each update has a gate (`gate.py`), inputs + 1
+            parameters, in place of the factor alpha / rank.
 
     Raises:
         UserError: a rank below 1, an alpha that is not positive, a target that
@@ -81,6 +91,7 @@ class Lora(TuningMethod):
     alpha: float = 8.0
     targets: str = "query,value"
     dropout: float = 0.0
+    gating: bool = added_later(False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -100,7 +111,7 @@ class Lora(TuningMethod):
     @property
     def scale(self) -> float:
         """Factor of the update."""
-        return self.alpha / self.rank
+        return 1.0 if self.gating else self.alpha / self.rank
 
     def _targets(self) -> List[str]:
         return self.targets.split(",")
@@ -120,6 +131,8 @@ class Lora(TuningMethod):
             down, up = (inputs, self.rank), (self.rank, outputs)
             found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
             found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
+            if self.gating:
+                found.update(gate.variables(scope, inputs))
         return found
 
     def widened(self):
@@ -128,6 +141,8 @@ class Lora(TuningMethod):
         return dataclasses.replace(wide, alpha=alpha)
 
     def merge(self, config, read, values):
+        if self.gating:
+            return super().merge(config, read, values)
         return {
             f"{scope}/kernel": read(f"{scope}/kernel")
             + self.scale

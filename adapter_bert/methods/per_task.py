@@ -77,6 +77,7 @@ class PerTaskHooks(Hooks):
 
     begin = _of_the_task("begin")
     embeddings = _of_the_task("embeddings")
+    lengthen = _of_the_task("lengthen")
     project = _of_the_task("project")
     key_value = _of_the_task("key_value")
     before_norm = _of_the_task("before_norm")

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.methods import base
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods import base, gate
+from adapter_bert.methods.base import Declared, TuningMethod, added_later
 
 PARTS = ("key", "value")
 NETWORK = (
@@ -31,7 +31,7 @@ class PrefixHooks(Hooks):
     def prefix(self, layer: int, context: Context) -> Sequence[tf.Tensor]:
         """Keys and values of a layer, twice float32 [P, D]."""
         return [
-            tf.convert_to_tensor(self.values[_scope(layer, part)])
+            tf.convert_to_tensor(self.values[f"{_scope(layer)}/{part}"])
             for part in PARTS
         ]
 
@@ -40,18 +40,29 @@ class PrefixHooks(Hooks):
         batch = tf.shape(key)[0]
         heads = [-1, self.config.num_attention_heads, self.config.head_size]
 
-        def before(prefix, tokens):
+        def before(prefix, tokens, opened):
             prefix = tf.reshape(tf.cast(prefix, tokens.dtype), heads)
             prefix = tf.transpose(prefix, [1, 0, 2])[tf.newaxis]
             # [1, N, P, H] -> [B, N, P, H]
             prefix = tf.tile(prefix, [batch, 1, 1, 1])
+            if opened is not None:
+                prefix *= tf.cast(opened, tokens.dtype)
             return tf.concat([prefix, tokens], axis=2)
 
         keys, values = self.prefix(layer, context)
+        if self.method.gating:
+            gates = gate.opened(
+                self.values, _scope(layer), context.layer_input, context
+            )
+            # Of keys and of values, [B, 1, 1, 1] each.
+            gates = gates[..., tf.newaxis]
+            opened = gates[:, :, :1], gates[:, :, -1:]
+        else:
+            opened = None, None
         seen = tf.zeros([batch, 1, 1, keys.shape[0]], attention_bias.dtype)
         return (
-            before(keys, key),
-            before(values, value),
+            before(keys, key, opened[0]),
+            before(values, value, opened[1]),
             tf.concat([seen, attention_bias], axis=3),
         )
 
@@ -65,12 +76,13 @@ class PerceptronPrefixHooks(PrefixHooks):
         )
         inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
         outputs = tf.matmul(inner, kernel_2) + bias_2
-        scopes = _scopes(self.config.num_hidden_layers)
-        prefixes = tf.split(outputs, len(scopes), axis=1)
-        return dict(zip(scopes, prefixes))
+        names = prefix_variables(self.config.num_hidden_layers)
+        prefixes = tf.split(outputs, len(names), axis=1)
+        return dict(zip(names, prefixes))
 
     def prefix(self, layer, context):
-        return [context.handed_on[_scope(layer, part)] for part in PARTS]
+        scope = _scope(layer)
+        return [context.handed_on[f"{scope}/{part}"] for part in PARTS]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +98,10 @@ class Prefix(TuningMethod):
         reparameterize: whether the prefix is the output of a network, which
             makes its training stable; the artifact holds that output only.
         inner_size: m.
+        gating: whether each layer's prefix has a gate (`gate.py`), 12 x
+            (768 + 1) parameters.
+        shared_gating: whether the gate is of both keys and values; else there
+            are two, and twice as many parameters.
 
     Raises:
         UserError: a length or size below 1.
@@ -100,17 +116,22 @@ class Prefix(TuningMethod):
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
+    gating: bool = added_later(False)
+    shared_gating: bool = added_later(True)
 
     def variables(self, config, pooler=True):
-        """`prefix/...`, or `<layer's attention>/prefix/key, value`."""
+        """`prefix/...`, or `<layer's attention>/prefix/key, value`; gates."""
         size, inner = config.hidden_size, self.inner_size
-        scopes = _scopes(config.num_hidden_layers)
+        layers, gates = config.num_hidden_layers, {}
+        for layer in range(layers) if self.gating else ():
+            count = 1 if self.shared_gating else 2
+            gates.update(gate.variables(_scope(layer), size, count))
+        names = prefix_variables(layers)
         if not self.reparameterize:
             normal = encoder.truncated_normal(config.initializer_range)
-            return {
-                scope: Declared((self.length, size), normal) for scope in scopes
-            }
-        outputs = len(scopes) * size
+            own = Declared((self.length, size), normal)
+            return {**dict.fromkeys(names, own), **gates}
+        outputs = len(names) * size
         declared = (
             Declared((self.length, size), base.normal(1.0)),
             Declared((size, inner), base.uniform_by_inputs),
@@ -118,7 +139,7 @@ class Prefix(TuningMethod):
             Declared((inner, outputs), base.uniform_by_inputs),
             Declared((outputs,), encoder.zeros),
         )
-        return dict(zip(NETWORK, declared))
+        return {**dict(zip(NETWORK, declared)), **gates}
 
     @property
     def hooks_class(self):
@@ -136,15 +157,17 @@ class Prefix(TuningMethod):
         inner = np.tanh(embedding @ kernel_1 + bias_1)
         outputs = inner @ kernel_2
         outputs += bias_2
-        scopes = _scopes(config.num_hidden_layers)
-        kept.update(zip(scopes, np.split(outputs, len(scopes), axis=1)))
+        names = prefix_variables(config.num_hidden_layers)
+        kept.update(zip(names, np.split(outputs, len(names), axis=1)))
         return dataclasses.replace(self, reparameterize=False), kept
 
 
-def _scope(layer: int, part: str) -> str:
-    return f"bert/encoder/layer_{layer}/attention/self/prefix/{part}"
+def _scope(layer: int) -> str:
+    return f"bert/encoder/layer_{layer}/attention/self/prefix"
 
 
-def _scopes(layers: int) -> List[str]:
+def prefix_variables(layers: int) -> List[str]:
     """Of each layer's keys and values, as the network's outputs lie."""
-    return [_scope(layer, part) for layer in range(layers) for part in PARTS]
+    return [
+        f"{_scope(layer)}/{part}" for layer in range(layers) for part in PARTS
+    ]

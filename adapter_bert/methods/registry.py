@@ -16,7 +16,7 @@ from adapter_bert.methods.adapter_variants import (
 )
 from adapter_bert.methods.base import Part, TuningMethod
 from adapter_bert.methods.compacter import Compacter
-from adapter_bert.methods.composition import Average, Stack
+from adapter_bert.methods.composition import Average, Stack, Union
 from adapter_bert.methods.fine_tuning import (
     BitFit,
     Full,
@@ -32,6 +32,8 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.pals import Pals
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.methods.prefix import Prefix
+from adapter_bert.methods.prompt import Prompt
+from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.sparse import DiffPruning, LtSft
 
 # Longest description of a method, in characters.
@@ -51,12 +53,12 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
     """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
 
     Args:
-        text: a name of `METHODS`, with Python literals for its arguments, by
-            position or by keyword; words and a layer's number need no
-            quotation marks, and true and false may be written as in other
-            flags. A composition takes parts by position: methods, which are
-            trained; names of trained adapters; or, as the text of a method
-            has them, `{name: method}`.
+        text: a name of `PRESETS`; or a name of `METHODS`, with Python literals
+            for its arguments, by position or by keyword; words and a layer's
+            number need no quotation marks, and true and false may be written
+            as in other flags. A composition takes parts by position: methods,
+            which are trained; names of trained adapters; or, as the text of a
+            method has them, `{name: method}`.
         defaults: values for arguments that the text leaves out; those that
             the method does not have are ignored.
 
@@ -77,7 +79,7 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
     except UNREADABLE as error:
         raise UserError(
             f"tuning method {text[:200]!r} cannot be read; expected one of "
-            f"{', '.join(METHODS)}, with arguments as in houlsby(size=64) or "
+            f"{NAMES}, with arguments as in houlsby(size=64) or "
             "houlsby(layers='6-11'), and names of adapters that are no plain "
             "words in quotation marks, as in stack('sst-2', pfeiffer)"
         ) from error
@@ -89,10 +91,16 @@ def _method(
     """The method that is written as its name, or as a call of that."""
     call = node if isinstance(node, ast.Call) else None
     name = (call.func if call else node).id
+    if name in PRESETS:
+        if call:
+            raise UserError(
+                f"{name} takes no arguments; write its parts with others, "
+                f"{PRESETS[name]}"
+            )
+        return parse(PRESETS[name])
     if name not in METHODS:
         raise UserError(
-            f"unknown tuning method {name!r}; expected one of "
-            f"{', '.join(METHODS)}"
+            f"unknown tuning method {name!r}; expected one of {NAMES}"
         )
     kinds = {f.name: f.type for f in dataclasses.fields(METHODS[name])}
     arguments = {k: v for k, v in (defaults or {}).items() if k in kinds}
@@ -172,6 +180,8 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Pals,
         Lora,
         Prefix,
+        Prompt,
+        LoReft,
         Ia3,
         BitFit,
         LayerNormOnly,
@@ -181,8 +191,20 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         TopLayers,
         HeadOnly,
         Stack,
+        Union,
         Average,
         Fusion,
         PerTask,
     )
 }
+# Unions of the literature, with the sizes of AdapterHub's for BERT-base.
+PRESETS = {
+    # He et al. 2022.
+    "mam": "union(prefix(length=30, inner_size=800), "
+    "parallel(size=384, scale=4.0))",
+    # Mao et al. 2022.
+    "unipelt": "union(lora(rank=8, gating=true), "
+    "prefix(length=10, gating=true), pfeiffer(size=48, gating=true))",
+}
+# For messages.
+NAMES = ", ".join([*METHODS, *PRESETS])

@@ -113,6 +113,10 @@ class MixedHooks(Hooks):
         """Shapes here and below as in `Hooks`."""
         return self._act("embeddings", context, (), [hidden])
 
+    def lengthen(self, hidden, context):
+        """Kinds may have more virtual tokens than others: these are masked."""
+        return self._act("lengthen", context, (), [hidden])
+
     def project(self, name, inputs, dense, context):
         """All rows by BERT's kernel, each by its own factors or scales."""
         parts = self._split(inputs, context)
@@ -226,6 +230,8 @@ class MixedHooks(Hooks):
             return results[0]
         if place == "key_value":
             return _join_keys(results)
+        if place == "lengthen":
+            return _join_longer(results)
         joined = tf.concat(results, axis=0)
         joined.set_shape([None, *results[0].shape[1:]])
         return joined
@@ -309,6 +315,20 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
         fallback_to_while_loop=False,
     )
     return tf.nest.map_structure(lambda x: x[:count], found)
+
+
+def _join_longer(results: Sequence[Any]) -> List[tf.Tensor]:
+    """Tokens and masks of kinds, filled up at the end to one length."""
+    length = tf.reduce_max([tf.shape(mask)[1] for _, mask in results])
+    joined = []
+    for tensors in zip(*results):
+        padded = []
+        for x in tensors:
+            missing = length - tf.shape(x)[1]
+            paddings = [[0, 0], [0, missing], [0, 0]][: x.shape.rank]
+            padded.append(tf.pad(x, paddings))
+        joined.append(tf.concat(padded, axis=0))
+    return joined
 
 
 def _join_keys(results: Sequence[Any]) -> List[tf.Tensor]:

@@ -26,7 +26,7 @@ EPOCH = "epoch"
 # Meaning of `--tuning_method`.
 METHOD = (
     "Method that decides what is added and trained, with its arguments as in "
-    f"houlsby(size=64); one of {', '.join(registry.METHODS)}."
+    f"houlsby(size=64); one of {registry.NAMES}."
 )
 # Values of `--recompute`.
 OPERATIONS, LAYERS = "operations", "layers"

@@ -53,6 +53,7 @@ ARGUMENTS = {
     "pals": "size=6, heads=2",
     "per_task": "houlsby",
     "stack": "houlsby, lora",
+    "union": "houlsby, lora",
     "top_layers": "1",
 }
 # Trained parts of compositions.

@@ -144,6 +144,99 @@ HUB = {
         ),
         classification(),
     ),
+    "houlsby_13_gated": (double(13, use_gating=True), classification()),
+    "parallel_sizes": (
+        adapters.ParBnConfig(
+            reduction_factor={
+                "0": bottleneck(13),
+                "2": bottleneck(1),
+                "default": bottleneck(5),
+            },
+            scaling=2.0,
+            use_gating=True,
+        ),
+        spans(),
+    ),
+    "lora_5_gated": (
+        adapters.LoRAConfig(
+            r=5,
+            alpha=3,
+            attn_matrices=["q", "k"],
+            intermediate_lora=True,
+            output_lora=True,
+            use_gating=True,
+        ),
+        classification(1, 2),
+    ),
+    "prefix_7_gated": (
+        adapters.PrefixTuningConfig(
+            prefix_length=7,
+            bottleneck_size=8,
+            use_gating=True,
+            shared_gating=False,
+        ),
+        classification(2, 1),
+    ),
+    "mam": (
+        adapters.MAMConfig(
+            adapters.PrefixTuningConfig(prefix_length=7, bottleneck_size=8),
+            parallel(13),
+        ),
+        classification(),
+    ),
+    "unipelt": (
+        adapters.UniPELTConfig(
+            adapters.PrefixTuningConfig(prefix_length=7, bottleneck_size=8),
+            single(13),
+            adapters.LoRAConfig(r=5, alpha=3),
+        ),
+        spans(),
+    ),
+    "prompt_7": (
+        adapters.PromptTuningConfig(prompt_length=7),
+        classification(),
+    ),
+    "prompt_pooled": (
+        adapters.PromptTuningConfig(
+            prompt_length=3, combine="prefix_after_bos"
+        ),
+        classification(1, 2, use_pooler=True),
+    ),
+    "prompt_questions": (
+        adapters.PromptTuningConfig(
+            prompt_length=7, combine="prefix_after_bos"
+        ),
+        spans(),
+    ),
+    "prompt_first": (adapters.PromptTuningConfig(prompt_length=2), spans()),
+    "union_prompt": (
+        adapters.ConfigUnion(
+            adapters.PromptTuningConfig(prompt_length=2),
+            single(5, use_gating=True),
+        ),
+        classification(2, 1),
+    ),
+    "loreft_3": (
+        adapters.LoReftConfig(r=3, suffix_positions=2),
+        classification(),
+    ),
+    "loreft_1": (adapters.LoReftConfig(layers=[0, 2]), spans()),
+    "noreft_tied": (
+        adapters.NoReftConfig(
+            r=5,
+            prefix_positions=2,
+            suffix_positions=2,
+            tied_weights=True,
+            non_linearity="relu",
+        ),
+        classification(2, 1),
+    ),
+    "union_by_layer": (
+        adapters.ConfigUnion(
+            single(13, leave_out=[1]), parallel(7, leave_out=[0, 2])
+        ),
+        classification(),
+    ),
 }
 # What this project does not compute; only the files are written.
 HUB_REFUSED = {
@@ -152,25 +245,12 @@ HUB_REFUSED = {
         adapters.CompacterConfig(reduction_factor=2, phm_dim=4),
         classification(),
     ),
-    "gated": (adapters.SeqBnConfig(use_gating=True), classification()),
     "own_layer_norm": (adapters.SeqBnConfig(ln_after=True), classification()),
     "other_residual": (
         adapters.SeqBnConfig(residual_before_ln=False),
         classification(),
     ),
-    "sizes_by_layer": (
-        adapters.SeqBnConfig(reduction_factor={"1": 4, "default": 8}),
-        classification(),
-    ),
     "dora": (adapters.DoRAConfig(r=2), classification()),
-    "union": (
-        adapters.ConfigUnion(
-            adapters.PrefixTuningConfig(prefix_length=2, bottleneck_size=2),
-            adapters.ParBnConfig(),
-        ),
-        classification(),
-    ),
-    "reft": (adapters.LoReftConfig(), classification()),
     "multilabel": (
         adapters.SeqBnConfig(),
         (adapters.MultiLabelClassificationHead, {"num_labels": 3}),
@@ -320,10 +400,38 @@ def logits_of(model, examples):
     return torch.stack(sides, -1).numpy()
 
 
+def row_by_row(model, examples):
+    """As `logits_of`, each row without its padding, and zeros there.
+
+    Gates of adapters have means over padding too.
+    """
+    found = []
+    for row, length in enumerate(examples["input_mask"].sum(axis=1)):
+        alone = {k: v[row : row + 1, :length] for k, v in examples.items()}
+        logits = logits_of(model, alone)
+        missing = examples["input_mask"].shape[1] - length
+        if logits.ndim == 3:
+            logits = without_prompt(model, logits, length)
+            logits = np.pad(logits, [(0, 0), (0, missing), (0, 0)])
+        found.append(logits)
+    return np.concatenate(found)
+
+
+def without_prompt(model, logits, length):
+    """The logits of a text's tokens, without those of virtual tokens."""
+    extra = logits.shape[1] - length
+    if extra == 0:
+        return logits
+    (name,) = model.active_adapters.flatten()
+    combine = model.adapters_config.get(name)["combine"]
+    first = {"prefix": 0, "prefix_after_bos": 1}[combine]
+    return np.delete(logits, slice(first, first + extra), axis=1)
+
+
 def save_logits(folder, model, examples):
     """Writes `logits.npz` next to an adapter."""
     np.savez(
-        os.path.join(folder, "logits.npz"), logits=logits_of(model, examples)
+        os.path.join(folder, "logits.npz"), logits=row_by_row(model, examples)
     )
 
 

@@ -1,0 +1,50 @@
+"""Gates: how much of what a method adds each text gets, as it needs.
+
+A gate is one number from 0 to 1 for each row. The variables of a gate are next
+to those of what it opens: `<scope>/gate/kernel` and `bias`.
+
+Source: Mao et al. 2022 (UniPELT), section 3.2; AdapterHub's `use_gating`. There
+the mean is over padding too, so what a padded row gets depends on its padding.
+Here it is over the row's tokens.
+"""
+
+from typing import Dict
+
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.methods import base
+from adapter_bert.methods.base import Declared, Tensors
+
+
+def variables(scope: str, inputs: int, gates: int = 1) -> Dict[str, Declared]:
+    """Declares the `gates` that read `inputs` values of each token."""
+    kernel = Declared((inputs, gates), base.normal(0.02))
+    return {
+        f"{scope}/gate/kernel": kernel,
+        f"{scope}/gate/bias": Declared((gates,), encoder.zeros),
+    }
+
+
+def opened(
+    values: Tensors, scope: str, hidden: tf.Tensor, context: Context
+) -> tf.Tensor:
+    """The mean of `sigmoid(h W + b)` over the tokens of each row.
+
+    Takes float32 [B, T, inputs], and values of all rows or [B, ...] of each.
+    Gives float32 [B, 1, gates], of the type of `hidden`.
+    """
+    kernel, bias = (
+        tf.convert_to_tensor(values[f"{scope}/gate/{name}"])
+        for name in ("kernel", "bias")
+    )
+    scores = tf.matmul(tf.cast(hidden, tf.float32), kernel)
+    scores += tf.reshape(bias, [-1, 1, bias.shape[-1]])
+    mask = tf.cast(context.input_mask, tf.float32)[:, :, tf.newaxis]
+    # A row without tokens, which fills up a batch, has no mean.
+    mean = tf.math.divide_no_nan(
+        tf.reduce_sum(tf.sigmoid(scores) * mask, axis=1, keepdims=True),
+        tf.reduce_sum(mask, axis=1, keepdims=True),
+    )
+    return tf.cast(mean, hidden.dtype)
