@@ -26,6 +26,9 @@ TEXTS = (
     "compacter(size=8, n=4)",
     "mad_x(size=4, inverse_size=3)",
     "lora(rank=2, targets='intermediate,output', dropout=0.1)",
+    "lora(2, rs=true, rank_pattern='1:3', alpha_pattern='2-3.query:2')",
+    "dora(rank=2, targets='query,output')",
+    "vera(rank=5, targets='query,output', dropout=0.1)",
     "prefix(length=3, inner_size=8)",
     "ia3",
     "diff_pruning(sparsity=0.05)",
@@ -145,8 +148,10 @@ def test_a_method_is_traced_once(deep):
     for text in METHOD_TEXTS:
         hooks = parse(text).hooks(deep, {})
         kinds = {hooks.layer_kind(layer, True) for layer in range(LAYERS)}
-        # Where not all have an adapter, these attend and others do not.
+        # Where not all have an adapter, these attend and others do not; or
+        # a pattern tells layers apart.
         some = text.startswith("fusion") and "layers='1'" in text
+        some |= "pattern" in text
         assert len(kinds) == (2 if some else 1), text
 
 

@@ -17,6 +17,7 @@ from adapter_bert.methods.adapter_variants import (
 from adapter_bert.methods.base import Part, TuningMethod
 from adapter_bert.methods.compacter import Compacter
 from adapter_bert.methods.composition import Average, Stack
+from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.fine_tuning import (
     BitFit,
     Full,
@@ -33,6 +34,7 @@ from adapter_bert.methods.pals import Pals
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.methods.prefix import Prefix
 from adapter_bert.methods.sparse import DiffPruning, LtSft
+from adapter_bert.methods.vera import Vera
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
@@ -171,6 +173,8 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         MadX,
         Pals,
         Lora,
+        Dora,
+        Vera,
         Prefix,
         Ia3,
         BitFit,
