@@ -214,15 +214,15 @@ def test_patterns_give_matrices_ranks_and_scales_of_their_own():
         for place in itertools.product(range(3), ("query", "value"))
     }
     assert found == {
-        (0, "query"): (2, 1.5),
-        (0, "value"): (2, 3.0),
-        (1, "query"): (0, 0.0),
-        (1, "value"): (2, 3.0),
-        (2, "query"): (4, 0.75),
-        (2, "value"): (4, 0.375),
+        (0, "query"): (2, 3.0, 1.5),
+        (0, "value"): (2, 6.0, 3.0),
+        (1, "query"): (0, 3.0, 0.0),
+        (1, "value"): (2, 6.0, 3.0),
+        (2, "query"): (4, 3.0, 0.75),
+        (2, "value"): (4, 1.5, 0.375),
     }
     stable = dataclasses.replace(method, rs=True)
-    assert stable.matrix((2, "query")) == (4, 1.5)
+    assert stable.matrix((2, "query")) == (4, 3.0, 1.5)
     # Older texts say nothing of it.
     assert str(parse("lora")) == (
         "lora(rank=8, alpha=8.0, targets='query,value', dropout=0.0)"
@@ -236,7 +236,7 @@ def test_patterns_give_matrices_ranks_and_scales_of_their_own():
     )
 )
 def test_a_pattern_is_read_as_it_is_written(numbers):
-    text = lora.write_pattern(numbers, 5, 12)
+    text = lora.write_pattern(numbers, 5, 12, list(lora.TARGETS))
     entries = lora.read_pattern(text)
     for place in itertools.product(range(12), lora.TARGETS):
         found = [entry.number for entry in entries if entry.names(place)]

@@ -8,13 +8,13 @@ layers, heads of transformers' models have one.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Tuple, Type
+from typing import Any, Dict, Iterable, List, Mapping, Set, Tuple, Type
 
 import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import foreign_fields, peft
+from adapter_bert.checkpoints import foreign_fields, peft_lora
 from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
@@ -40,11 +40,13 @@ from adapter_bert.methods.adapter_variants import (
     Pfeiffer,
 )
 from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
-from adapter_bert.methods.lora import TARGETS, Lora
+from adapter_bert.methods.lora import TARGETS, Lora, place_of
 from adapter_bert.methods.prefix import PARTS, Prefix
+from adapter_bert.methods.vera import Vera
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
@@ -132,11 +134,20 @@ IN_INVERTIBLE = {
     "weights2": "2.weight",
     "biases2": "2.bias",
 }
-IN_LORA = {"lora_a": "lora_A", "lora_b": "lora_B"}
+IN_LORA = {
+    "lora_a": "lora_A",
+    "lora_b": "lora_B",
+    "vera_d": "vera_D",
+    "vera_b": "vera_B",
+}
 # Before the names of a prefix's tensors; the adapter's name is left out.
 PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
 # Places of tensors that may lack "bert." before them.
-OF_BERT = re.compile(r"^(?=(?:encoder|invertible_adapters|prefix_tuning)\.)")
+OF_BERT = re.compile(
+    r"^(?=(?:encoder|invertible_adapters|prefix_tuning|shared_parameters)\.)"
+)
+# Before the names of VeRA's A and B.
+SHARED = "bert.shared_parameters.{}."
 
 
 def _tensor(variable: str, name: str) -> str:
@@ -412,7 +423,10 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
 
 
 def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
-    """LoRA, and (IA)^3, which is LoRA for this program."""
+    """LoRA, and VeRA and (IA)^3, which are LoRA for this program.
+
+    VeRA there has whole matrices in place of scales, so its products are LoRA.
+    """
     own, path, rank = adapter.own, adapter.path, _count(adapter, "r")
     matrices = own.get("attn_matrices") or ()
     places = [
@@ -436,13 +450,31 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     if own.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
     check_number(own["alpha"], f"{path}: alpha")
-    found = {}
+    found, is_vera = {}, _is_vera(own)
+    if is_vera:
+        shared_down, shared_up = (
+            adapter.tensors.take(SHARED.format(adapter.name) + part, *shape)
+            for part, shape in (
+                ("lora_A", (rank, None)),
+                ("lora_B", (None, rank)),
+            )
+        )
     for layer, target, scope in places:
-        down = take(scope, "lora_a", rank, None)
-        up = take(scope, "lora_b", None, rank)
-        factors = peft.Factors(down.T, up.T, float(own["alpha"]))
+        if is_vera:
+            size = len(shared_up)
+            down = take(scope, "vera_d", rank, rank) @ shared_down
+            up = take(scope, "vera_b", size, size) @ shared_up
+        else:
+            down = take(scope, "lora_a", rank, None)
+            up = take(scope, "lora_b", None, rank)
+        factors = peft_lora.Factors(down.T, up.T, float(own["alpha"]))
         found[layer, target] = factors
-    return peft.to_method(found, adapter.config, path)
+    return peft_lora.to_method(found, adapter.config, path)
+
+
+def _is_vera(own: Mapping[str, Any]) -> bool:
+    """Whether the library computes VeRA, by the types of its first values."""
+    return any(isinstance(own.get(key), float) for key in ("vera_d", "vera_b"))
 
 
 def _read_ia3(adapter: Adapter, places: Any, take: Any):
@@ -561,11 +593,30 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "AdapterHub's (IA)^3 scales before the activation, not after it as "
             "T-Few's; write it for peft"
         )
+    elif isinstance(method, Dora):
+        reason = (
+            "AdapterHub's DoRA scales BERT's biases too, as the paper's does "
+            "not; write it for peft"
+        )
+    elif isinstance(method, Vera):
+        reason = (
+            "AdapterHub's VeRA trains whole matrices in place of scales; write "
+            "it for peft"
+        )
     elif isinstance(method, Lora):
         others = set(method.targets.split(",")) - set(LORA_FIELDS)
+        matrices = method.matrices(exported.config)
         if others:
             reason = (
                 f"LoRA at {min(others)} is not written for AdapterHub's "
+                "library; write it for peft"
+            )
+        elif len(set(matrices.values())) > 1 or len(matrices) != (
+            len(_layers_of(matrices)) * len(method.targets.split(","))
+        ):
+            reason = (
+                "LoRA of several ranks or alphas, or at other matrices in some "
+                "layers than in others, is not written for AdapterHub's "
                 "library; write it for peft"
             )
     elif not isinstance(method, (Houlsby, Pfeiffer, Parallel, MadX, Prefix)):
@@ -589,6 +640,8 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
         }
     if isinstance(method, Lora):
         targets = method.targets.split(",")
+        matrices = method.matrices(exported.config)
+        rank, _, scale = next(iter(matrices.values()))
         attention = [t[0] for t in ("query", "key", "value") if t in targets]
         return {
             "architecture": "lora",
@@ -596,12 +649,15 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "intermediate_lora": "intermediate" in targets,
             "output_lora": "output" in targets,
             "attn_matrices": attention,
-            "r": method.rank,
-            "alpha": as_lora_number(method.alpha),
+            "r": rank,
+            "alpha": as_lora_number(scale * rank),
             "dropout": method.dropout,
             "composition_mode": "add",
             "init_weights": "lora",
-            "leave_out": [],
+            "leave_out": sorted(
+                set(range(exported.config.num_hidden_layers))
+                - _layers_of(matrices)
+            ),
             "use_gating": False,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
@@ -626,6 +682,11 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
         factor = hidden // 2 / (method.inverse_size + 0.5)
         config.update(inv_adapter=NICE, inv_adapter_reduction_factor=factor)
     return config
+
+
+def _layers_of(scopes: Iterable[str]) -> Set[int]:
+    """The numbers of the layers of some scopes."""
+    return {place_of(scope)[0] for scope in scopes}
 
 
 def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:

@@ -13,6 +13,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Sequence,
     Tuple,
     Type,
 )
@@ -43,7 +44,7 @@ Place = Tuple[int, str]
 _LAYERS, _TARGET = base.LAYER_RANGE.pattern, "|".join(TARGETS)
 ENTRY = re.compile(
     rf"(?:(?:{_LAYERS}\.)?({_TARGET})|{_LAYERS}):"
-    r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,2})?)"
+    r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)"
 )
 
 
@@ -112,22 +113,36 @@ def read_pattern(text: str) -> List[Entry]:
 
 
 def write_pattern(
-    numbers: Mapping[Place, Any], default: float, layers: int
+    numbers: Mapping[Place, Any],
+    default: float,
+    layers: int,
+    targets: Sequence[str],
 ) -> str:
     """The pattern of these numbers, in a model of so many layers."""
+    rows = [
+        [numbers.get((layer, target), default) for target in targets]
+        for layer in range(layers)
+    ]
+    # Of layers that are alike throughout, then of the targets in others.
+    whole = [row[0] if len(set(row)) == 1 else default for row in rows]
+    columns = {"": whole}
+    for number, target in enumerate(targets):
+        columns[target] = [
+            default if same != default else row[number]
+            for same, row in zip(whole, rows)
+        ]
     parts = []
-    for target in TARGETS:
-        found = [numbers.get((n, target), default) for n in range(layers)]
+    for target, column in columns.items():
         layer = 0
-        for number, run in itertools.groupby(found):
+        for number, run in itertools.groupby(column):
             first, layer = layer, layer + len(list(run))
-            place = (
-                f"{first}-{layer - 1}." if layer - first > 1 else f"{first}."
-            )
-            if layer - first == layers:
-                place = ""
+            last = layer - 1
+            place = f"{first}-{last}" if last > first else f"{first}"
+            if target:
+                is_all = (first, layer) == (0, layers)
+                place = target if is_all else f"{place}.{target}"
             if number != default:
-                parts.append(f"{place}{target}:{number}")
+                parts.append(f"{place}:{number}")
     return ", ".join(parts)
 
 
@@ -136,10 +151,12 @@ class Matrix(NamedTuple):
 
     Attributes:
         rank: of the update; 0 for none.
-        scale: factor of the update.
+        alpha: that its factor follows from.
+        scale: the factor.
     """
 
     rank: int
+    alpha: float
     scale: float
 
 
@@ -292,11 +309,11 @@ class Lora(TuningMethod):
                 )
 
     def matrix(self, place: Place) -> Matrix:
-        """Rank and scale of the update of one of the targets."""
+        """The update of one of the targets."""
         rank = int(_number(self.rank_pattern, place, self.rank))
         alpha = _number(self.alpha_pattern, place, self.alpha)
         divisor = math.sqrt(rank) if self.rs else rank
-        return Matrix(rank, alpha / divisor if rank else 0.0)
+        return Matrix(rank, alpha, alpha / divisor if rank else 0.0)
 
     def matrices(self, config: encoder.BertConfig) -> Dict[str, Matrix]:
         """The updates by the scopes of their matrices."""
