@@ -463,7 +463,10 @@ CONTRADICTIONS = {
         ({"use_dora": False}, "no part .*lora_magnitude_vector"),
         ({"r": 4}, "is of rank 5 .*expected 4"),
         ({"lora_alpha": 0}, "alpha is 0.0, expected a positive number"),
-        ({"alpha_pattern": {"query": -1}}, "alpha is -1.0, expected a positive"),
+        (
+            {"alpha_pattern": {"query": -1}},
+            "alpha is -1.0, expected a positive",
+        ),
     ],
     ("peft/vera_5", CONFIG, ""): [
         ({"r": 4}, r"is \[5\] in .*, expected \[4\]"),

@@ -122,6 +122,7 @@ METHOD_TEXTS = {
     "stack({'a': houlsby(size=4)}, lora(rank=2), bitfit)": NEAR,
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pals(6, 2))": NEAR,
     "stack({'a': bapna(4)}, bapna(size=4))": 2 * NEAR,
+    "stack({'a': vera(5, targets='value')}, dora(rank=2))": 1e-5,
     "stack({'a': mad_x(4, 4)}, pfeiffer(size=4))": None,
     "stack(full, houlsby(size=4))": NEAR,
     "stack(prefix(length=3, inner_size=8), parallel(size=4))": None,

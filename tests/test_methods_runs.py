@@ -27,6 +27,7 @@ TEXTS = [
     "compacter(size=8, n=4)",
     "prefix(length=3, inner_size=8)",
     "lt_sft(sparsity=0.05)",
+    "vera(rank=5, seed=3, targets='value,intermediate')",
 ]
 ENGINES_HERE = [
     name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")

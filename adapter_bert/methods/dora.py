@@ -26,7 +26,8 @@ class DoraHooks(LoraHooks):
             return outputs
         length = self._length(name, dense.read("kernel"))
         # A constant for the gradient, section 4.3.
-        factor = self.values[f"{name}/dora_m"] / tf.stop_gradient(length)
+        wanted = tf.cast(self.values[f"{name}/dora_m"], tf.float32)
+        factor = wanted / tf.stop_gradient(length)
         if len(factor.shape) == 2:
             factor = factor[:, tf.newaxis]
         factor = tf.cast(factor, outputs.dtype)
