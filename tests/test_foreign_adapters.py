@@ -445,7 +445,7 @@ CONTRADICTIONS = {
         ({"target_modules": "\ud800"}, "JSON does not"),
         ({"init_lora_weights": "pissa"}, "changes BERT's .* path_initial"),
         ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
-        ({"r": None}, "has no r, which scales the updates"),
+        ({"r": None}, "has no r, which the updates follow from"),
         ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
         ({"target_modules": ["query"]}, "holds tensors of .*val"),
         ({"target_modules": ["q_proj"]}, "names no matrix"),
@@ -470,7 +470,7 @@ CONTRADICTIONS = {
     ],
     ("peft/vera_5", CONFIG, ""): [
         ({"r": 4}, r"is \[5\] in .*, expected \[4\]"),
-        ({"r": None}, "has no r, which scales"),
+        ({"r": None}, "has no r, which the updates"),
         ({"projection_prng_key": 12}, "vera_A is not the random .*key=12"),
         ({"projection_prng_key": -1}, "seed is -1, expected 0 to"),
         ({"save_projection": False}, "no part .*vera_A"),

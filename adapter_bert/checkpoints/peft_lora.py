@@ -128,7 +128,7 @@ def _check_numbers(adapter: Adapter, *keys: str) -> None:
     for key in keys:
         if adapter.own.get(key) is None:
             raise UserError(
-                f"{adapter.path} has no {key}, which scales the updates"
+                f"{adapter.path} has no {key}, which the updates follow from"
             )
 
 
