@@ -1,4 +1,4 @@
-"""Methods in one file: the example of docs/adding_a_method.md, and DoRA."""
+"""Methods in one file: the example of docs/adding_a_method.md, and another."""
 
 import dataclasses
 import functools
@@ -14,11 +14,11 @@ from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Declared
-from adapter_bert.methods.lora import Lora, LoraHooks
+from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
 
@@ -77,38 +77,32 @@ def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
     assert '"learning_rate": 0.001' in adapter.read_text()
 
 
-class DoraHooks(LoraHooks):
-    """`x W m / |W|` with `W = W_0 + scale A B`, its columns' lengths `|W|`."""
-
-    takes_rows = False
+class LengthsHooks(Hooks):
+    """`x W m / |W|`, with the lengths `|W|` of the columns of W."""
 
     def project(self, name, inputs, dense, context):
-        if f"{name}/dora_m" not in self.values:
+        if f"{name}/length" not in self.values:
             return dense(inputs)
-        outputs = super().project(name, inputs, dense, context)
-        down, up, length = (
-            tf.cast(self.values[f"{name}/{part}"], context.dtype)
-            for part in ("lora_a", "lora_b", "dora_m")
-        )
-        kernel = dense.read("kernel") + self.method.scale * tf.matmul(down, up)
-        factor = length / tf.norm(kernel, axis=0)
+        length = tf.cast(self.values[f"{name}/length"], context.dtype)
+        factor = length / tf.norm(dense.read("kernel"), axis=0)
         bias = dense.read("bias")
-        return (outputs - bias) * factor + bias
+        return (dense(inputs) - bias) * factor + bias
 
 
 @dataclasses.dataclass(frozen=True)
-class Dora(Lora):
-    """Liu et al. 2024: LoRA, and a trained length of each column."""
+class Lengths(TuningMethod):
+    """A trained length of each column of the queries' matrices."""
 
-    name = "dora"
-    hooks_class = DoraHooks
+    name = "lengths"
+    learning_rate = 1e-3
+    hooks_class = LengthsHooks
 
     def variables(self, config, pooler=True):
-        found = super().variables(config, pooler)
-        for name in [n for n in found if n.endswith("/lora_b")]:
-            scope = name[: -len("/lora_b")]
+        found = {}
+        for layer in range(config.num_hidden_layers):
+            scope = f"bert/encoder/layer_{layer}/attention/self/query"
             lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
-            found[f"{scope}/dora_m"] = Declared(found[name].shape[1:], lengths)
+            found[f"{scope}/length"] = Declared((config.hidden_size,), lengths)
         return found
 
 
@@ -121,8 +115,8 @@ def test_a_method_written_once_is_trained_mixed_and_exported(
     tiny_config, tiny_bert, tmp_path, monkeypatch
 ):
     """Of values that follow from BERT's, and of BERT's kernels."""
-    monkeypatch.setitem(METHODS, "dora", Dora)
-    method = parse("dora(rank=2)")
+    monkeypatch.setitem(METHODS, "lengths", Lengths)
+    method = parse("lengths")
     tiny, plain = (TinyModel(tiny_config, m) for m in (method, parse("head")))
     np.testing.assert_allclose(tiny.logits(), plain.logits(), atol=1e-6)
     before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
@@ -135,7 +129,7 @@ def test_a_method_written_once_is_trained_mixed_and_exported(
     first = choose_initial_values(tiny.table.parameters, base, None, seed=0)
     scope = "bert/encoder/layer_1/attention/self/query"
     expected = lengths_of(scope, base.read)
-    np.testing.assert_array_equal(first[f"{scope}/dora_m"](), expected)
+    np.testing.assert_array_equal(first[f"{scope}/length"](), expected)
     texts = [str(method), "lora(rank=2)"]
     refused, _ = check_alike(tiny_bert, texts, tmp_path)
     assert not refused

@@ -28,11 +28,12 @@ from adapter_bert.checkpoints import (
     foreign_adapters,
     foreign_base,
     foreign_fields,
-    peft,
+    peft_lora,
+    peft_modules,
 )
 from adapter_bert.checkpoints.foreign_base import exported, head_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods.lora import TARGETS
+from adapter_bert.methods.lora import TARGETS, scope_of
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from lab.speed import exchange as both
@@ -188,6 +189,10 @@ def read(case, *told):
         (HUB, "ia3", "write it for peft"),
         (HUB, "compacter(4)", "compacter is not written for Adap"),
         (HUB, "lora(2, targets='attention_output')", "LoRA at .*; .* for peft"),
+        (HUB, "lora(2, rank_pattern='query:3')", "LoRA of several ranks"),
+        (HUB, "lora(2, rank_pattern='1.query:0')", "at other matrices in some"),
+        (HUB, "dora(2)", "AdapterHub's DoRA scales .*; write it for peft"),
+        (HUB, "vera(2)", "AdapterHub's VeRA trains .*; write it for peft"),
         (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
         (HUB, "union(prompt(2), bapna(4))", "bapna is not written for Adap"),
         (
@@ -203,7 +208,7 @@ def read(case, *told):
         (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
         (PEFT, "loreft(2)", "expected lora or ia3"),
         (PEFT, "layernorm", "layernorm is not written for peft"),
-        (PEFT, "pfeiffer(4)", "expected lora or ia3"),
+        (PEFT, "pfeiffer(4)", "expected lora, dora, vera or ia3"),
     ],
 )
 def test_what_a_program_cannot_hold_is_refused(
@@ -271,33 +276,27 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
     config = config_of_bert()
     rng = np.random.default_rng(0)
     sizes = {"intermediate": (16, 32), "output": (32, 16)}
-    found, expected = {}, {}
+    found = {}
     for (layer, target), (rank, alpha) in wanted.items():
         inputs, outputs = sizes.get(target, (16, 16))
         down = rng.normal(size=(inputs, rank)).astype(np.float32)
         up = rng.normal(size=(rank, outputs)).astype(np.float32)
-        found[layer, target] = peft.Factors(down, up, alpha)
-        expected[layer, target] = alpha / rank * (down @ up)
-    method, values = peft.to_method(found, config, "a file")
-    for layer in range(config.num_hidden_layers):
-        for target in method.targets.split(","):
-            scope = f"bert/encoder/layer_{layer}/{TARGETS[target]}"
-            update = values[f"{scope}/lora_a"] @ values[f"{scope}/lora_b"]
-            update *= method.alpha / method.rank
-            wanted_update = expected.get((layer, target), np.zeros_like(update))
-            np.testing.assert_allclose(
-                update, wanted_update, rtol=1e-4, atol=1e-4
-            )
-    assert set(wanted) <= {
-        (layer, target)
-        for layer in range(config.num_hidden_layers)
-        for target in method.targets.split(",")
-    }
+        found[layer, target] = peft_lora.Factors(down, up, alpha)
+    method, values = peft_lora.to_method(found, config, "a file")
+    method.check(config)
+    assert set(method.variables(config)) == set(values)
+    for place, (down, up, alpha, _) in found.items():
+        scope, matrix = scope_of(place), method.matrix(place)
+        assert values[f"{scope}/lora_a"] is down
+        assert values[f"{scope}/lora_b"] is up
+        assert (matrix.rank, matrix.alpha) == (len(up), alpha)
+        assert matrix.scale == alpha / len(up)
+    assert len(method.matrices(config)) == len(found)
 
 
 def test_no_update_at_all_is_refused():
     with pytest.raises(UserError, match="a file holds no update"):
-        peft.to_method({}, config_of_bert(), "a file")
+        peft_lora.to_method({}, config_of_bert(), "a file")
 
 
 REFUSED = {
@@ -309,7 +308,6 @@ REFUSED = {
     "adapterhub_refused/other_residual": "residual_before_ln=False",
     "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
     "adapterhub_refused/tagging": "'tagging' is not read",
-    "peft_refused/dora": "use_dora is True",
     "peft_refused/ia3": "scales attention.output.dense too",
     "peft_refused/lora_bias": "bias='all'",
     "peft_refused/pooler": "of no part that .*pooler.dense.bias",
@@ -415,7 +413,7 @@ CONTRADICTIONS = {
         ({"attn_matrices": ["q"]}, "of no part .*self.value"),
         ({"selfattn_lora": False}, "holds no update of any matrix"),
         ({"intermediate_lora": True}, "lacks .*intermediate.dense"),
-        ({"vera_d": 0.0}, "vera_d is 0.0: no method .* VeRA"),
+        ({"vera_d": 0.0}, "lacks .*shared_parameters.my task.lora_A"),
     ],
     ("adapterhub/lora_everywhere", CONFIG, "config__"): [
         ({"output_lora": False}, "of no part .*output.dense"),
@@ -506,7 +504,7 @@ CONTRADICTIONS = {
         ({"target_modules": "\ud800"}, "JSON does not"),
         ({"init_lora_weights": "pissa"}, "changes BERT's .* path_initial"),
         ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
-        ({"r": None}, "has no r, which scales the updates"),
+        ({"r": None}, "has no r, which the updates follow from"),
         ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
         ({"target_modules": ["query"]}, "holds tensors of .*val"),
         ({"target_modules": ["q_proj"]}, "names no matrix"),
@@ -519,6 +517,34 @@ CONTRADICTIONS = {
         ({"bias": "lora_only"}, "bias='lora_only'"),
         ({"enable_lora": [True, False]}, "parts of a matrix"),
         ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
+    ],
+    ("peft/dora_5", CONFIG, ""): [
+        ({"use_dora": False}, "no part .*lora_magnitude_vector"),
+        ({"r": 4}, "is of rank 5 .*expected 4"),
+        ({"lora_alpha": 0}, "alpha is 0.0, expected a positive number"),
+        (
+            {"alpha_pattern": {"query": -1}},
+            "alpha is -1.0, expected a positive",
+        ),
+    ],
+    ("peft/vera_5", CONFIG, ""): [
+        ({"r": 4}, r"is \[5\] in .*, expected \[4\]"),
+        ({"r": None}, "has no r, which the updates"),
+        ({"projection_prng_key": 12}, "vera_A is not the random .*key=12"),
+        ({"projection_prng_key": -1}, "seed is -1, expected 0 to"),
+        ({"save_projection": False}, "no part .*vera_A"),
+        ({"layers_to_transform": None}, "names bert.*layer.1.*holds nothing"),
+        ({"bias": "vera_only"}, "bias='vera_only'"),
+        ({"use_rslora": True}, "'use_rslora' is 'True', a field that"),
+    ],
+    ("peft/adalora_5", CONFIG, ""): [
+        ({"rank_pattern": None}, "of rank 2 .*expected 5 as init_r"),
+        ({"rank_pattern": {}}, "of rank 2 .*expected 5 as init_r"),
+        ({"init_r": 0}, "init_r 0, expected numbers above 0"),
+        ({"init_r": None}, "has no init_r"),
+        ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
+        ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
+        ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
     ],
     ("peft/lora_everywhere", CONFIG, ""): [
         ({"exclude_modules": None}, "names bert.pooler.dense, .*holds nothin"),
@@ -564,7 +590,9 @@ def test_no_pattern_takes_for_ever(copied, pattern):
 
 def test_patterns_are_few_short_and_plain(copied):
     folder = copied("peft/lora_7")
-    patterns = {f"x{number}": 1.5 for number in range(peft.MOST_PATTERNS)}
+    patterns = {
+        f"x{number}": 1.5 for number in range(peft_modules.MOST_PATTERNS)
+    }
     change(folder / CONFIG, alpha_pattern={**patterns, "x": 1})
     with pytest.raises(UserError, match="has 501 patterns, expected at most"):
         read(folder)
@@ -576,14 +604,9 @@ def test_patterns_are_few_short_and_plain(copied):
             read(folder)
     # The first that fits holds; with all modules found, the rest are nothing.
     change(folder / CONFIG, alpha_pattern={"query": 6, ".*": 12, "(": 1})
-    found = read(folder).values
-    change(folder / CONFIG, alpha_pattern={}, lora_alpha=1)
-    once = read(folder).values
-    for name, value in once.items():
-        if name.endswith("lora_b"):
-            times = 6 if "query" in name else 12
-            scale = found[name] / np.where(value, value, 1)
-            assert np.allclose(scale[value != 0], times / 7, rtol=1e-5)
+    method = read(folder).method
+    for target, alpha in (("query", 6.0), ("value", 12.0)):
+        assert method.matrix((1, target)).alpha == alpha
 
 
 @pytest.mark.parametrize(
@@ -624,6 +647,8 @@ ODD += (1e300, -(10**320), float("nan"))
         ),
         ("adapterhub/static_classifier", HUB_HEAD),
         ("peft/lora_7", CONFIG),
+        ("peft/vera_5", CONFIG),
+        ("peft/adalora_5", CONFIG),
         ("peft/ia3_same", CONFIG),
     ],
 )
@@ -708,6 +733,9 @@ DAMAGES = {
         ("adapterhub/houlsby_7", HEAD_TENSORS),
         ("adapterhub/prefix_flat", HUB_TENSORS),
         ("peft/lora_7", PEFT_TENSORS),
+        ("peft/dora_5", PEFT_TENSORS),
+        ("peft/vera_5", PEFT_TENSORS),
+        ("peft/adalora_5", PEFT_TENSORS),
         ("peft/ia3_same", PEFT_TENSORS),
     ],
 )
@@ -730,6 +758,11 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
         ("adapterhub/mad_x_7", HUB_TENSORS, "G.2"),
         ("adapterhub/lora_7", HUB_TENSORS, "layer.2.attention"),
         ("peft/lora_patterns", PEFT_TENSORS, "layer.1"),
+        ("peft/dora_5", PEFT_TENSORS, "layer.1.attention.self.query.lora_mag"),
+        ("peft/vera_5", PEFT_TENSORS, "vera_A"),
+        ("peft/vera_5", PEFT_TENSORS, "layer.2.intermediate"),
+        ("peft/adalora_5", PEFT_TENSORS, "layer.0.attention.self.key.lora_E"),
+        ("adapterhub/vera_5", HUB_TENSORS, "layer.0.attention.self.query"),
         ("peft/ia3_same", PEFT_TENSORS, "layer.0"),
     ],
 )
@@ -765,7 +798,9 @@ def test_sets_of_labels_are_not_written_for_other_programs():
 def of_state_dict(name):
     """The name in the state_dict of peft's model."""
     name = re.sub(r"(lora_[AB])\.", r"\1.default.", name)
-    name = re.sub(r"(ia3_l)$", r"\1.default", name)
+    name = re.sub(r"(magnitude_vector)$", r"\1.default.weight", name)
+    ends = "lora_[ABE]|ia3_l|vera_[AB]|vera_lambda_[bd]"
+    name = re.sub(rf"({ends})$", r"\1.default", name)
     return re.sub(
         r"(classifier|qa_outputs)\.", r"\1.modules_to_save.default.", name
     )
@@ -857,6 +892,8 @@ def test_the_table_has_every_field_that_the_programs_write():
         "prompt_tuning": foreign_fields.HUB_PROMPT,
         "reft": foreign_fields.HUB_REFT,
         "LORA": foreign_fields.PEFT_LORA,
+        "ADALORA": foreign_fields.PEFT_ADALORA,
+        "VERA": foreign_fields.PEFT_VERA,
         "IA3": foreign_fields.PEFT_IA3,
     }
     for case in THEIRS:

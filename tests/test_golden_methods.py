@@ -1,4 +1,4 @@
-"""Methods against what AdapterHub's `adapters` 1.3 has computed."""
+"""Methods against what `adapters` 1.3 and peft 0.21 have computed."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
+from adapter_bert.methods.composition import below
 from adapter_bert.methods.registry import parse
 
 CONFIG = encoder.BertConfig(
@@ -84,3 +85,41 @@ def test_a_method_computes_what_adapterhubs_does(golden, name):
     # The method matters, so plain BERT is far from it.
     plain = compute(golden, None, base)
     assert abs(plain[mask] - expected[mask]).max() > 0.1
+
+
+OF_PEFT = {
+    "rslora": "lora(5, 7.0, 'query,attention_output,intermediate', rs=true, "
+    "rank_pattern='1.query:2', alpha_pattern='intermediate:3')",
+    "dora": "dora(rank=3, alpha=7.0, targets='value,intermediate')",
+    "vera": "vera(rank=5, seed=11, targets='query,intermediate')",
+}
+
+
+@pytest.mark.parametrize("name", OF_PEFT)
+def test_a_method_computes_and_learns_what_pefts_does(recording, name):
+    golden = recording("lora")
+    values, gradients = (
+        below(f"{name}/{part}/", golden) for part in ("values", "gradients")
+    )
+    method = parse(OF_PEFT[name])
+    assert set(method.variables(CONFIG, pooler=False)) == set(values)
+    trained = {key: tf.Variable(value) for key, value in values.items()}
+    own = {
+        key: tf.constant(golden[key]) for key in golden if "bert/" == key[:5]
+    }
+    bert = encoder.Bert(CONFIG, own, method.hooks(CONFIG, trained))
+    ids, segments, mask, direction = (
+        tf.constant(golden[f"inputs/{key}"])
+        for key in ("input_ids", "segment_ids", "input_mask", "direction")
+    )
+    with tf.GradientTape() as tape:
+        output = bert(ids, segments, Context(mask)).sequence_output
+        loss = tf.reduce_mean(output * direction)
+    shown = golden["inputs/input_mask"].astype(bool)
+    expected = golden[f"{name}/output"]
+    np.testing.assert_allclose(output[shown], expected[shown], atol=1e-5)
+    found = tape.gradient(loss, trained)
+    for key, expected in gradients.items():
+        assert found[key].shape == expected.shape, key
+        error = np.linalg.norm(found[key] - expected)
+        assert error < 1e-4 * np.linalg.norm(expected), key

@@ -48,6 +48,14 @@ TRAINED_IN_BERT_BASE = {
     "lora(rank=8, gating=True)": 294_912 + 24 * 769,
     "lora(rank=1, targets='query,key,value,attention_output')": 73_728,
     "lora(rank=2, targets='intermediate,output')": 12 * 2 * 2 * 3_840,
+    "lora(rank=8, rs=true)": 294_912,
+    # Layers 6 to 11 without queries, values at rank 4.
+    "lora(rank=8, rank_pattern='6-11.query:0, 6-11:4')": 6 * 1_536 * (16 + 4),
+    "dora(rank=8)": 313_344,
+    "vera": 24_576,
+    # Kopiczko et al. 2024, Table 1.
+    "vera(rank=1024)": 43_008,
+    "vera(rank=16, targets='intermediate', layers='11')": 16 + 3_072,
     "prefix(length=30)": 9_872_384,
     "prefix(length=30, inner_size=800)": 15_402_272,
     "prefix(length=30, reparameterize=False)": 552_960,
@@ -110,6 +118,12 @@ METHOD_TEXTS = {
     "lora(rank=2)": EXACT,
     "lora(rank=2, targets='intermediate,output', dropout=0.1)": EXACT,
     "lora(rank=2, targets='key,output', gating=True)": EXACT,
+    "lora(rank=3, rs=true, rank_pattern='1.query:5, 1.value:0')": EXACT,
+    "lora(rank=2, rank_pattern='1:3', alpha_pattern='1.value:2.5')": EXACT,
+    "dora(rank=2)": 1e-5,
+    "dora(rank=2, targets='key,output', rank_pattern='0.key:0')": 1e-5,
+    "vera(rank=5, targets='value')": EXACT,
+    "vera(rank=20, seed=3, targets='value,intermediate,output')": EXACT,
     "prefix(length=3, inner_size=8)": None,
     "prefix(length=3, inner_size=8, gating=True)": None,
     "prefix(3, false, gating=True, shared_gating=False)": None,
@@ -135,6 +149,7 @@ METHOD_TEXTS = {
     "stack({'a': houlsby(size=4)}, lora(rank=2), bitfit)": NEAR,
     "stack({'a': lora(rank=2), 'b': pals(6, 2)}, pals(6, 2))": NEAR,
     "stack({'a': bapna(4)}, bapna(size=4))": 2 * NEAR,
+    "stack({'a': vera(5, targets='value')}, dora(rank=2))": 1e-5,
     "stack({'a': mad_x(4, 4)}, pfeiffer(size=4))": None,
     "stack(full, houlsby(size=4))": NEAR,
     "stack(prefix(length=3, inner_size=8), parallel(size=4))": None,
@@ -287,7 +302,12 @@ def test_a_method_stays_what_its_text_says(text):
 
 @pytest.mark.older_stack
 @pytest.mark.parametrize(
-    "text", [text for text in METHOD_TEXTS if parse(text).width]
+    "text",
+    [
+        text
+        for text in METHOD_TEXTS
+        if parse(text).width and "pattern" not in text
+    ],
 )
 def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
     text, tiny_config
@@ -312,6 +332,9 @@ def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
     [
         "lora(rank=2)",
         "lora(rank=2, alpha=4.0, targets='key,attention_output,output')",
+        "lora(3, rs=true, rank_pattern='1:5', alpha_pattern='0.value:2.5')",
+        "dora(rank=2, targets='query,intermediate,output')",
+        "vera(rank=5, targets='query,intermediate,output', layers='1')",
         "ia3",
         "bitfit",
         "layernorm",

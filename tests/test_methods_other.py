@@ -1,15 +1,19 @@
 """What some methods compute, written out in numpy."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import Context, Hooks, Kernel
 from adapter_bert.errors import UserError
+from adapter_bert.methods import lora
 from adapter_bert.methods.compacter import project
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
@@ -63,6 +67,20 @@ def relu(x):
 
 
 FFN = "bert/encoder/layer_1/output"
+# VeRA's A and B of seed 7 by peft, float32.
+DOWN = [
+    [0.08554241, -0.73777854, 0.38998744, 0.38430113],
+    [-0.6545978, -0.18356133, -0.7174898, 0.31778792],
+    [-0.3299067, 0.8604283, 0.86942965, 0.12476528],
+]
+UP = [
+    [-0.60291034, -0.8306542, -0.15530844],
+    [-0.39799944, 0.62332994, -1.2075915],
+    [1.3291334, -1.1093472, 1.0829413],
+    [-0.24558462, 0.7274558, 0.551112],
+    [0.059199125, 0.26369765, 1.0739655],
+    [0.36370486, 0.75030726, -1.0939775],
+]
 
 
 def test_pfeiffer_reads_the_normed_sum(tiny_config, x, f):
@@ -186,6 +204,82 @@ def test_lora_drops_out_what_a_reads(tiny_config):
     np.testing.assert_allclose(dropped.mean(1), full.mean(1), atol=0.2)
 
 
+def test_patterns_give_matrices_ranks_and_scales_of_their_own():
+    method = parse(
+        "lora(4, 6.0, rank_pattern='1.query:0, 0-1:2', "
+        "alpha_pattern='query:3, 2.value:1.5')"
+    )
+    found = {
+        place: method.matrix(place)
+        for place in itertools.product(range(3), ("query", "value"))
+    }
+    assert found == {
+        (0, "query"): (2, 3.0, 1.5),
+        (0, "value"): (2, 6.0, 3.0),
+        (1, "query"): (0, 3.0, 0.0),
+        (1, "value"): (2, 6.0, 3.0),
+        (2, "query"): (4, 3.0, 0.75),
+        (2, "value"): (4, 1.5, 0.375),
+    }
+    stable = dataclasses.replace(method, rs=True)
+    assert stable.matrix((2, "query")) == (4, 3.0, 1.5)
+    # Older texts say nothing of it.
+    assert str(parse("lora")) == (
+        "lora(rank=8, alpha=8.0, targets='query,value', dropout=0.0)"
+    )
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 11), st.sampled_from(list(lora.TARGETS))),
+        st.one_of(st.integers(0, 9), st.floats(1e-20, 3e38)),
+    )
+)
+def test_a_pattern_is_read_as_it_is_written(numbers):
+    text = lora.write_pattern(numbers, 5, 12, list(lora.TARGETS))
+    entries = lora.read_pattern(text)
+    for place in itertools.product(range(12), lora.TARGETS):
+        found = [entry.number for entry in entries if entry.names(place)]
+        assert found in ([], [numbers.get(place, 5)])
+        assert found or numbers.get(place, 5) == 5
+
+
+def test_dora_gives_columns_their_lengths(tiny_config):
+    tiny = TinyModel(tiny_config, parse("dora(rank=2, alpha=3.0)"))
+    tiny.shake(frozen=True)
+    scope = "bert/encoder/layer_1/attention/self/value"
+    kernel, bias, a, b, m = (
+        tiny.variables[f"{scope}/{name}"].numpy()
+        for name in ("kernel", "bias", "lora_a", "lora_b", "dora_m")
+    )
+    x = np.random.default_rng(2).normal(size=(1, 3, 16)).astype(np.float32)
+    dense = Kernel(
+        lambda inputs: inputs @ kernel + bias,
+        lambda name: tf.constant({"kernel": kernel, "bias": bias}[name]),
+    )
+    found = tiny.model.bert.hooks.project(
+        scope, tf.constant(x), dense, tiny.context()
+    )
+    directions = kernel + 1.5 * a @ b
+    length = np.linalg.norm(directions, axis=0)
+    expected = x @ (directions * m / length) + bias
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_veras_matrices_are_those_of_peft():
+    """Seed 7, rank 3, of peft 0.21.2 on PyTorch 2.13."""
+    method = parse("vera(rank=3, seed=7, targets='query,intermediate')")
+    config = encoder.BertConfig(
+        vocab_size=8,
+        hidden_size=4,
+        num_attention_heads=2,
+        intermediate_size=6,
+    )
+    down, up = method.matrices(config)
+    np.testing.assert_array_equal(down.T, np.float32(DOWN))
+    np.testing.assert_array_equal(up.T, np.float32(UP))
+
+
 def test_the_prefix_is_never_masked(tiny_config):
     tiny = TinyModel(tiny_config, parse("prefix(2, reparameterize=False)"))
     bias = tf.fill([3, 1, 1, 4], -10000.0)
@@ -303,6 +397,16 @@ class TestAdapterDrop:
         ("mad_x(layers='2')", "only the layers 0 to 1"),
         ("compacter(n=3, size=6)", "expected a divisor of the model's hidden"),
         ("top_layers(3)", "only 2 layers"),
+        ("lora(rank=17)", r"rank is 17 at .*query, expected at most 16"),
+        (
+            "dora(rank=2, rank_pattern='1.value:17')",
+            "rank is 17 at .*_1/.*value",
+        ),
+        ("lora(rank_pattern='1-2:3')", "has '1-2:3', which names no matrix"),
+        ("lora(rank_pattern='key:3')", "'key:3', .* targets of 'query,value'"),
+        ("lora(alpha_pattern='1:3, 1.query:4')", "'1.query:4', .* each once"),
+        ("lora(rank_pattern='query:0, value:0')", "leaves no matrix"),
+        ("vera(layers='2')", "only the layers 0 to 1"),
         ("lt_sft(sparsity=1e-9)", r"expected at least 1\.\de-04$"),
     ],
 )

@@ -28,6 +28,7 @@ TEXTS = [
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=1)",
     "lt_sft(sparsity=0.05)",
+    "vera(rank=5, seed=3, targets='value,intermediate')",
 ]
 ENGINES_HERE = [
     name for name in ENGINES if name == "strategy" or hasattr(tf, "estimator")

@@ -28,6 +28,9 @@ TEXTS = (
     "lora(rank=2, targets='intermediate,output', dropout=0.1)",
     "pfeiffer(size=4, sizes='1:7,3:2', gating=true)",
     "union(lora(2, gating=true), prefix(3, inner_size=8, gating=true))",
+    "lora(2, rs=true, rank_pattern='1:3', alpha_pattern='2-3.query:2')",
+    "dora(rank=2, targets='query,output')",
+    "vera(rank=5, targets='query,output', dropout=0.1)",
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=2)",
     "prompt(length=3)",
@@ -149,8 +152,10 @@ def test_a_method_is_traced_once(deep):
     for text in METHOD_TEXTS:
         hooks = parse(text).hooks(deep, {})
         kinds = {hooks.layer_kind(layer, True) for layer in range(LAYERS)}
-        # Where not all have an adapter, these attend and others do not.
+        # Where not all have an adapter, these attend and others do not; or
+        # a pattern tells layers apart.
         some = text.startswith("fusion") and "layers='1'" in text
+        some |= "pattern" in text
         assert len(kinds) == (2 if some else 1), text
 
 

@@ -8,13 +8,23 @@ layers, heads of transformers' models have one.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Tuple,
+    Type,
+)
 
 import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapterhub_reft, foreign_fields, peft
+from adapter_bert.checkpoints import adapterhub_reft, foreign_fields, peft_lora
 from adapter_bert.checkpoints.foreign_base import (
     CLASSIFICATION,
     QUESTIONS,
@@ -41,13 +51,15 @@ from adapter_bert.methods.adapter_variants import (
 )
 from adapter_bert.methods.base import Part, TuningMethod
 from adapter_bert.methods.composition import Union
+from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.houlsby import SITES, Houlsby
 from adapter_bert.methods.ia3 import KEY_VALUE, Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
-from adapter_bert.methods.lora import TARGETS, Lora
+from adapter_bert.methods.lora import TARGETS, Lora, place_of
 from adapter_bert.methods.prefix import Prefix, prefix_variables
 from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
 from adapter_bert.methods.reft import LoReft
+from adapter_bert.methods.vera import Vera
 from adapter_bert.tasks.text_task import POOLED, HeadShape
 
 Arrays = Dict[str, np.ndarray]
@@ -142,7 +154,12 @@ IN_INVERTIBLE = {
     "weights2": "2.weight",
     "biases2": "2.bias",
 }
-IN_LORA = {"lora_a": "lora_A", "lora_b": "lora_B"}
+IN_LORA = {
+    "lora_a": "lora_A",
+    "lora_b": "lora_B",
+    "vera_d": "vera_D",
+    "vera_b": "vera_B",
+}
 IN_GATE = {"kernel": "weight", "bias": "bias"}
 # Ends of the scopes of a gate, and of a prefix in a layer.
 GATE, IN_LAYER = "/gate", "/prefix"
@@ -153,8 +170,11 @@ PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
 # Places of tensors that may lack "bert." before them.
 OF_BERT = re.compile(
-    r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning)\.)"
+    r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning"
+    r"|shared_parameters)\.)"
 )
+# Before the names of VeRA's A and B.
+SHARED = "bert.shared_parameters.{}."
 
 
 def _tensor(variable: str, name: str) -> str:
@@ -531,7 +551,10 @@ def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
 
 
 def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
-    """LoRA, and (IA)^3, which is LoRA for this program."""
+    """LoRA, and VeRA and (IA)^3, which are LoRA for this program.
+
+    VeRA there has whole matrices in place of scales, so its products are LoRA.
+    """
     own, path, rank = adapter.own, adapter.path, _count(adapter, "r")
     matrices = own.get("attn_matrices") or ()
     places = [
@@ -564,15 +587,33 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     if own.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
     check_number(own["alpha"], f"{path}: alpha")
-    found = {}
+    found, is_vera = {}, _is_vera(own)
+    if is_vera:
+        shared_down, shared_up = (
+            adapter.tensors.take(SHARED.format(adapter.name) + part, *shape)
+            for part, shape in (
+                ("lora_A", (rank, None)),
+                ("lora_B", (None, rank)),
+            )
+        )
     for layer, target, scope in places:
-        down = take(scope, "lora_a", rank, None)
-        up = take(scope, "lora_b", None, rank)
-        factors = peft.Factors(down.T, up.T, float(own["alpha"]))
+        if is_vera:
+            size = len(shared_up)
+            down = take(scope, "vera_d", rank, rank) @ shared_down
+            up = take(scope, "vera_b", size, size) @ shared_up
+        else:
+            down = take(scope, "lora_a", rank, None)
+            up = take(scope, "lora_b", None, rank)
+        factors = peft_lora.Factors(down.T, up.T, float(own["alpha"]))
         found[layer, target] = factors
-    method, values = peft.to_method(found, adapter.config, path)
+    method, values = peft_lora.to_method(found, adapter.config, path)
     method = dataclasses.replace(method, gating=gating)
     return method, {**values, **_take_gates(adapter, method)}
+
+
+def _is_vera(own: Mapping[str, Any]) -> bool:
+    """Whether the library computes VeRA, by the types of its first values."""
+    return any(isinstance(own.get(key), float) for key in ("vera_d", "vera_b"))
 
 
 def _read_ia3(adapter: Adapter, places: Any, take: Any):
@@ -748,11 +789,30 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "AdapterHub's (IA)^3 scales before the activation, not after it as "
             "T-Few's; write it for peft"
         )
+    elif isinstance(method, Dora):
+        reason = (
+            "AdapterHub's DoRA scales BERT's biases too, as the paper's does "
+            "not; write it for peft"
+        )
+    elif isinstance(method, Vera):
+        reason = (
+            "AdapterHub's VeRA trains whole matrices in place of scales; write "
+            "it for peft"
+        )
     elif isinstance(method, Lora):
         others = set(method.targets.split(",")) - set(LORA_FIELDS)
+        matrices = method.matrices(exported.config)
         if others:
             reason = (
                 f"LoRA at {min(others)} is not written for AdapterHub's "
+                "library; write it for peft"
+            )
+        elif len(set(matrices.values())) > 1 or len(matrices) != (
+            len(_layers_of(matrices)) * len(method.targets.split(","))
+        ):
+            reason = (
+                "LoRA of several ranks or alphas, or at other matrices in some "
+                "layers than in others, is not written for AdapterHub's "
                 "library; write it for peft"
             )
     elif isinstance(method, Prompt):
@@ -795,6 +855,8 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
         return config
     if isinstance(method, Lora):
         targets = method.targets.split(",")
+        matrices = method.matrices(exported.config)
+        rank, _, scale = next(iter(matrices.values()))
         attention = [t[0] for t in ("query", "key", "value") if t in targets]
         return {
             "architecture": "lora",
@@ -802,12 +864,15 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "intermediate_lora": "intermediate" in targets,
             "output_lora": "output" in targets,
             "attn_matrices": attention,
-            "r": method.rank,
-            "alpha": as_lora_number(method.alpha),
+            "r": rank,
+            "alpha": as_lora_number(scale * rank),
             "dropout": method.dropout,
             "composition_mode": "add",
             "init_weights": "lora",
-            "leave_out": [],
+            "leave_out": sorted(
+                set(range(exported.config.num_hidden_layers))
+                - _layers_of(matrices)
+            ),
             "use_gating": method.gating,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
@@ -838,6 +903,11 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
         factor = hidden // 2 / (method.inverse_size + 0.5)
         config.update(inv_adapter=NICE, inv_adapter_reduction_factor=factor)
     return config
+
+
+def _layers_of(scopes: Iterable[str]) -> Set[int]:
+    """The numbers of the layers of some scopes."""
+    return {place_of(scope)[0] for scope in scopes}
 
 
 def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:

@@ -31,8 +31,8 @@ PEFT_LORA = PEFT | _fields(
     "r rank_pattern layers_to_transform layers_pattern lora_alpha "
     "alpha_pattern use_rslora init_lora_weights bias lora_dropout "
     "megatron_core loftq_config eva_config corda_config lora_ga_config "
-    "qalora_group_size ensure_weight_tying runtime_config merge_weights",
-    use_dora="DoRA",
+    "qalora_group_size ensure_weight_tying runtime_config merge_weights "
+    "use_dora",
     use_qalora="QALoRA",
     use_bdlora="BD-LoRA",
     lora_bias="biases of updates",
@@ -46,6 +46,23 @@ PEFT_LORA = PEFT | _fields(
     monteclora_config="MonteCLoRA",
     velora_config="VeLoRA",
     enable_lora="updates of parts of a matrix",
+)
+PEFT_ADALORA = (
+    PEFT_LORA
+    | _fields(
+        "init_r target_r tinit tfinal deltaT beta1 beta2 orth_reg_weight "
+        "total_step"
+    )
+    | _fields(
+        "",
+        use_dora="DoRA",
+        use_rslora="AdaLoRA with rsLoRA's scale",
+        alpha_pattern="AdaLoRA with several alphas",
+    )
+)
+PEFT_VERA = PEFT | _fields(
+    "r projection_prng_key save_projection vera_dropout d_initial bias "
+    "init_weights layers_to_transform layers_pattern"
 )
 # `adapter_config.json` and `head_config.json`.
 HUB_FILE = _fields(
@@ -72,10 +89,8 @@ HUB_BOTTLENECK = _fields(
 HUB_LORA = _fields(
     "architecture alpha composition_mode selfattn_lora attn_matrices "
     "intermediate_lora output_lora leave_out r dropout init_weights "
-    "use_gating init_weights_seed dtype",
-    use_dora="DoRA",
-    vera_d="VeRA",
-    vera_b="VeRA",
+    "use_gating init_weights_seed dtype vera_d vera_b",
+    use_dora="a DoRA that scales BERT's biases too",
 )
 # `encoder_prefix` and `cross_prefix` act in decoders alone.
 HUB_PREFIX = _fields(

@@ -1,12 +1,27 @@
 """LoRA: low-rank updates of BERT's own matrices."""
 
 import dataclasses
-from typing import ClassVar, List, Tuple, Type
+import itertools
+import math
+import re
+from typing import (
+    Any,
+    ClassVar,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+)
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks, dropout
+from adapter_bert.bert.hooks import Hooks, dropout, layer_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base, gate
 from adapter_bert.methods.base import Declared, TuningMethod, added_later
@@ -22,13 +37,135 @@ TARGETS = {
 }
 
 
+# A matrix: its layer, and its name in `TARGETS`.
+Place = Tuple[int, str]
+
+# Of an entry of a pattern: layers, a target, or both; then its number.
+_LAYERS, _TARGET = base.LAYER_RANGE.pattern, "|".join(TARGETS)
+ENTRY = re.compile(
+    rf"(?:(?:{_LAYERS}\.)?({_TARGET})|{_LAYERS}):"
+    r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)"
+)
+
+
+def check_targets(method: str, text: str) -> List[str]:
+    """The names of `TARGETS` in a text, with commas between them.
+
+    Raises UserError if one is unknown or named twice.
+    """
+    names = text.split(",")
+    for name in names:
+        if name not in TARGETS or names.count(name) > 1:
+            raise UserError(
+                f"{method}: targets is {text!r}, where {name!r} is "
+                f"unknown or named twice; expected some of {','.join(TARGETS)}"
+            )
+    return names
+
+
+def check_dropout(method: str, rate: float) -> None:
+    """Raises UserError for a rate that is not from 0 to 0.99."""
+    if not 0.0 <= rate <= 0.99:
+        raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
+
+
+class Entry(NamedTuple):
+    """An entry of a pattern, a number for some matrices.
+
+    Attributes:
+        text: as it is written.
+        layers: first and last, or None for all.
+        target: a name of `TARGETS`, or "" for all.
+        number: of the matrices.
+    """
+
+    text: str
+    layers: Optional[Tuple[int, int]]
+    target: str
+    number: float
+
+    def names(self, place: Place) -> bool:
+        """Whether the entry is for a matrix."""
+        layer, target = place
+        first, last = self.layers or (layer, layer)
+        return first <= layer <= last and self.target in ("", target)
+
+
+def read_pattern(text: str) -> List[Entry]:
+    """The entries of a pattern as `6-11.query:4, value:16, 0:2`.
+
+    Of several entries that name a matrix the first holds. Raises ValueError
+    for a part that is no entry, with that part.
+    """
+    entries = []
+    for part in text.split(",") if text else ():
+        match = ENTRY.fullmatch(part.strip())
+        if not match:
+            raise ValueError(part.strip())
+        first = match[1] or match[4]
+        last = match[2] or match[5] or first
+        if first and int(first) > int(last):
+            raise ValueError(part.strip())
+        layers = (int(first), int(last)) if first else None
+        number = float(match[6])
+        entries.append(Entry(match[0], layers, match[3] or "", number))
+    return entries
+
+
+def write_pattern(
+    numbers: Mapping[Place, Any],
+    default: float,
+    layers: int,
+    targets: Sequence[str],
+) -> str:
+    """The pattern of these numbers, in a model of so many layers."""
+    rows = [
+        [numbers.get((layer, target), default) for target in targets]
+        for layer in range(layers)
+    ]
+    # Of layers that are alike throughout, then of the targets in others.
+    whole = [row[0] if len(set(row)) == 1 else default for row in rows]
+    columns = {"": whole}
+    for number, target in enumerate(targets):
+        columns[target] = [
+            default if same != default else row[number]
+            for same, row in zip(whole, rows)
+        ]
+    parts = []
+    for target, column in columns.items():
+        layer = 0
+        for number, run in itertools.groupby(column):
+            first, layer = layer, layer + len(list(run))
+            last = layer - 1
+            place = f"{first}-{last}" if last > first else f"{first}"
+            if target:
+                is_all = (first, layer) == (0, layers)
+                place = target if is_all else f"{place}.{target}"
+            if number != default:
+                parts.append(f"{place}:{number}")
+    return ", ".join(parts)
+
+
+class Matrix(NamedTuple):
+    """The update of a matrix.
+
+    Attributes:
+        rank: of the update; 0 for none.
+        alpha: that its factor follows from.
+        scale: the factor.
+    """
+
+    rank: int
+    alpha: float
+    scale: float
+
+
 class LoraHooks(Hooks):
     """Adds `scale dropout(x) A B` to the products of some kernels.
 
     Reads A and B, `<kernel's scope>/lora_a` and `lora_b`.
     """
 
-    alike = True
     takes_rows = True
     by_values = True
 
@@ -36,6 +173,10 @@ class LoraHooks(Hooks):
     def by_token(self):
         """Unless there are gates, whose means are over all tokens."""
         return not self.method.gating
+
+    def layer_kind(self, layer, training):
+        """Ranks and scales, which patterns may give by layer."""
+        return tuple(self.method.matrix((layer, t)) for t in TARGETS)
 
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
@@ -50,12 +191,26 @@ class LoraHooks(Hooks):
         x = dropout(x, self.method.dropout, f"{name}/lora", context)
         if len(down.shape) == 2:
             x = tf.reshape(x, [-1, down.shape[0]])
-        update = tf.matmul(tf.matmul(x, down), up) * self.method.scale
+        scale = self.method.matrix(place_of(name)).scale
+        update = tf.matmul(tf.matmul(x, down), up) * scale
         update = tf.reshape(update, tf.shape(outputs))
         if self.method.gating:
             inputs = tf.cast(inputs, context.dtype)
             update *= gate.opened(self.values, name, inputs, context)
         return outputs + update
+
+
+def scope_of(place: Place) -> str:
+    """The scope of a matrix's variables."""
+    layer, target = place
+    return f"bert/encoder/layer_{layer}/{TARGETS[target]}"
+
+
+def place_of(scope: str) -> Place:
+    """The matrix whose variables have a scope."""
+    layer = layer_of(scope)
+    _, _, within = scope.partition(f"/layer_{layer}/")
+    return layer, next(t for t, place in TARGETS.items() if place == within)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +228,19 @@ class Lora(TuningMethod):
         dropout: of what A reads, in training; from 0 to 0.99.
         gating: whether each update has a gate (`gate.py`), inputs + 1
             parameters, in place of the factor alpha / rank.
+        rs: whether alpha is divided by the rank's root instead (rsLoRA).
+        rank_pattern: other ranks of some matrices, as
+            `6-11.query:4, value:16, 0:2` for layers, a target, or both. The
+            first entry that names a matrix holds; 0 leaves the matrix out.
+        alpha_pattern: other alphas of some matrices, in the same form.
 
     Raises:
         UserError: a rank below 1, an alpha that is not positive, a target that
-            does not exist or is named twice, a dropout out of range.
+            does not exist or is named twice, a dropout out of range, a pattern
+            that cannot be read.
 
     Source: Hu et al. 2022, section 4.1; A starts as in their code.
+    Kalajdzievski 2023 for `rs`.
     """
 
     name: ClassVar[str] = "lora"
@@ -92,43 +254,95 @@ class Lora(TuningMethod):
     targets: str = "query,value"
     dropout: float = 0.0
     gating: bool = added_later(False)
+    rs: bool = added_later(False)
+    rank_pattern: str = added_later("")
+    alpha_pattern: str = added_later("")
 
     def __post_init__(self):
         super().__post_init__()
-        names = self._targets()
-        for name in names:
-            if name not in TARGETS or names.count(name) > 1:
+        check_targets(self.name, self.targets)
+        check_dropout(self.name, self.dropout)
+        for argument, is_right, expected in (
+            ("rank_pattern", float.is_integer, "whole numbers from 0 on"),
+            ("alpha_pattern", lambda n: 0 < n < math.inf, "positive numbers"),
+        ):
+            text = getattr(self, argument)
+            try:
+                wrong = [
+                    e for e in read_pattern(text) if not is_right(e.number)
+                ]
+                part = wrong[0].text if wrong else ""
+            except ValueError as error:
+                part = str(error) or "nothing"
+            if part:
                 raise UserError(
-                    f"lora: targets is {self.targets!r}, where {name!r} is "
-                    "unknown or named twice; expected some of "
-                    f"{','.join(TARGETS)}"
+                    f"{self.name}: {argument} has {part[:80]!r}, expected "
+                    f"{expected} for layers, targets or both, as "
+                    "'6-11.query:4, value:16, 0:2'"
                 )
-        if not 0.0 <= self.dropout <= 0.99:
+
+    def check(self, config):
+        """Compares ranks and patterns with the model's matrices.
+
+        Raises:
+            UserError: a rank is above the size of its matrix; an entry of a
+                pattern names no matrix; no matrix is left.
+        """
+        places = list(self._places(config))
+        for argument in ("rank_pattern", "alpha_pattern"):
+            left = places
+            for entry in read_pattern(getattr(self, argument)):
+                rest = [place for place in left if not entry.names(place)]
+                beyond = entry.layers and entry.layers[1] >= (
+                    config.num_hidden_layers
+                )
+                if beyond or len(rest) == len(left):
+                    raise UserError(
+                        f"{self.name}: {argument} has {entry.text!r}, which "
+                        "names no matrix that is left to it; expected targets "
+                        f"of {self.targets!r} in the layers 0 to "
+                        f"{config.num_hidden_layers - 1}, each once"
+                    )
+                left = rest
+        matrices = self.matrices(config)
+        if not matrices:
             raise UserError(
-                f"lora: dropout is {self.dropout}, expected 0 to 0.99"
+                f"{self.name}: rank_pattern is {self.rank_pattern!r}, which "
+                "leaves no matrix with an update"
             )
+        shapes = encoder.list_variables(config)
+        for scope, matrix in matrices.items():
+            most = min(shapes[f"{scope}/kernel"])
+            if matrix.rank > most:
+                raise UserError(
+                    f"{self.name}: rank is {matrix.rank} at {scope}, expected "
+                    f"at most {most}, the smaller side of that matrix"
+                )
 
-    @property
-    def scale(self) -> float:
-        """Factor of the update."""
-        return 1.0 if self.gating else self.alpha / self.rank
+    def matrix(self, place: Place) -> Matrix:
+        """The update of one of the targets."""
+        rank = int(_number(self.rank_pattern, place, self.rank))
+        alpha = _number(self.alpha_pattern, place, self.alpha)
+        divisor = math.sqrt(rank) if self.rs else rank
+        scale = alpha / divisor if rank else 0.0
+        return Matrix(rank, alpha, 1.0 if self.gating else scale)
 
-    def _targets(self) -> List[str]:
-        return self.targets.split(",")
+    def matrices(self, config: encoder.BertConfig) -> Dict[str, Matrix]:
+        """The updates by the scopes of their matrices."""
+        found = {scope_of(p): self.matrix(p) for p in self._places(config)}
+        return {scope: one for scope, one in found.items() if one.rank}
 
-    def _scopes(self, config: encoder.BertConfig) -> List[str]:
-        return [
-            f"bert/encoder/layer_{layer}/{TARGETS[target]}"
-            for layer in range(config.num_hidden_layers)
-            for target in self._targets()
-        ]
+    def _places(self, config: encoder.BertConfig) -> Iterator[Place]:
+        """All targets, of each layer in turn."""
+        layers = range(config.num_hidden_layers)
+        return itertools.product(layers, self.targets.split(","))
 
     def variables(self, config, pooler=True):
         """`<scope>/lora_a` and `lora_b` for each target."""
         shapes, found = encoder.list_variables(config), {}
-        for scope in self._scopes(config):
+        for scope, matrix in self.matrices(config).items():
             inputs, outputs = shapes[f"{scope}/kernel"]
-            down, up = (inputs, self.rank), (self.rank, outputs)
+            down, up = (inputs, matrix.rank), (matrix.rank, outputs)
             found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
             found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
             if self.gating:
@@ -136,8 +350,12 @@ class Lora(TuningMethod):
         return found
 
     def widened(self):
+        """Wider, unless patterns say ranks or alphas of their own."""
+        if self.rank_pattern or self.alpha_pattern:
+            return self
         wide = super().widened()
-        alpha = self.alpha * (wide.rank / self.rank)
+        ratio = wide.rank / self.rank
+        alpha = self.alpha * (math.sqrt(ratio) if self.rs else ratio)
         return dataclasses.replace(wide, alpha=alpha)
 
     def merge(self, config, read, values):
@@ -145,7 +363,15 @@ class Lora(TuningMethod):
             return super().merge(config, read, values)
         return {
             f"{scope}/kernel": read(f"{scope}/kernel")
-            + self.scale
+            + matrix.scale
             * (values[f"{scope}/lora_a"] @ values[f"{scope}/lora_b"])
-            for scope in self._scopes(config)
+            for scope, matrix in self.matrices(config).items()
         }
+
+
+def _number(pattern: str, place: Place, default: float) -> float:
+    """The number of a matrix."""
+    for entry in read_pattern(pattern):
+        if entry.names(place):
+            return entry.number
+    return default

@@ -17,6 +17,7 @@ from adapter_bert.methods.adapter_variants import (
 from adapter_bert.methods.base import Part, TuningMethod
 from adapter_bert.methods.compacter import Compacter
 from adapter_bert.methods.composition import Average, Stack, Union
+from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.fine_tuning import (
     BitFit,
     Full,
@@ -35,6 +36,7 @@ from adapter_bert.methods.prefix import Prefix
 from adapter_bert.methods.prompt import Prompt
 from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.sparse import DiffPruning, LtSft
+from adapter_bert.methods.vera import Vera
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
@@ -179,6 +181,8 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         MadX,
         Pals,
         Lora,
+        Dora,
+        Vera,
         Prefix,
         Prompt,
         LoReft,

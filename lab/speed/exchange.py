@@ -127,6 +127,26 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
         ),
         "lora_output": ("lora(rank=2, targets='value,output')", QUESTIONS),
         "ia3": ("ia3", THREE),
+        "rslora_5": (
+            "lora(5, 3.0, 'query,value,output', rs=true, "
+            "rank_pattern='1:0, 2.query:0, output:7', "
+            "alpha_pattern='0.value:0.7, 2:10')",
+            THREE,
+        ),
+        "dora_5": (
+            "dora(5, 3.0, 'query,intermediate', rank_pattern='2.query:13')",
+            NUMBER,
+        ),
+        "dora_everywhere": (
+            "dora(3, 2.5, 'query,key,value,attention_output,intermediate,"
+            "output', rs=true)",
+            QUESTIONS,
+        ),
+        "vera_5": (
+            "vera(5, seed=13, targets='query,intermediate', layers='0,2')",
+            THREE,
+        ),
+        "vera_37": ("vera(37, targets='value,output')", QUESTIONS),
     },
 }
 

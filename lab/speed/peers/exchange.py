@@ -322,7 +322,6 @@ PEFT = {
 }
 PEFT_REFUSED = {
     "ia3": (SEQUENCES, 3, lambda: peft.IA3Config()),
-    "dora": (SEQUENCES, 3, lambda: peft.LoraConfig(r=2, use_dora=True)),
     "lora_bias": (SEQUENCES, 3, lambda: peft.LoraConfig(r=2, bias="all")),
     "prefix": (
         SEQUENCES,
@@ -340,6 +339,79 @@ PEFT_REFUSED = {
         lambda: peft.LoraConfig(r=2, modules_to_save=["classifier", "pooler"]),
     ),
 }
+
+
+# The LoRA family: program -> cases as above.
+ALL_KERNELS = ["query", "key", "value", "attention.output.dense"]
+ALL_KERNELS += ["intermediate.dense", "output.dense"]
+HUB_LORA = {
+    "vera_5": (
+        adapters.VeraConfig(r=5, alpha=8, leave_out=[1]),
+        classification(),
+    ),
+}
+PEFT_LORA = {
+    "rslora_5": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(
+            r=5,
+            lora_alpha=3,
+            use_rslora=True,
+            target_modules=ALL_KERNELS,
+            rank_pattern={r"layer\.[02]\.output.dense": 7, "key": 1},
+            alpha_pattern={"layer.1.attention.self.query": 0.7, "value": 10},
+        ),
+    ),
+    "dora_5": (
+        SEQUENCES,
+        2,
+        lambda: peft.LoraConfig(
+            r=5,
+            lora_alpha=3,
+            use_dora=True,
+            target_modules=["query", "layer.1.intermediate.dense"],
+            rank_pattern={"layer.2.attention.self.query": 13},
+        ),
+    ),
+    "dora_questions": (
+        QUESTIONS,
+        2,
+        lambda: peft.LoraConfig(
+            r=3, use_dora=True, use_rslora=True, target_modules=ALL_KERNELS
+        ),
+    ),
+    "vera_5": (
+        SEQUENCES,
+        1,
+        lambda: peft.VeraConfig(
+            r=5,
+            projection_prng_key=13,
+            target_modules=["query", "intermediate.dense"],
+            layers_to_transform=[0, 2],
+        ),
+    ),
+    "vera_37_drawn_again": (
+        QUESTIONS,
+        2,
+        lambda: peft.VeraConfig(
+            r=37, save_projection=False, target_modules=ALL_KERNELS
+        ),
+    ),
+    "adalora_5": (
+        SEQUENCES,
+        3,
+        lambda: peft.AdaLoraConfig(
+            init_r=5,
+            target_r=2,
+            lora_alpha=7,
+            total_step=STEPS,
+            target_modules=["key", "value", "intermediate.dense"],
+        ),
+    ),
+}
+# Of a training with AdaLoRA.
+STEPS = 6
 
 
 def shake(model, seed, only=None):
@@ -497,9 +569,23 @@ def write_peft(bert, folder, kind, labels, config, seed, examples):
     shake(
         model, seed, lambda n: dict(model.named_parameters())[n].requires_grad
     )
+    if isinstance(config, peft.AdaLoraConfig):
+        allocate(model, examples)
     model.save_pretrained(folder)
     remove_place(folder)
     save_logits(folder, model, examples)
+
+
+def allocate(model, examples):
+    """Lets AdaLoRA choose ranks, by the gradients of a loss."""
+    for step in range(1, STEPS + 1):
+        outputs = model(
+            input_ids=torch.tensor(examples["input_ids"]),
+            attention_mask=torch.tensor(examples["input_mask"]),
+        )
+        outputs.logits.square().sum().backward()
+        model.base_model.update_and_allocate(step)
+        model.zero_grad()
 
 
 def remove_place(folder):
@@ -540,6 +626,14 @@ def write(folder):
             seed += 1
             path = os.path.join(place, name)
             write_peft("bert", path, kind, labels, config(), seed, examples)
+    for name, (config, head) in HUB_LORA.items():
+        seed += 1
+        path = os.path.join("adapterhub", name)
+        write_hub("bert", path, config, head, seed, examples)
+    for name, (kind, labels, config) in PEFT_LORA.items():
+        seed += 1
+        path = os.path.join("peft", name)
+        write_peft("bert", path, kind, labels, config(), seed, examples)
 
 
 def load(bert, folder):

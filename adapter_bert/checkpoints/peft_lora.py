@@ -1,0 +1,306 @@
+"""The LoRA family as other programs have it: LoRA, DoRA, VeRA, AdaLoRA.
+
+AdaLoRA is a way to train. What it has trained is LoRA, whose ranks differ.
+"""
+
+import collections
+import dataclasses
+import itertools
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from adapter_bert.bert.encoder import BertConfig, list_variables
+from adapter_bert.checkpoints import peft_modules
+from adapter_bert.checkpoints.foreign_base import (
+    Adapter,
+    as_lora_number,
+    check_number,
+)
+from adapter_bert.checkpoints.peft_modules import ROOT, WEIGHTS_FILE
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.dora import Dora
+from adapter_bert.methods.lora import (
+    TARGETS,
+    Lora,
+    Place,
+    scope_of,
+    write_pattern,
+)
+from adapter_bert.methods.vera import Vera
+
+Arrays = Dict[str, np.ndarray]
+
+# Initializations that leave BERT's matrices as they are; from others, as
+# `pissa`, peft takes what the update began with.
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+# VeRA's A and B in peft's file, transposed.
+SHARED = ("base_model.vera_A", "base_model.vera_B")
+# Modules by their places in a layer.
+PLACES = {scope.replace("/", "."): name for name, scope in TARGETS.items()}
+# peft adds it to the rank that it divides by, in AdaLoRA.
+SMALL = 1e-5
+
+
+class Factors(NamedTuple):
+    """The update of a matrix.
+
+    Attributes:
+        down: A, float32 [inputs, rank].
+        up: B, float32 [rank, outputs].
+        alpha: of the scale.
+        lengths: DoRA's m, float32 [outputs], or None.
+    """
+
+    down: np.ndarray
+    up: np.ndarray
+    alpha: float
+    lengths: Optional[np.ndarray] = None
+
+
+def to_method(
+    found: Mapping[Place, Factors],
+    config: BertConfig,
+    source: str,
+    rs: bool = False,
+) -> Tuple[Lora, Arrays]:
+    """The method and the variables of updates by layer and name of `TARGETS`.
+
+    Matrices without an update are of rank 0. `rs` is for rsLoRA. Raises
+    UserError if there is no update, or one is of no rank or of a matrix of
+    another shape.
+    """
+    if not found:
+        raise UserError(f"{source} holds no update of any matrix")
+    values, shapes = {}, list_variables(config)
+    for place, (down, up, _, lengths) in found.items():
+        scope, rank = scope_of(place), down.shape[1]
+        inputs, outputs = shapes[f"{scope}/kernel"]
+        if not rank or (*down.shape, *up.shape) != (
+            inputs,
+            rank,
+            rank,
+            outputs,
+        ):
+            raise UserError(
+                f"{source}: the update of {scope} is {down.shape} times "
+                f"{up.shape}, expected ({inputs}, r) times (r, {outputs}), r "
+                "above 0; is it the adapter of another BERT?"
+            )
+        values[f"{scope}/lora_a"], values[f"{scope}/lora_b"] = down, up
+        if lengths is not None:
+            values[f"{scope}/dora_m"] = lengths
+    targets = [name for name in TARGETS if any(t == name for _, t in found)]
+    layers = range(config.num_hidden_layers)
+    ranks = dict.fromkeys(itertools.product(layers, targets), 0)
+    ranks.update((place, len(one.up)) for place, one in found.items())
+    alphas = {place: one.alpha for place, one in found.items()}
+    rank = _most_common([len(one.up) for one in found.values()])
+    alpha = _most_common(list(alphas.values()))
+    has_lengths = any(one.lengths is not None for one in found.values())
+    method = (Dora if has_lengths else Lora)(
+        rank=rank,
+        alpha=alpha,
+        targets=",".join(targets),
+        rs=rs,
+        rank_pattern=write_pattern(ranks, rank, len(layers), targets),
+        alpha_pattern=write_pattern(alphas, alpha, len(layers), targets),
+    )
+    return method, values
+
+
+def _most_common(numbers: List[Any]) -> Any:
+    """The number that is there most often, the greatest of several."""
+    counts = collections.Counter(numbers)
+    return max(counts, key=lambda number: (counts[number], number))
+
+
+def _target(place: str, module: str, path: str) -> str:
+    """The name in `TARGETS` of a module's place in its layer."""
+    if place not in PLACES:
+        raise UserError(f"{path}: updates of {module} are not read")
+    return PLACES[place]
+
+
+def _check_numbers(adapter: Adapter, *keys: str) -> None:
+    """Refuses a description that lacks a number."""
+    for key in keys:
+        if adapter.own.get(key) is None:
+            raise UserError(
+                f"{adapter.path} has no {key}, which the updates follow from"
+            )
+
+
+def _check_beginning(adapter: Adapter) -> None:
+    """Refuses updates that began otherwise than as zeros."""
+    described, path = adapter.own, adapter.path
+    begun = described.get("init_lora_weights")
+    if begun not in BEGINNINGS:
+        raise UserError(
+            f"{path}: init_lora_weights is {begun!r}, with which peft changes "
+            "BERT's own matrices too; save it with "
+            "path_initial_model_for_weight_conversion, which makes it LoRA"
+        )
+
+
+def read_lora(adapter: Adapter) -> Tuple[Lora, Arrays]:
+    """LoRA, rsLoRA or DoRA of peft."""
+    described, tensors, config, path, _ = adapter
+    _check_beginning(adapter)
+    _check_numbers(adapter, "r", "lora_alpha")
+    found = {}
+    places = peft_modules.places(adapter, "lora_A.weight")
+    modules = [module for *_, module in places]
+    alphas = peft_modules.by_pattern(described, "alpha_pattern", modules, path)
+    ranks = peft_modules.by_pattern(described, "rank_pattern", modules, path)
+    for layer, place, module in places:
+        target = _target(place, module, path)
+        down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
+        up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
+        lengths = None
+        if described.get("use_dora"):
+            name = f"{ROOT}{module}.lora_magnitude_vector"
+            lengths = tensors.take(name, len(up))
+        rank = ranks.get(module, described["r"])
+        if len(down) != rank:
+            raise UserError(
+                f"{path}: the update of {module} is of rank {len(down)} in "
+                f"{WEIGHTS_FILE}, expected {str(rank)[:80]} as r and "
+                "rank_pattern say; the description contradicts the tensors"
+            )
+        alpha = alphas.get(module, described["lora_alpha"])
+        check_number(alpha, f"{path}: lora_alpha")
+        found[layer, target] = Factors(down.T, up.T, float(alpha), lengths)
+    return to_method(found, config, path, bool(described.get("use_rslora")))
+
+
+def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
+    """AdaLoRA of peft, as LoRA: the singular values go into B.
+
+    peft scales by alpha / (first rank + 1e-5), whatever rank is left.
+    """
+    described, tensors, config, path, _ = adapter
+    _check_beginning(adapter)
+    _check_numbers(adapter, "init_r", "lora_alpha")
+    alpha, first = described["lora_alpha"], described["init_r"]
+    check_number(alpha, f"{path}: lora_alpha")
+    if not (alpha > 0 and first > 0):
+        raise UserError(
+            f"{path}: lora_alpha is {alpha} and init_r {first}, expected "
+            "numbers above 0"
+        )
+    kept = described.get("rank_pattern") or {}
+    found = {}
+    for layer, place, module in peft_modules.places(adapter, "lora_A"):
+        target = _target(place, module, path)
+        down = tensors.take(f"{ROOT}{module}.lora_A", None, None)
+        rank = len(down)
+        singular = tensors.take(f"{ROOT}{module}.lora_E", rank, 1)
+        up = tensors.take(f"{ROOT}{module}.lora_B", None, rank)
+        wanted = kept.get(f"{module}.lora_E", [True] * first)
+        wanted = wanted.count(True) if isinstance(wanted, list) else wanted
+        if rank != wanted:
+            raise UserError(
+                f"{path}: the update of {module} is of rank {rank} in "
+                f"{WEIGHTS_FILE}, expected {str(wanted)[:80]} as init_r and "
+                "rank_pattern say; the description contradicts the tensors"
+            )
+        if rank:
+            up = up.T * singular * np.float32(rank / (first + SMALL))
+            found[layer, target] = Factors(down.T, up, float(alpha))
+    return to_method(found, config, path)
+
+
+def read_vera(adapter: Adapter) -> Tuple[Vera, Arrays]:
+    """VeRA of peft, whose random matrices have to be those of its seed."""
+    described, tensors, config, path, _ = adapter
+    _check_numbers(adapter, "r", "projection_prng_key")
+    places = peft_modules.places(adapter, "vera_lambda_d")
+    found: Dict[int, List[str]] = {}
+    values = {}
+    for layer, place, module in places:
+        target = _target(place, module, path)
+        found.setdefault(layer, []).append(target)
+        scope = scope_of((layer, target))
+        for part in "db":
+            value = tensors.take(f"{ROOT}{module}.vera_lambda_{part}", None)
+            values[f"{scope}/vera_{part}"] = value
+    targets = [t for t in TARGETS if t in next(iter(found.values()), ())]
+    if any(set(names) != set(targets) for names in found.values()):
+        raise UserError(
+            f"{path}: VeRA is at other matrices in some layers than in others, "
+            "which no method of this project is"
+        )
+    method = Vera(
+        rank=described["r"],
+        seed=described["projection_prng_key"],
+        targets=",".join(targets),
+        layers=",".join(map(str, sorted(found))),
+    )
+    if len(found) == config.num_hidden_layers:
+        method = dataclasses.replace(method, layers=base.ALL_LAYERS)
+    for variable, one in method.variables(config).items():
+        if values[variable].shape != one.shape:
+            raise UserError(
+                f"{path}: {variable} is {list(values[variable].shape)} in "
+                f"{WEIGHTS_FILE}, expected {list(one.shape)}; the description "
+                "contradicts the tensors, or the adapter is of another BERT"
+            )
+    for name, drawn in zip(SHARED, method.matrices(config)):
+        if described.get("save_projection", True) and not np.allclose(
+            tensors.take(name, *drawn.T.shape), drawn.T, atol=1e-6
+        ):
+            raise UserError(
+                f"{path}: {name} is not the random matrix that peft draws for "
+                f"projection_prng_key={method.seed}, so no method of this "
+                "project computes it"
+            )
+    return method, values
+
+
+def describe_lora(method: Lora, config: BertConfig) -> Dict[str, Any]:
+    """peft's config of LoRA, rsLoRA or DoRA."""
+    matrices = method.matrices(config)
+    described = {
+        "peft_type": "LORA",
+        "r": method.rank,
+        "lora_alpha": as_lora_number(method.alpha),
+        "lora_dropout": method.dropout,
+        "bias": "none",
+        "target_modules": peft_modules.modules_of(matrices, config),
+    }
+    ranks, alphas = {}, {}
+    for scope, matrix in matrices.items():
+        module = peft_modules.ending_of(scope)
+        if matrix.rank != method.rank:
+            ranks[module] = matrix.rank
+        if matrix.alpha != method.alpha:
+            alphas[module] = as_lora_number(matrix.alpha)
+    added = {
+        "rank_pattern": ranks,
+        "alpha_pattern": alphas,
+        "use_rslora": method.rs,
+        "use_dora": isinstance(method, Dora),
+    }
+    return {**described, **{k: v for k, v in added.items() if v}}
+
+
+def describe_vera(
+    method: Vera, config: BertConfig
+) -> Tuple[Dict[str, Any], Arrays]:
+    """peft's config of VeRA, and the tensors that all layers share."""
+    described = {
+        "peft_type": "VERA",
+        "r": method.rank,
+        "projection_prng_key": method.seed,
+        "save_projection": True,
+        "vera_dropout": method.dropout,
+        "d_initial": method.d_initial,
+        "bias": "none",
+        "target_modules": peft_modules.modules_of(
+            method.kernels(config), config
+        ),
+    }
+    matrices = (matrix.T for matrix in method.matrices(config))
+    return described, dict(zip(SHARED, matrices))

@@ -1,0 +1,269 @@
+"""Which modules of BERT peft's descriptions name.
+
+peft finds modules by the ends of their names, or by patterns of whole names.
+"""
+
+import itertools
+import re
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert.bert.encoder import BertConfig, list_variables
+from adapter_bert.checkpoints.foreign_base import Adapter, module_of
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.methods.lora import TARGETS
+
+WEIGHTS_FILE = "adapter_model.safetensors"
+# Before the names of modules in those of tensors.
+ROOT = "base_model.model."
+# The type of the tasks whose models have a pooler.
+WITH_POOLER = "SEQ_CLS"
+# What peft takes for BERT where `target_modules` is null.
+TARGETS_OF_BERT = {
+    "LORA": ["query", "value"],
+    "VERA": ["query", "value"],
+    "ADALORA": ["query", "value"],
+    "IA3": ["key", "value", "output.dense"],
+}
+ALL_LINEAR = "all-linear"
+# Of a field, and letters of each; a large BERT has 144 matrices.
+MOST_PATTERNS, LONGEST_PATTERN = 500, 500
+
+
+def _check_saved(adapter: Adapter) -> None:
+    """Refuses `modules_to_save` that name modules of BERT without tensors."""
+    described, tensors, config, path, _ = adapter
+    modules = set()
+    for variable in list_variables(config):
+        parts = module_of(variable).split(".")
+        modules.update(itertools.accumulate(parts, "{}.{}".format))
+    for name in described.get("modules_to_save") or ():
+        for module in modules:
+            if module.endswith(str(name)) and not any(
+                tensor.startswith(f"{ROOT}{module}.")
+                for tensor in tensors.names
+            ):
+                raise UserError(
+                    f"{path}: modules_to_save names {str(name)[:80]!r}, a "
+                    "module of BERT's, but the file holds no tensors of it; "
+                    "the description contradicts the tensors"
+                )
+
+
+def _targeted(
+    described: Mapping[str, Any], modules: Sequence[str], path: str
+) -> Set[str]:
+    """The modules that a description names, as peft finds them.
+
+    Source: peft, `check_target_module_exists`.
+    """
+    targets = described.get("target_modules")
+    if targets is None:
+        targets = TARGETS_OF_BERT[described["peft_type"]]
+    if isinstance(targets, str) and targets.lower() == ALL_LINEAR:
+        targets = "(.*)"
+    found = named(targets, "target_modules", modules, path)
+    left_out = named(
+        described.get("exclude_modules") or (), "exclude_modules", modules, path
+    )
+    layers = described.get("layers_to_transform")
+    if isinstance(layers, int):
+        layers = [layers]
+    if not isinstance(layers, (list, type(None))):
+        raise UserError(
+            f"{path}: layers_to_transform is {layers!r}, expected a number or "
+            "a list"
+        )
+    if layers:
+        if isinstance(targets, str):
+            raise UserError(
+                f"{path}: layers_to_transform is {layers!r}, which peft takes "
+                "only where target_modules is a list"
+            )
+        patterns = described.get("layers_pattern") or r"[^.]*"
+        if isinstance(patterns, str):
+            patterns = [patterns]
+        _check_patterns(patterns, "layers_pattern", path)
+        whole = "|".join(rf"(?:.*\.)?(?:{pattern})" for pattern in patterns)
+        within = _matches(rf"(?:{whole})\.\d+\..*", modules, path)
+        chosen = {
+            module
+            for module in itertools.compress(modules, within)
+            if int(re.search(r"\.(\d+)\.", module)[1]) in layers
+        }
+        # A whole name stands for itself, in any layer.
+        chosen.update(module for module in found if module in targets)
+        found &= chosen
+    found -= left_out
+    if not found:
+        raise UserError(
+            f"{path}: target_modules is {str(targets)[:80]!r}, which with its "
+            "limits names no matrix of this BERT; is it of another model?"
+        )
+    if not isinstance(targets, str):
+        idle = [end for end in targets if not _ending(found, [end])]
+        _warn_of_idle(idle, "target_modules", path)
+    return found
+
+
+def named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
+    """The modules that a pattern matches, or that end with names of a list."""
+    if isinstance(names, str):
+        return set(itertools.compress(modules, _matches(names, modules, path)))
+    if isinstance(names, (list, tuple)):
+        return _ending(modules, names)
+    raise UserError(f"{path}: {key} is {names!r}, expected a pattern or a list")
+
+
+def _ending(modules: Iterable[str], ends: Iterable[Any]) -> Set[str]:
+    """The modules whose last names are one of `ends`."""
+    ends = tuple(f".{end}" for end in ends)
+    return {module for module in modules if f".{module}".endswith(ends)}
+
+
+def _warn_of_idle(names: Sequence[Any], key: str, path: str) -> None:
+    """Logs the names or patterns of a field that act on nothing."""
+    if names:
+        idle = ", ".join(map(repr, names))
+        logging.warning(
+            "%s: in %s these act on no module: %s", path, key, idle[:200]
+        )
+
+
+def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
+    """Whether a pattern matches each whole text.
+
+    RE2, TensorFlow's engine, takes linear time. Python's engine could take
+    exponential time.
+    """
+    try:
+        # Functions of `tf.strings` keep all patterns in memory.
+        found = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"{path}: {pattern[:80]!r} is no regular expression that can be "
+            f"used here: {first_line(error)}; name the modules in a list"
+        ) from error
+    return found.numpy().tolist()
+
+
+def _check_patterns(patterns: Any, key: str, path: str) -> None:
+    """Refuses too many patterns, and those that may take long."""
+    if not isinstance(patterns, list):
+        raise UserError(f"{path}: {key} is {patterns!r}, expected a list")
+    if len(patterns) > MOST_PATTERNS:
+        raise UserError(
+            f"{path}: {key} has {len(patterns)} patterns, expected at most "
+            f"{MOST_PATTERNS}"
+        )
+    for pattern in patterns:
+        # Counted repetitions may take a tenth of a second.
+        if (
+            not isinstance(pattern, str)
+            or "{" in pattern
+            or len(pattern) > LONGEST_PATTERN
+        ):
+            raise UserError(
+                f"{path}: {key} has {str(pattern)[:80]!r}, expected at most "
+                f"{LONGEST_PATTERN} letters, without {{}}"
+            )
+
+
+def by_pattern(
+    described: Mapping[str, Any], key: str, modules: Sequence[str], path: str
+) -> Dict[str, Any]:
+    """The value of each module that a pattern of a field matches.
+
+    Source: peft, `get_pattern_key`: the first pattern that ends the name holds.
+    """
+    patterns = described.get(key) or {}
+    _check_patterns(list(patterns), key, path)
+    found: Dict[str, Any] = {}
+    idle = []
+    for pattern, value in patterns.items():
+        left = [module for module in modules if module not in found]
+        # With all modules found, later patterns are not looked at.
+        fits = left and _matches(rf"(.*\.)?({pattern})", left, path)
+        if not any(fits):
+            idle.append(pattern)
+        found.update(dict.fromkeys(itertools.compress(left, fits), value))
+    _warn_of_idle(idle, key, path)
+    return found
+
+
+def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
+    """(layer, name within the layer, module) of each module that has a part.
+
+    Raises UserError if the description names other modules.
+    """
+    described, tensors, config, path, _ = adapter
+    held = [
+        name.removeprefix(ROOT).removesuffix(f".{part}")
+        for name in tensors.names
+        if name.endswith(f".{part}")
+    ]
+    pattern = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.(.*)")
+    matches = filter(None, map(pattern.fullmatch, held))
+    places = [(int(m[1]), m[2], m[0]) for m in matches]
+    root = "" if any(m.startswith("encoder.") for m in held) else "bert."
+    # All matrices of BERT, in the order of its layers.
+    known = [
+        f"{root}encoder.layer.{layer}." + scope.replace("/", ".")
+        for layer in range(config.num_hidden_layers)
+        for scope in TARGETS.values()
+    ]
+    # A model for questions has no pooler.
+    if described.get("task_type") == WITH_POOLER:
+        known.append(f"{root}pooler.dense")
+    wanted = _targeted(described, [*known, *held], path)
+    for module in known:
+        if module in wanted and module not in held:
+            raise UserError(
+                f"{path}: target_modules names {module}, but "
+                f"{WEIGHTS_FILE} holds nothing for it"
+            )
+    for module in held:
+        if module not in wanted:
+            raise UserError(
+                f"{path}: {WEIGHTS_FILE} holds tensors of {module}, which "
+                "target_modules and what limits it (exclude_modules, "
+                "layers_to_transform, layers_pattern) leave out"
+            )
+    _check_saved(adapter)
+    return places
+
+
+def modules(scopes: Sequence[str]) -> Any:
+    """Modules of every layer as peft names them: by endings where it can."""
+    ends = [scope.replace("/", ".") for scope in scopes]
+    attention = "attention.output.dense"
+    # As an ending, `output.dense` would match the attention's module, too.
+    if "output.dense" in ends and attention not in ends:
+        choices = "|".join(map(re.escape, ends))
+        return rf".*\.layer\.\d+\.({choices})"
+    return [end.replace("attention.self.", "") for end in ends]
+
+
+def ending_of(scope: str) -> str:
+    """The end of a module's name, from the layer on."""
+    return module_of(scope).removeprefix("bert.encoder.")
+
+
+def modules_of(scopes: Collection[str], config: BertConfig) -> Any:
+    """`modules`, or the modules of some layers, as peft names them."""
+    places = [scope.split("/", 3)[3] for scope in scopes]
+    if len(places) == len(set(places)) * config.num_hidden_layers:
+        return modules(list(dict.fromkeys(places)))
+    return [ending_of(scope) for scope in scopes]

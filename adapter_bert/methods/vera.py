@@ -1,0 +1,177 @@
+"""VeRA: scales of frozen random matrices that all layers share."""
+
+import dataclasses
+import functools
+import math
+from typing import ClassVar, Dict, Tuple, Type
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks, dropout
+from adapter_bert.errors import UserError
+from adapter_bert.methods import base
+from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods.lora import check_dropout, check_targets, scope_of
+
+# Names under which the two matrices are handed on to layers.
+DOWN, UP = "vera/down", "vera/up"
+# Of the generator's seed.
+SEED_LIMIT = 2**32
+
+
+class VeraHooks(Hooks):
+    """Adds `((dropout(x) A) d B) b` to the products of some kernels.
+
+    Reads the scales `<kernel's scope>/vera_d` and `vera_b`.
+    """
+
+    alike = True
+    takes_rows = True
+    by_token = True
+    by_values = True
+
+    def begin(self, context):
+        """A and B, float32 [inputs, R] and [R, outputs] of all targets."""
+        down, up = self.method.matrices(self.config)
+        return {DOWN: tf.constant(down), UP: tf.constant(up)}
+
+    def project(self, name, inputs, dense, context):
+        """Shapes as in `Hooks`."""
+        outputs = dense(inputs)
+        if f"{name}/vera_d" not in self.values:
+            return outputs
+        inner, outer = (
+            tf.cast(self.values[f"{name}/vera_{part}"], context.dtype)
+            for part in "db"
+        )
+        if len(inner.shape) == 2:
+            inner, outer = inner[:, tf.newaxis], outer[:, tf.newaxis]
+        x = tf.cast(inputs, context.dtype)
+        x = dropout(x, self.method.dropout, f"{name}/vera", context)
+        down = context.handed_on[DOWN][: inputs.shape[-1]]
+        up = context.handed_on[UP][:, : outer.shape[-1]]
+        x = tf.matmul(x, tf.cast(down, x.dtype)) * inner
+        return outputs + tf.matmul(x, tf.cast(up, x.dtype)) * outer
+
+
+@dataclasses.dataclass(frozen=True)
+class Vera(TuningMethod):
+    """Updates `W + A diag(d) B diag(b)` of random A and B; BERT is frozen.
+
+    All layers share A and B, which follow from the seed and are in no file. A
+    kernel that is smaller than others reads the first rows or columns of them.
+    BERT-base, for each target in each layer: rank + outputs; 12 x 2 x
+    (256 + 768) = 24,576 at rank 256 for queries and values. The output at the
+    start is plain BERT's, since b is zero. The scales do not decay.
+
+    Attributes:
+        rank: of the update; may be above BERT's sizes.
+        seed: of A and B, from 0 to 2^32 - 1.
+        targets: the matrices, as of LoRA.
+        dropout: of what A reads, in training; from 0 to 0.99.
+        d_initial: first value of d.
+        layers: numbers and ranges of layers, or `all`.
+
+    Raises:
+        UserError: a rank below 1, a seed out of range, a d that is not
+            positive, a target that does not exist or is named twice, a dropout
+            out of range.
+
+    Source: Kopiczko et al. 2024, section 3. A and B are those of peft 0.21,
+    `VeraModel._init_vera_A_vera_B`, so that both compute the same.
+    """
+
+    name: ClassVar[str] = "vera"
+    # Kopiczko et al. 2024 on SST-2 with RoBERTa-base; 1e-2 on small tasks.
+    learning_rate: ClassVar[float] = 4e-3
+    hooks_class: ClassVar[Type[Hooks]] = VeraHooks
+    positive: ClassVar[Tuple[str, ...]] = ("rank", "d_initial")
+    rank: int = 256
+    seed: int = 0
+    targets: str = "query,value"
+    dropout: float = 0.0
+    d_initial: float = 0.1
+    layers: str = base.ALL_LAYERS
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_targets(self.name, self.targets)
+        check_dropout(self.name, self.dropout)
+        if not 0 <= self.seed < SEED_LIMIT:
+            raise UserError(
+                f"vera: seed is {self.seed}, expected 0 to {SEED_LIMIT - 1}"
+            )
+
+    def check(self, config):
+        base.choose_layers(self.layers, config)
+
+    def kernels(self, config: encoder.BertConfig) -> Dict[str, Tuple[int, ...]]:
+        """Shapes of the kernels with an update, by their scopes."""
+        shapes = encoder.list_variables(config)
+        scopes = [
+            scope_of((layer, target))
+            for layer in base.choose_layers(self.layers, config)
+            for target in self.targets.split(",")
+        ]
+        return {scope: shapes[f"{scope}/kernel"] for scope in scopes}
+
+    def matrices(
+        self, config: encoder.BertConfig
+    ) -> Tuple[np.ndarray, np.ndarray]:
+        """A and B, float32 [inputs, rank] and [rank, outputs] at the most."""
+        shapes = self.kernels(config).values()
+        return _draw(
+            self.seed,
+            self.rank,
+            max(inputs for inputs, _ in shapes),
+            max(outputs for _, outputs in shapes),
+        )
+
+    def variables(self, config, pooler=True):
+        """`<scope>/vera_d` [rank] and `vera_b` [outputs] for each target."""
+
+        def initial(rng, shape):
+            return np.full(shape, self.d_initial, np.float32)
+
+        found = {}
+        for scope, (_, outputs) in self.kernels(config).items():
+            found[f"{scope}/vera_d"] = Declared(
+                (self.rank,), initial, decays=False
+            )
+            found[f"{scope}/vera_b"] = Declared(
+                (outputs,), encoder.zeros, decays=False
+            )
+        return found
+
+    def merge(self, config, read, values):
+        down, up = self.matrices(config)
+        merged = {}
+        for scope, (inputs, outputs) in self.kernels(config).items():
+            inner, outer = (values[f"{scope}/vera_{part}"] for part in "db")
+            update = (down[:inputs] * inner) @ up[:, :outputs] * outer
+            merged[f"{scope}/kernel"] = read(f"{scope}/kernel") + update
+        return merged
+
+
+@functools.lru_cache(maxsize=8)
+def _draw(
+    seed: int, rank: int, inputs: int, outputs: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """A and B, float32 [inputs, rank] and [rank, outputs].
+
+    He et al. 2015's uniform values by the Mersenne twister, of which NumPy and
+    PyTorch promise the same numbers for a seed. PyTorch takes the last 24 bits
+    of each, rounds once, and has the matrices transposed.
+    """
+    twister = np.random.RandomState(seed)
+
+    def uniform(rows: int, columns: int) -> np.ndarray:
+        bits = twister.randint(0, 2**32, (rows, columns), np.uint32)
+        bound = float(np.float32(math.sqrt(6.0 / columns)))
+        share = (bits & (2**24 - 1)) / 2.0**24
+        return (share * (2.0 * bound) - bound).astype(np.float32)
+
+    down = uniform(rank, inputs)
+    return down.T, uniform(outputs, rank).T
