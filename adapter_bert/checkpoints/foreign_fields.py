@@ -67,7 +67,7 @@ PEFT_VERA = PEFT | _fields(
 # `adapter_config.json` and `head_config.json`.
 HUB_FILE = _fields(
     "config name version model_class model_type hidden_size num_labels "
-    "label2id model_name type"
+    "label2id model_name type config_id"
 )
 # `adapter_residual_before_ln` acts with `ln_after` alone, `cross_adapter` in
 # decoders, and the second half with `phm_layer`.
