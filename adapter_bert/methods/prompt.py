@@ -33,6 +33,8 @@ class PromptHooks(Hooks):
         batch = tf.shape(hidden)[0]
         if len(prompt.shape) == 2:
             prompt = tf.tile(prompt[tf.newaxis], [batch, 1, 1])
+        # Where there are no rows, values are those of one.
+        prompt = prompt[:batch]
         first, others = hidden[:, :1], hidden[:, 1:]
         if self.method.heads_read == VIRTUAL:
             # To attention the order is the same. [CLS] comes last.
