@@ -282,6 +282,11 @@ class Composition(TuningMethod):
         """Whether a part that is trained does."""
         return any(method.changes_few for method in self.trained)
 
+    @property
+    def factored(self) -> bool:
+        """Whether a part that is trained is."""
+        return any(method.factored for method in self.trained)
+
     def changed_count(self, count):
         """That of the part that changes not all that it trains."""
         found = [method.changed_count(count) for method in self.trained]
