@@ -78,13 +78,13 @@ def merge_adapters(
             for artifact, method in zip(artifacts, methods)
         )
     )
+    method, values = how.merge(config, base.read, methods, bodies, weights)
     chosen = first
     if head_of:
         number = folders.index(head_of)
         chosen, head = artifacts[number], heads[number]
     else:
         head = _mean_head(artifacts, folders, heads, weights)
-    method, values = how.merge(config, base.read, methods, bodies, weights)
     values = {**values, **head}
     found = {key: first.config[key] for key in KEPT if key in first.config}
     found["method"] = str(method)

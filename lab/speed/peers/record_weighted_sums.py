@@ -92,7 +92,7 @@ def variables(model, adapter):
         scope, separator, rest = name.partition(".lora_")
         if not separator:
             scope, separator, rest = name.partition(".ia3_")
-        if not separator or f".{adapter}" not in f".{rest}.":
+        if not separator or f".{adapter}." not in f".{rest}.":
             continue
         scope = scope.removeprefix("base_model.model.")
         scope = scope.replace("layer.", "layer_").replace(".", "/")
