@@ -304,7 +304,8 @@ class Bert(Modules):
             self.read(f"{scope}/{name}_embeddings", context)
             for name in ("word", "token_type", "position")
         )
-        hidden = tf.gather(word, input_ids)
+        embed = functools.partial(tf.gather, word)
+        hidden = self.hooks.words(input_ids, embed, context)
         # Of few rows a product with one-hot vectors is fast both ways.
         one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
         hidden += tf.tensordot(one_hot, token_type, 1)

@@ -45,6 +45,7 @@ from adapter_bert.methods.fine_tuning import HeadOnly
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
+    "words",
     "embeddings",
     "parameter",
     "key_value",
@@ -114,6 +115,7 @@ class PartHooks(Hooks):
     def layer_kind(self, layer, training):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
+    words = _as_the_part("words")
     embeddings = _as_the_part("embeddings")
     project = _as_the_part("project")
     key_value = _as_the_part("key_value")
@@ -406,6 +408,15 @@ def trained_of_bert(
 class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
 
+    def words(self, input_ids, embed, context):
+        """Each part takes what comes before it for BERT's; as in `Hooks`."""
+        for part in self.acting_at("words"):
+
+            def embed(ids, words=part.words, before=embed):
+                return words(ids, before, context)
+
+        return embed(input_ids)
+
     def embeddings(self, hidden, context):
         """One after the other; shapes as in `Hooks`."""
         for part in self.parts:
@@ -591,7 +602,7 @@ class Average(Composition):
         super().check(config)
         for part in self.parts:
             places = part.method.hooks(config, {}).places
-            if places & {"key_value", "embeddings", "vocabulary"}:
+            if places & {"words", "key_value", "embeddings", "vocabulary"}:
                 raise UserError(
                     f"average: {part.name} is an adapter of "
                     f"{part.method.name}, which acts on what has no mean; "
