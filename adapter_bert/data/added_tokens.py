@@ -38,7 +38,8 @@ ROLES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
 RULES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # In characters. The library ends the process with one of 250,000.
 LONGEST_PIECE = 1000
-MOST_NEW_TOKENS = 10_000
+# Of a task's own.
+MOST_NEW_TOKENS, LONGEST_NEW_TOKEN = 10_000, 100
 
 
 class Added(NamedTuple):
@@ -80,14 +81,14 @@ def check_new_tokens(tokens: Any, source: str) -> List[str]:
     for number, token in enumerate(tokens, 1):
         if (
             not isinstance(token, str)
-            or not 0 < len(token) <= LONGEST_PIECE
+            or not 0 < len(token) <= LONGEST_NEW_TOKEN
             or token != token.strip()
             or token in seen
         ):
             raise UserError(
                 f"{source}: token {number} is {str(token)[:80]!r}; expected 1 "
-                f"to {LONGEST_PIECE} letters without blanks around them, and "
-                "each token once"
+                f"to {LONGEST_NEW_TOKEN} letters without blanks around them, "
+                "and each token once"
             )
         seen.add(token)
     return tokens
