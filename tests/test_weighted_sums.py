@@ -251,16 +251,17 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 )
 def test_methods_that_have_no_such_sum_are_refused(by, texts, message):
     methods = [parse(text) for text in texts]
+    values = [random_values(method, 0) for method in methods]
     with pytest.raises(UserError, match=message):
-        WeightedSum(by).merge(
-            CONFIG, None, methods, [{}] * len(texts), [1.0] * len(texts)
-        )
+        WeightedSum(by).merge(CONFIG, None, methods, values, [1.0] * len(texts))
 
 
 def test_a_rank_above_the_matrices_is_refused():
     method = parse("lora(rank=2)")
     with pytest.raises(UserError, match="--rank is 17, expected at most 16"):
-        WeightedSum("svd", rank=17).merge(CONFIG, None, [method], [{}], [1.0])
+        WeightedSum("svd", rank=17).merge(
+            CONFIG, None, [method], [random_values(method, 0)], [1.0]
+        )
 
 
 def test_what_no_training_changes_has_to_be_the_same():

@@ -11,7 +11,15 @@ seed; and (IA)^3 counts from one, so both agree where weights add up to one.
 
 import dataclasses
 import zlib
-from typing import Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Callable,
+    Dict,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -247,7 +255,10 @@ class WeightedSum:
     def _merge_lora(self, config, methods, values, weights):
         """Factors of the sum, for each matrix that an adapter acts on."""
         by_updates = self.by in OF_UPDATES
-        ranks = [method.rank for method in methods]
+        every = [
+            _updates(config, *one) for one in zip(methods, values, weights)
+        ]
+        ranks = [max(len(f.up) for f in one.values()) for one in every]
         if self.by != CAT and not by_updates and len(set(ranks)) > 1:
             raise UserError(
                 f"the ranks are {', '.join(map(str, ranks))}, but --by="
@@ -264,9 +275,7 @@ class WeightedSum:
         targets = dict.fromkeys(
             target for m in methods for target in m.targets.split(",")
         )
-        merged = dataclasses.replace(
-            methods[0], rank=rank, alpha=float(rank), targets=",".join(targets)
-        )
+        merged = Lora(rank, float(rank), ",".join(targets), methods[0].dropout)
         found: Values = {}
         for name in merged.variables(config):
             scope, _, factor = name.rpartition("/")
@@ -274,11 +283,7 @@ class WeightedSum:
                 continue
             down, up = f"{scope}/lora_a", f"{scope}/lora_b"
             # A matrix may have updates of some adapters only.
-            factors = [
-                Factors(one[down], one[up], method.scale, weight)
-                for method, one, weight in zip(methods, values, weights)
-                if down in one
-            ]
+            factors = [one[scope] for one in every if scope in one]
             if by_updates:
                 found[down], found[up] = self._divide(scope, factors, rank)
             elif self.by == CAT:
@@ -302,6 +307,22 @@ class WeightedSum:
         )
         up = sizes[:rank, np.newaxis] * right[:rank]
         return left[:, :rank].astype(np.float32), up.astype(np.float32)
+
+
+def _updates(
+    config: encoder.BertConfig, method: Lora, values: Values, weight: float
+) -> Dict[str, Factors]:
+    """An adapter's updates, by the scopes of their matrices."""
+    scopes = {name.rpartition("/")[0] for name in method.variables(config)}
+    return {
+        scope: Factors(
+            values[f"{scope}/lora_a"],
+            values[f"{scope}/lora_b"],
+            method.scale,
+            weight,
+        )
+        for scope in scopes
+    }
 
 
 def _concatenate(
