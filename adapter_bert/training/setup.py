@@ -43,7 +43,7 @@ from adapter_bert.methods import new_words, registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.kinds import MASKED_LM
+from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     composition_parts,
@@ -161,10 +161,10 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> List[str]:
     given, before = [], None
     if experiment.new_tokens:
         given = read_new_tokens(experiment.new_tokens)
-        if experiment.task.name == MASKED_LM:
+        if experiment.task.name in ANSWERLESS:
             raise UserError(
-                "--new_tokens is for tasks on texts, but a masked-LM head "
-                "guesses BERT's own tokens alone; leave it out"
+                "--new_tokens is for tasks that answer texts, and a masked-LM "
+                "head guesses BERT's own tokens alone; leave it out"
             )
     if sources.description is not None:
         source = sources.trained.source
