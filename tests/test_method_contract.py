@@ -45,6 +45,11 @@ class OneHook(Hooks):
         return x * (1.0 + tf.cast(mean, x.dtype))
 
 
+class Words(OneHook):
+    def words(self, input_ids, embed, context):
+        return self.scaled(embed(input_ids))
+
+
 class Embeddings(OneHook):
     def embeddings(self, hidden, context):
         return self.scaled(hidden)
@@ -142,6 +147,7 @@ class AdapterAndMore(AdapterHooks):
 
 
 HOOKS = {
+    "words": Words,
     "embeddings": Embeddings,
     "lengthen": Lengthen,
     "parameter": Parameter,
@@ -299,6 +305,7 @@ def test_every_registered_method_too(tiny_bert, tmp_path):
         "average({'a': contract('vocabulary')})",
         "average({'a': contract('key_value')})",
         "average({'a': contract('lengthen')})",
+        "average({'a': contract('words')})",
         "per_task(contract('parameter'), tasks='a')",
         "per_task(contract('penalty'), tasks='a')",
         "per_task(contract('prepare'), tasks='a')",

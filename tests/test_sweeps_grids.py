@@ -10,6 +10,7 @@ from conftest import run_command, write_table
 from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
 
 from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.new_words import NewWords
 from adapter_bert.methods.registry import METHODS, parse
 
 pytestmark = pytest.mark.newer_stack
@@ -296,11 +297,13 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
     assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
     for methods in found.values():
         assert methods == found["RTE"]
-        # Other compositions are of several adapters or tasks.
+        # Other compositions are of several adapters or tasks, new words of a
+        # text.
         assert {method.name for method in methods} == {
             name
             for name, method in METHODS.items()
-            if not issubclass(method, Composition) or name == "union"
+            if not issubclass(method, (Composition, NewWords))
+            or name == "union"
         }
     part = sweep.out / "data/SST-2/train.tsv"
     assert len(part.read_text().splitlines()) == 4001

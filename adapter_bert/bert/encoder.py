@@ -313,10 +313,11 @@ class Bert(Modules):
         )
         words = self.values[WORD_EMBEDDINGS]
         if isinstance(words, Quantized):
-            hidden = words.rows(input_ids)
+            embed = words.rows
         else:
             words = self.read(WORD_EMBEDDINGS, context)
-            hidden = tf.gather(words, input_ids)
+            embed = functools.partial(tf.gather, words)
+        hidden = self.hooks.words(input_ids, embed, context)
         # Of few rows a product with one-hot vectors is fast both ways.
         one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
         hidden += tf.tensordot(one_hot, token_type, 1)

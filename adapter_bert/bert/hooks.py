@@ -1,6 +1,6 @@
 """The places where a tuning method may change what BERT computes.
 
-`Hooks` has eight places, at each the identity, a penalty of the loss, and
+`Hooks` has nine places, at each the identity, a penalty of the loss, and
 values that are made once for a step. Every layer and hook is given a `Context`.
 Dropout depends on the context alone. Dimension letters are those of
 `encoder.py`.
@@ -30,6 +30,7 @@ from adapter_bert.bert.config import BertConfig
 ALIKE = "alike"
 # Where methods act on BERT: names of methods of `Hooks`.
 PLACES = (
+    "words",
     "embeddings",
     "lengthen",
     "parameter",
@@ -169,7 +170,7 @@ def rename_layer(name: str, number: int) -> str:
 
 
 class Hooks:
-    """The eight places where a tuning method may act, its penalty, its start.
+    """The nine places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks define the places they need.
     `context` is the forward pass's `Context`, `layer` a number from 0.
@@ -219,6 +220,18 @@ class Hooks:
         itself.
         """
         return ALIKE if self.alike else None
+
+    def words(
+        self,
+        input_ids: tf.Tensor,
+        embed: Callable[[tf.Tensor], tf.Tensor],
+        context: Context,
+    ) -> tf.Tensor:
+        """Gives the word embeddings of int32 [B, T], float32 [B, T, D].
+
+        `embed` does so with BERT's own, of ids below V.
+        """
+        return embed(input_ids)
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""

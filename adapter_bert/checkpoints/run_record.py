@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import platform
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +18,10 @@ from adapter_bert import files
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.weights import Base
+from adapter_bert.data.added_tokens import NEW, check_new_tokens
 from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.methods.new_words import count_of
 
 RUN_FILE = "run.json"
 PLACES_FILE = "places.json"
@@ -125,6 +128,22 @@ def _shown(names: Sequence[str]) -> str:
     shown = [json.dumps(name, ensure_ascii=False) for name in names[:SHOWN]]
     more = len(names) - SHOWN
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def new_tokens(description: Dict[str, Any], path: str) -> List[str]:
+    """A task's own tokens, of a description that was read from `path`.
+
+    Raises UserError if they are none, or the method has not as many.
+    """
+    tokens = description["tokenizer"].get(NEW)
+    tokens = [] if tokens is None else check_new_tokens(tokens, path)
+    method = registry.parse(description["method"])
+    if count_of(method) != len(tokens):
+        raise UserError(
+            f"{path} has {len(tokens)} new tokens, but its method {method} "
+            f"{count_of(method)}; copy the adapter again"
+        )
+    return tokens
 
 
 def bert_config(description: Dict[str, Any], path: str) -> BertConfig:

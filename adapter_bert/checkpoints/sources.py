@@ -5,7 +5,7 @@ Beside the weights lie the sizes and the vocabulary.
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf
 from absl import logging
@@ -31,6 +31,7 @@ from adapter_bert.checkpoints.hugging_face import (
 from adapter_bert.checkpoints.weights import Base, Pretrained
 from adapter_bert.data.added_tokens import (
     ADDED,
+    NEW,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
 )
@@ -277,25 +278,27 @@ def read_tokenizer(
     config: BertConfig,
     path: str = "",
     do_lower_case: Optional[bool] = None,
+    new_tokens: Sequence[str] = (),
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
     A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
     None for `do_lower_case` stands for what the model's own files say, or to
-    lower-case unless the vocabulary has words with capital letters. Raises
-    UserError if the vocabulary cannot be read, or does not fit the model or the
-    letters' case.
+    lower-case unless the vocabulary has words with capital letters. A task's
+    `new_tokens` follow the vocabulary's. Raises UserError if the vocabulary
+    cannot be read, or does not fit the model, the letters' case or new tokens.
     """
     if config.is_roberta:
-        return _read_subwords(opened, config, path, do_lower_case)
+        return _read_subwords(opened, config, path, do_lower_case, new_tokens)
     path = path or find_vocabulary(opened)
     said = ""
     if do_lower_case is None and opened.do_lower_case is not None:
         do_lower_case = opened.do_lower_case
         said = f"{opened.path} has do_lower_case={do_lower_case}, but "
-    tokenizer = FullTokenizer(path, do_lower_case is not False)
+    lower = do_lower_case is not False
+    tokenizer = FullTokenizer(path, lower, new_tokens)
     if do_lower_case is None and tokenizer.is_cased:
-        tokenizer = FullTokenizer(path, False)
+        tokenizer = FullTokenizer(path, False, new_tokens)
     _check_size(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
@@ -315,6 +318,7 @@ def _read_subwords(
     config: BertConfig,
     path: str,
     do_lower_case: Optional[bool],
+    new_tokens: Sequence[str],
 ) -> SubwordTokenizer:
     """As `read_tokenizer`, for a RoBERTa."""
     try:
@@ -329,7 +333,7 @@ def _read_subwords(
             f"--do_lower_case=true, but {path} says itself what becomes of "
             "capital letters; leave the flag out"
         )
-    tokenizer = SubwordTokenizer(path)
+    tokenizer = SubwordTokenizer(path, new_tokens)
     _check_size(tokenizer, config)
     if tokenizer.padding_id + 1 != config.first_position:
         raise UserError(
@@ -348,12 +352,18 @@ def find_vocabulary(opened: Pretrained) -> str:
 
 def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
     """Compares a vocabulary's size with the model's."""
-    padding = config.vocab_size - tokenizer.vocab_size
+    size = tokenizer.vocab_size - len(tokenizer.new_tokens)
+    padding = config.vocab_size - size
     also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
     if not 0 <= padding <= MAX_VOCABULARY_PADDING:
         raise UserError(
-            f"the vocabulary has {tokenizer.vocab_size} entries, but the BERT "
+            f"the vocabulary has {size} entries, but the BERT "
             f"config says {config.vocab_size}; check --vocab_file{also}"
+        )
+    if padding and tokenizer.new_tokens:
+        raise UserError(
+            f"the model has {padding} entries more than the vocabulary, whose "
+            "place new tokens would take; --new_tokens needs as many of both"
         )
     if padding:
         logging.info(
@@ -420,6 +430,9 @@ def check_same_model(
     """
     check_same_weights(description, source, base)
     ours, theirs = tokenizer.describe(), description["tokenizer"]
+    if NEW not in theirs:
+        # What was trained without a task's own tokens does not depend on them.
+        ours.pop(NEW, None)
     if ADDED in ours and theirs == {
         k: v for k, v in ours.items() if k != ADDED
     }:

@@ -15,14 +15,23 @@ The changes of several adapters are added up, each times its number in --weights
 (task arithmetic, Ilharco et al. 2023). Methods that add computation to BERT
 cannot be merged.
 
-The result is an adapter if --average is given: the weighted mean of the
-parameters of adapters of one method and task, heads included (Chronopoulou et
-al. 2023). All methods can be averaged.
+The result is an adapter if --by is given: a weighted sum of adapters of one
+method, as linear, TIES, DARE or of LoRA's updates by an SVD. --average is the
+weighted mean of their parameters, which all methods have (Chronopoulou et al.
+2023).
+
+    .venv/bin/adapter-bert merge --init_checkpoint=BERT --by=ties \
+        --density=0.5 --weights=1,0.5 --adapter=A --adapter=B --output_dir=NEW
+
+Heads of one task have a mean, also if their labels have another order.
+--head_of keeps task and head of one of the adapters instead.
 """
 
+import argparse
+import dataclasses
 import math
 import os
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -37,10 +46,13 @@ from adapter_bert.checkpoints import (
     sources,
 )
 from adapter_bert.checkpoints.hugging_face import describe_head
+from adapter_bert.checkpoints.merged_adapters import (
+    merge_adapters,
+    read_adapter,
+)
 from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
-    identify,
     with_labels,
 )
 from adapter_bert.checkpoints.written_form import (
@@ -53,21 +65,15 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.base import PARTS
+from adapter_bert.methods.weighted_sums import (
+    AVERAGE,
+    FREQUENCY,
+    KINDS,
+    TOTAL,
+    WeightedSum,
+)
 from adapter_bert.tasks import from_description, kinds
 from adapter_bert.tasks.text_regression import LabelUnit
-
-# Fields in which adapters must agree to have a mean.
-ALIKE = ("method", "parts", "carries_parts", "task")
-# Fields that the mean has from the adapters.
-KEPT = (
-    *ALIKE,
-    "trained_with",
-    "base",
-    "tokenizer",
-    "task_settings",
-    "bert_config",
-)
 
 
 def merge(
@@ -172,77 +178,6 @@ def head_of(
     return values, describe_head(kind, labels)
 
 
-def average(
-    base: Weights, folders: List[str], weights: List[float]
-) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
-    """The weighted mean of adapters' parameters.
-
-    Args:
-        base: the BERT of the adapters.
-        folders: of the adapters.
-        weights: one for each, which are divided by their sum.
-
-    Returns:
-        The mean's description, and its values; parts of the adapters, which
-        are the same for all, stay as they are.
-
-    Raises:
-        UserError: an adapter cannot be read, is of another BERT, or of another
-            method, task or parts than the first.
-    """
-    sums: Dict[str, np.ndarray] = {}
-    averaged: List[Dict[str, Any]] = []
-    first, own = None, {}
-    for folder, weight in zip(folders, weights):
-        artifact = read_adapter(base, folder)
-        if first is None:
-            first = artifact
-            own = encoder.list_variables(
-                run_record.bert_config(first.config, folder)
-            )
-        for key in ALIKE:
-            ours, others = artifact.config.get(key), first.config.get(key)
-            if ours != others:
-                raise UserError(
-                    f"{folder} has the {key} {ours}, but {folders[0]} "
-                    f"{others}; only adapters with one method, one task and "
-                    "the same parts have a mean"
-                )
-        averaged.append({"sha256": artifact.config["sha256"], "weight": weight})
-        for name in artifact.weights.shapes:
-            value = artifact.weights.read(name)
-            if name.startswith(PARTS):
-                sums[name] = value
-                continue
-            # The mean of differences keeps what did not change.
-            before = base.read(name) if name in own else 0.0
-            change = (value - before) * (weight / sum(weights))
-            sums[name] = sums.get(name, before) + change
-    values = {name: value.astype(np.float32) for name, value in sums.items()}
-    text = first.config.get("trained_with") or first.config["method"]
-    if registry.parse(text).changes_few:
-        values = adapter_artifact.changes(values, base.read, own)
-    values = adapter_artifact.few(values)
-    found = {key: first.config[key] for key in KEPT if key in first.config}
-    length = first.config.get("training", {}).get("max_seq_length")
-    found["training"] = {"max_seq_length": length}
-    found["parameters"] = {"kept": adapter_artifact.count(values)}
-    found["averaged"] = averaged
-    return found, values
-
-
-def read_adapter(base: Weights, folder: str) -> adapter_artifact.Artifact:
-    """Reads an adapter; raises UserError if it is of another BERT."""
-    artifact = adapter_artifact.read(folder, base)
-    config = run_record.bert_config(artifact.config, folder)
-    known = identify(base, encoder.list_variables(config))
-    if known.fingerprint != artifact.config["base"]["fingerprint"]:
-        raise UserError(
-            f"{folder} was trained on another BERT than {base.source}"
-        )
-    return artifact
-
-
 def read_weights(text: str, count: int, positive: bool) -> List[float]:
     """The weight of each of `count` adapters; raises UserError for others."""
     try:
@@ -258,6 +193,31 @@ def read_weights(text: str, count: int, positive: bool) -> List[float]:
             "them, one for each --adapter"
         )
     return weights
+
+
+def read_sum(arguments: argparse.Namespace) -> Optional[WeightedSum]:
+    """How adapters become one, or None if they become a BERT.
+
+    Raises UserError for arguments that do not go together.
+    """
+    given = {
+        field.name: getattr(arguments, field.name)
+        for field in dataclasses.fields(WeightedSum)
+    }
+    if arguments.by is None:
+        for name in (*given, "head_of"):
+            if getattr(arguments, name) not in (None, ""):
+                raise UserError(
+                    f"--{name} is for an adapter made of several; pass --by, "
+                    "as --by=linear"
+                )
+        return None
+    if arguments.head_of and arguments.head_of not in arguments.adapter:
+        raise UserError(
+            f"--head_of is {arguments.head_of!r}, expected one of the folders "
+            "that are passed as --adapter"
+        )
+    return WeightedSum(**given)
 
 
 def main() -> None:
@@ -276,9 +236,40 @@ def main() -> None:
         help="one number per adapter, as 0.5,0.5; default: 1 each",
     )
     parser.add_argument(
+        "--by",
+        choices=KINDS,
+        help="write an adapter, not a BERT, and how adapters are added up",
+    )
+    parser.add_argument(
         "--average",
-        action="store_true",
-        help="write the mean of several adapters as an adapter, not a BERT",
+        dest="by",
+        action="store_const",
+        const=AVERAGE,
+        help="the mean of parameters, the same as --by=average",
+    )
+    parser.add_argument(
+        "--density",
+        type=float,
+        help="share of the values that TIES, DARE and pruning keep, as 0.5",
+    )
+    parser.add_argument(
+        "--majority_sign",
+        choices=(TOTAL, FREQUENCY),
+        help="whether signs are elected by sums (the default) or by counts",
+    )
+    parser.add_argument(
+        "--seed", type=int, help="of the values that DARE keeps; default: 0"
+    )
+    parser.add_argument(
+        "--rank",
+        type=int,
+        help="of what an SVD makes; default: the greatest of the adapters",
+    )
+    parser.add_argument(
+        "--head_of",
+        default="",
+        help="the --adapter whose task and head are kept, for adapters of "
+        "several tasks; default: the mean of heads",
     )
     parser.add_argument(
         "--vocab_file",
@@ -291,15 +282,19 @@ def main() -> None:
     arguments = parser.parse_args()
     folder, adapters = arguments.output_dir, arguments.adapter
     google.check_name(folder, "--output_dir")
-    weights = read_weights(arguments.weights, len(adapters), arguments.average)
+    how = read_sum(arguments)
+    is_mean = how is not None and how.by == AVERAGE
+    weights = read_weights(arguments.weights, len(adapters), is_mean)
     opened = sources.open_init_checkpoint(arguments.init_checkpoint)
-    if arguments.average:
+    if how is not None:
         if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
             raise UserError(f"{folder} holds an adapter; choose another folder")
-        description, values = average(opened.weights, adapters, weights)
+        description, values = merge_adapters(
+            opened.weights, adapters, weights, how, arguments.head_of
+        )
         files.prepare_folder(folder)
         adapter_artifact.write(folder, description, values)
-        print(f"the averaged adapter is {folder}")
+        print(f"the {'averaged' if is_mean else 'merged'} adapter is {folder}")
         return
     check_free(folder)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)

@@ -30,12 +30,16 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 # Of versions of transformers that write no `added_tokens_decoder`.
 LEGACY_FILE, SPECIAL_FILE = "added_tokens.json", "special_tokens_map.json"
 ADDED = "added_tokens"
+# Of a task's own tokens in a tokenizer's description.
+NEW = "new_tokens"
 DECODER, ADDITIONAL = "added_tokens_decoder", "additional_special_tokens"
 # In the order in which transformers gives ids.
 ROLES = "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"
 RULES = ("single_word", "lstrip", "rstrip", "normalized", "special")
 # In characters. The library ends the process with one of 250,000.
 LONGEST_PIECE = 1000
+# Of a task's own.
+MOST_NEW_TOKENS, LONGEST_NEW_TOKEN = 10_000, 100
 
 
 class Added(NamedTuple):
@@ -49,6 +53,66 @@ class Added(NamedTuple):
         """The content and rules, as JSON values."""
         flags = {name: getattr(self.token, name) for name in RULES}
         return {"content": self.token.content, **flags}
+
+
+def read_new_tokens(path: str) -> List[str]:
+    """Reads the file of `--new_tokens`: a token on each line.
+
+    Raises:
+        UserError: the file cannot be read, or as `check_new_tokens`.
+    """
+    text = files.read_text(path, "the new tokens")
+    return check_new_tokens(text.splitlines(), path)
+
+
+def check_new_tokens(tokens: Any, source: str) -> List[str]:
+    """The tokens that a task adds to a vocabulary.
+
+    Raises:
+        UserError: there are none or too many, or one is no text, is empty or
+            very long, has blanks around it, or is there twice.
+    """
+    if not isinstance(tokens, list) or not 0 < len(tokens) <= MOST_NEW_TOKENS:
+        raise UserError(
+            f"{source}: expected 1 to {MOST_NEW_TOKENS} new tokens, each on a "
+            "line of its own"
+        )
+    seen = set()
+    for number, token in enumerate(tokens, 1):
+        if (
+            not isinstance(token, str)
+            or not 0 < len(token) <= LONGEST_NEW_TOKEN
+            or token != token.strip()
+            or token in seen
+        ):
+            raise UserError(
+                f"{source}: token {number} is {str(token)[:80]!r}; expected 1 "
+                f"to {LONGEST_NEW_TOKEN} letters without blanks around them, "
+                "and each token once"
+            )
+        seen.add(token)
+    return tokens
+
+
+def as_added(
+    tokens: Sequence[str], vocabulary: Mapping[str, int]
+) -> List[Added]:
+    """A task's own tokens, whole words with the ids that follow a vocabulary's.
+
+    Raises:
+        UserError: the vocabulary has one of them.
+    """
+    first = max(vocabulary.values()) + 1
+    for token in tokens:
+        if token in vocabulary:
+            raise UserError(
+                f"the new token {token!r} is in BERT's vocabulary already; "
+                "leave it out"
+            )
+    return [
+        Added(number, AddedToken(token, single_word=True), True)
+        for number, token in enumerate(tokens, first)
+    ]
 
 
 def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:

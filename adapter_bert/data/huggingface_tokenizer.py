@@ -51,8 +51,10 @@ class SubwordTokenizer(TextTokenizer):
     second_segment = 0
     do_lower_case = False
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, new_tokens: Sequence[str] = ()):
         """Reads a `tokenizer.json`, and the tokens that files next to it add.
+
+        `new_tokens` are a task's own.
 
         Raises:
             UserError: it is missing or damaged, is of another kind, or lacks a
@@ -62,6 +64,7 @@ class SubwordTokenizer(TextTokenizer):
         self.path = path
         pieces = _read_ids(described, path)
         self.added = read_added(path, pieces, SPECIAL, described)
+        self._add_new(new_tokens, pieces)
         model = {key: described.get(key) for key in DECISIVE}
         told = described.get("added_tokens") or []
         told = {t["content"] for t in told if not t.get("special")}

@@ -26,7 +26,9 @@ from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
 
 from adapter_bert import files
 from adapter_bert.data.added_tokens import (
+    NEW,
     Added,
+    as_added,
     fingerprint,
     read_added,
     register,
@@ -91,6 +93,7 @@ class TextTokenizer(abc.ABC):
     Attributes:
         vocabulary: the id of each token.
         added: the tokens that were added to those of the model, by rising id.
+        new_tokens: the last of these, which a task added.
         vocab_size: the greatest id and one.
         do_lower_case: whether texts are lower-cased.
         classify_id: of the token that begins a row.
@@ -106,6 +109,7 @@ class TextTokenizer(abc.ABC):
 
     vocabulary: Dict[str, int]
     added: List[Added]
+    new_tokens: Sequence[str]
     vocab_size: int
     do_lower_case: bool
     classify_id: int
@@ -133,13 +137,27 @@ class TextTokenizer(abc.ABC):
             for role in ("cls", "sep", "unk", "mask")
         )
         text = json.dumps(model, sort_keys=True)
+        told = {*told, *self.new_tokens}
         self._description = {
             "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
             **fingerprint(
                 [a for a in self.added if a.token.content not in told]
             ),
+            **({NEW: list(self.new_tokens)} if self.new_tokens else {}),
         }
+
+    def _add_new(
+        self, tokens: Sequence[str], pieces: Mapping[str, int]
+    ) -> None:
+        """Adds a task's own tokens to those of the model.
+
+        Raises:
+            UserError: as `as_added`.
+        """
+        self.new_tokens = tuple(tokens)
+        ids = {a.token.content: a.id for a in self.added}
+        self.added += as_added(self.new_tokens, {**pieces, **ids})
 
     @property
     def between(self) -> List[int]:
@@ -416,16 +434,24 @@ class FullTokenizer(TextTokenizer):
     between_count = 1
     second_segment = 1
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(
+        self,
+        vocab_file: str,
+        do_lower_case: bool = True,
+        new_tokens: Sequence[str] = (),
+    ):
         """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 
         `do_lower_case`, which strips accents too, is as in the pretraining.
+        `new_tokens` are a task's own.
 
         Raises:
-            UserError: as `read_vocabulary` and `read_added`.
+            UserError: as `read_vocabulary` and `read_added`, or a new token is
+                none.
         """
         self.pieces = read_vocabulary(vocab_file)
         self.added = read_added(vocab_file, self.pieces, SPECIAL)
+        self._add_new(new_tokens, self.pieces)
         self.do_lower_case = do_lower_case
         self._set_ids(self.pieces, self.pieces)
         # Stray entries do not count. A script without cases is neither.

@@ -92,6 +92,8 @@ class TuningMethod:
             variables, so that the artifact holds those alone.
         width: the argument that may grow while zeros at the ends of all values
             change no output; "" for none.
+        factored: whether its matrices are products of its values, so that
+            sums of values are no sums of what adapters compute.
         parts: the methods in a composition.
         hooks_class: how it acts on BERT.
         observes: the names of the values that `Hooks.observe` gives.
@@ -107,6 +109,7 @@ class TuningMethod:
     undecayed: ClassVar[FrozenSet[str]] = frozenset()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
+    factored: ClassVar[bool] = False
     parts: ClassVar[Tuple[Part, ...]] = ()
     hooks_class: ClassVar[Type[Hooks]] = NoHooks
     observes: ClassVar[Tuple[str, ...]] = ()

@@ -72,6 +72,7 @@ class Compacter(PlacedMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (docs/methods.md).
     learning_rate: ClassVar[float] = 1e-3
+    factored: ClassVar[bool] = True
     hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks
     scope = "compacter"
     positive: ClassVar[Tuple[str, ...]] = ("size", "n")

@@ -49,6 +49,7 @@ from adapter_bert.methods.reft import LoReft
 MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
+    "words",
     "embeddings",
     "lengthen",
     "parameter",
@@ -119,6 +120,7 @@ class PartHooks(Hooks):
     def layer_kind(self, layer, training):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
+    words = _as_the_part("words")
     embeddings = _as_the_part("embeddings")
     lengthen = _as_the_part("lengthen")
     project = _as_the_part("project")
@@ -298,6 +300,11 @@ class Composition(TuningMethod):
         """Whether a part that is trained does."""
         return any(method.changes_few for method in self.trained)
 
+    @property
+    def factored(self) -> bool:
+        """Whether a part that is trained is."""
+        return any(method.factored for method in self.trained)
+
     def changed_count(self, count):
         """That of the part that changes not all that it trains."""
         found = [method.changed_count(count) for method in self.trained]
@@ -424,6 +431,15 @@ def trained_of_bert(
 
 class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
+
+    def words(self, input_ids, embed, context):
+        """Each part takes what comes before it for BERT's; as in `Hooks`."""
+        for part in self.acting_at("words"):
+
+            def embed(ids, words=part.words, before=embed):
+                return words(ids, before, context)
+
+        return embed(input_ids)
 
     def embeddings(self, hidden, context):
         """One after the other; shapes as in `Hooks`."""
@@ -696,7 +712,13 @@ class Average(Composition):
             )
         for part, own in zip(self.parts, hooks):
             places = own.places
-            if places & {"key_value", "embeddings", "lengthen", "vocabulary"}:
+            if places & {
+                "words",
+                "embeddings",
+                "lengthen",
+                "key_value",
+                "vocabulary",
+            }:
                 raise UserError(
                     f"average: {part.name} is an adapter of "
                     f"{part.method.name}, which acts on what has no mean; "

@@ -247,6 +247,7 @@ class Lora(TuningMethod):
     # Hu et al. 2022, Table 9.
     learning_rate: ClassVar[float] = 5e-4
     width: ClassVar[str] = "rank"
+    factored: ClassVar[bool] = True
     hooks_class: ClassVar[Type[Hooks]] = LoraHooks
     positive: ClassVar[Tuple[str, ...]] = ("rank", "alpha")
     rank: int = 8

@@ -76,6 +76,7 @@ class PerTaskHooks(Hooks):
         return self.example.layer_kind(layer, training)
 
     begin = _of_the_task("begin")
+    words = _of_the_task("words")
     embeddings = _of_the_task("embeddings")
     lengthen = _of_the_task("lengthen")
     project = _of_the_task("project")

@@ -147,6 +147,7 @@ class LoReft(TuningMethod):
     name: ClassVar[str] = "loreft"
     # Between those of `lora` and `ia3`, which train as little; not measured.
     learning_rate: ClassVar[float] = 1e-3
+    factored: ClassVar[bool] = True
     positive: ClassVar[Tuple[str, ...]] = ("rank",)
     choices: ClassVar[Mapping[str, Collection[str]]] = {
         "nonlinearity": functional.ACTIVATIONS

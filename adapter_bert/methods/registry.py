@@ -30,6 +30,7 @@ from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.methods.ia3 import Ia3
 from adapter_bert.methods.invertible import MadX
 from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.new_words import NewWords
 from adapter_bert.methods.pals import Pals
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.methods.prefix import Prefix
@@ -194,6 +195,7 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Full,
         TopLayers,
         HeadOnly,
+        NewWords,
         Stack,
         Union,
         Average,

@@ -86,6 +86,7 @@ class Vera(TuningMethod):
     name: ClassVar[str] = "vera"
     # Kopiczko et al. 2024 on SST-2 with RoBERTa-base; 1e-2 on small tasks.
     learning_rate: ClassVar[float] = 4e-3
+    factored: ClassVar[bool] = True
     hooks_class: ClassVar[Type[Hooks]] = VeraHooks
     positive: ClassVar[Tuple[str, ...]] = ("rank", "d_initial")
     rank: int = 256

@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Union
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
+from adapter_bert.data.added_tokens import NEW
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
@@ -132,6 +133,8 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
         found["adapter"] = Unknown(
             "ADAPTER", "the folder of the trained adapter that it began with"
         )
+    if run["tokenizer"].get(NEW):
+        found["new_tokens"] = Unknown("NEW_TOKENS", "the file of new words")
     found.update(_parts(folder, run, config))
     found["tuning_method"] = run["method"]
     found["do_train"], found["do_eval"] = trains, evaluates

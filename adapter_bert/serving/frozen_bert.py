@@ -16,6 +16,7 @@ from typing import (
     Hashable,
     Mapping,
     Optional,
+    Sequence,
 )
 
 import tensorflow as tf
@@ -167,8 +168,12 @@ class FrozenBert:
         bert._tokenizer_of(do_lower_case)
         return bert
 
-    def tokenizer(self, do_lower_case: Optional[bool] = None) -> TextTokenizer:
-        """Its tokenizer.
+    def tokenizer(
+        self,
+        do_lower_case: Optional[bool] = None,
+        new_tokens: Sequence[str] = (),
+    ) -> TextTokenizer:
+        """Its tokenizer, with a task's own tokens.
 
         None stands for the letters' case that BERT was opened with, else what
         its own files say, else what the vocabulary's words tell. Raises
@@ -178,15 +183,30 @@ class FrozenBert:
             do_lower_case = self._do_lower_case
         if self.config.is_roberta:
             do_lower_case = None  # It has one tokenizer, whatever is asked.
+        if new_tokens:
+            # Of the task alone, so that it goes when the task does.
+            return self._read_tokenizer(do_lower_case, new_tokens)
         return self._tokenizer_of(do_lower_case)
+
+    def _read_tokenizer(
+        self,
+        do_lower_case: Optional[bool],
+        new_tokens: Sequence[str] = (),
+    ) -> TextTokenizer:
+        return sources.read_tokenizer(
+            self._opened,
+            self.config,
+            self._vocab_file,
+            do_lower_case,
+            new_tokens,
+        )
 
     def _tokenizer_of(self, do_lower_case: Optional[bool]) -> TextTokenizer:
         """As `tokenizer`; None for the letters' case that the words tell."""
         with self._lock:
             if do_lower_case not in self._tokenizers:
-                self._tokenizers[do_lower_case] = sources.read_tokenizer(
-                    self._opened, self.config, self._vocab_file, do_lower_case
-                )
+                read = self._read_tokenizer(do_lower_case)
+                self._tokenizers[do_lower_case] = read
             return self._tokenizers[do_lower_case]
 
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:

@@ -5,7 +5,7 @@ Tables hold that library's result for each character, hence ids are equal.
 tensorflow-text folds cases in another way.
 """
 
-from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -124,34 +124,48 @@ class Tree(tf.Module):
 class AddedTokens(tf.Module):
     """Added tokens, which become one character with a code past Unicode's."""
 
-    def __init__(self, tokens: Sequence[Tuple[int, str, bool]], rest: int):
-        """Takes (code, characters, whether a whole word is needed).
+    def __init__(
+        self,
+        tokens: Sequence[Tuple[int, int, str, bool]],
+        rest: int,
+        roots: int,
+    ):
+        """Takes (vocabulary, code, characters, whether to be a whole word).
 
-        `rest` replaces all but a token's first character.
+        `rest` replaces all but a token's first character. A text has the tokens
+        of one of `roots` vocabularies.
         """
         super().__init__()
         self._rest = rest
-        entries = [(0, list(map(ord, text)), code) for code, text, _ in tokens]
-        self._tree = Tree(entries, 1)
+        entries = [
+            (n, list(map(ord, text)), code) for n, code, text, _ in tokens
+        ]
+        self._tree = Tree(entries, roots)
         self._alone = None
-        if any(alone for _, _, alone in tokens):
+        if any(alone for *_, alone in tokens):
             self._alone = keep(
-                np.array([c for c, _, alone in tokens if alone], np.int32)
+                np.array([c for _, c, _, alone in tokens if alone], np.int32)
             )
             self._letters = keep(_letters())
 
     def join(
-        self, codes: tf.Tensor, text: tf.Tensor, stop: tf.Tensor
+        self,
+        codes: tf.Tensor,
+        text: tf.Tensor,
+        stop: tf.Tensor,
+        vocabulary: tf.Tensor,
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Makes one character of each token's characters.
 
         Of overlapping tokens the first counts, and the longest of those that
         begin together. `codes`, `text` and `stop`, int32 [C], are characters,
-        their texts, and the ends of their sources. Returns new `codes` and
-        `stop`.
+        their texts, and the ends of their sources; `vocabulary`, int32 [N], is
+        each text's. Returns new `codes` and `stop`.
         """
         end = tf.searchsorted(text, text, side="right")
-        lengths, added = self._tree.longest(codes, end, tf.zeros_like(codes))
+        lengths, added = self._tree.longest(
+            codes, end, tf.gather(vocabulary, text)
+        )
         places = places_of(lengths > 0)
         past = places + tf.gather(lengths, places)  # [matches]
         taken = _apart(places, past, tf.gather(text, places))
@@ -287,17 +301,18 @@ class _Characters(NamedTuple):
 
 
 class GraphTokenizer(tf.Module):
-    """Cuts texts into tokens as a `FullTokenizer` does.
+    """Cuts texts into tokens as `FullTokenizer`s of one BERT do.
 
-    Tokens differ only where marks that are no accents follow each other in an
-    order that Unicode normalizes.
+    Each has new tokens of its own. Tokens differ only where marks that are no
+    accents follow each other in an order that Unicode normalizes.
 
     Attributes:
         unknown_id: `[UNK]`.
     """
 
-    def __init__(self, tokenizer: FullTokenizer):
-        """Makes tables from a tokenizer, in some seconds."""
+    def __init__(self, *tokenizers: FullTokenizer):
+        """Makes tables from tokenizers, in some seconds."""
+        tokenizer = tokenizers[0]
         self._lower = tokenizer.do_lower_case
         self.unknown_id = tokenizer.unknown_id
 
@@ -313,16 +328,22 @@ class GraphTokenizer(tf.Module):
         # Tokens found before a text is normalized, and after.
         raw, normalized = [], []
         found = [
-            (n, token) for n, token, is_found in tokenizer.added if is_found
+            (which, a.id, a.token)
+            for which, one in enumerate(tokenizers)
+            for a in one.added
+            if a.is_found
         ]
-        for code, (number, token) in enumerate(found, CODES):
+        for code, (which, number, token) in enumerate(found, CODES):
             entries.append((FIRST, [code], number))
             text, tokens = token.content, raw
             if token.normalized:
-                text, tokens = tokenizer.normalize(text), normalized
-            tokens.append((code, text, token.single_word))
-        self._raw = AddedTokens(raw, DROPPED) if raw else None
-        self._normal = AddedTokens(normalized, SPACE) if normalized else None
+                text, tokens = tokenizers[which].normalize(text), normalized
+            tokens.append((which, code, text, token.single_word))
+        count = len(tokenizers)
+        self._raw = AddedTokens(raw, DROPPED, count) if raw else None
+        self._normal = None
+        if normalized:
+            self._normal = AddedTokens(normalized, SPACE, count)
         self._entries = Tree(entries, 2)
         codes = CODES + np.arange(len(found), dtype=np.int32)
         values = np.concatenate([values, codes])
@@ -333,9 +354,17 @@ class GraphTokenizer(tf.Module):
         if self._lower:
             self._cased, self._ignorable = map(keep, _sigma_tables())
 
-    def __call__(self, texts: tf.Tensor) -> GraphTokens:
-        """Tokenizes strings [N]; bytes that are no UTF-8 are left out."""
-        characters = self._characters(texts)
+    def __call__(
+        self, texts: tf.Tensor, which: Optional[tf.Tensor] = None
+    ) -> GraphTokens:
+        """Tokenizes strings [N]; bytes that are no UTF-8 are left out.
+
+        `which`, int32 [N], are the numbers of texts' tokenizers; None is for
+        the first one.
+        """
+        if which is None:
+            which = tf.zeros(tf.shape(texts), tf.int32)
+        characters = self._characters(texts, which)
         word = tf.cumsum(tf.cast(characters.begins, tf.int32)) - 1  # [C]
         firsts = places_of(characters.begins)  # [words]
         count = tf.size(word)
@@ -359,7 +388,7 @@ class GraphTokenizer(tf.Module):
             end=tf.gather(characters.end, past - 1),
         )
 
-    def _characters(self, texts: tf.Tensor) -> _Characters:
+    def _characters(self, texts: tf.Tensor, which: tf.Tensor) -> _Characters:
         """Normalized characters of words, without spaces between them."""
         decoded = tf.strings.unicode_decode(
             texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
@@ -382,7 +411,7 @@ class GraphTokenizer(tf.Module):
                 codes, sigmas[:, tf.newaxis], small
             )
         if self._raw is not None:
-            codes, end = self._raw.join(codes, text, end)
+            codes, end = self._raw.join(codes, text, end, which)
         # Each character becomes none, one, or several.
         first = tf.gather(self._starts, codes)
         counts = tf.gather(self._starts, codes + 1) - first
@@ -393,7 +422,7 @@ class GraphTokenizer(tf.Module):
         isolated = tf.gather(self._isolated, places)
         text, source, end = (tf.gather(x, origin) for x in (text, source, end))
         if self._normal is not None:
-            code, end = self._normal.join(code, text, end)
+            code, end = self._normal.join(code, text, end, which)
             isolated |= code >= CODES
 
         def shift(values: tf.Tensor, start) -> tf.Tensor:

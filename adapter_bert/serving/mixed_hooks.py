@@ -109,8 +109,11 @@ class MixedHooks(Hooks):
         own = self._current.get(name)
         return tf.convert_to_tensor(variable) if own is None else own
 
-    def embeddings(self, hidden, context):
+    def words(self, input_ids, embed, context):
         """Shapes here and below as in `Hooks`."""
+        return self._act("words", context, (), [input_ids], (embed,))
+
+    def embeddings(self, hidden, context):
         return self._act("embeddings", context, (), [hidden])
 
     def lengthen(self, hidden, context):

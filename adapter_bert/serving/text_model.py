@@ -133,7 +133,13 @@ class TextModel(tf.Module):
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
         heads = [p.head for p in places]
         self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
-        self._tokenizer = GraphTokenizer(tokenizer)
+        # Tasks with new tokens of their own have tokenizers of their own.
+        tokenizers = {t.tokenizer.new_tokens: t.tokenizer for t in loaded}
+        of_tasks = [
+            list(tokenizers).index(t.tokenizer.new_tokens) for t in loaded
+        ]
+        self._tokenizer = GraphTokenizer(*tokenizers.values())
+        self._tokenizers = keep(np.int32(of_tasks))
         self._model = mixed.model()
         self._model_variables = self._model.variables
         self._names = keep(np.array(list(tasks)))
@@ -316,14 +322,18 @@ class TextModel(tf.Module):
             " reads one text, but text_b is not empty",
         )
         parts, of_row = [text, text_b], {}
+        asking = [number, number]
         if words:
             parts.append(words[0])
+            asking.append(tf.gather(number, words[1]))
             of_row["word_row"] = words[1]
         if choices:
             parts.append(choices[0])
+            asking.append(tf.gather(number, choices[1]))
             of_row["choice_row"] = choices[1]
         texts = tf.concat(parts, axis=0)
-        tokens = self._tokenizer(texts)
+        which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
+        tokens = self._tokenizer(texts, which)
         rows = Rows(
             number,
             reading,

@@ -103,7 +103,10 @@ def load_task(
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
-    tokenizer = bert.tokenizer(bool(config["tokenizer"].get("do_lower_case")))
+    tokenizer = bert.tokenizer(
+        bool(config["tokenizer"].get("do_lower_case")),
+        run_record.new_tokens(config, source),
+    )
     sources.check_same_model(config, source, bert.base, bert.config, tokenizer)
     around = part_values.places(folder)
     found = method_parts.find(

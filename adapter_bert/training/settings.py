@@ -206,6 +206,11 @@ class Experiment:
         "Lower-case the text, as uncased models need. Default: what the model "
         "or its vocabulary says.",
     )
+    new_tokens: str = Topic.METHOD.setting(
+        "",
+        "File of new words, one on each line. Their embeddings are trained "
+        "next to what the method trains, and kept in the adapter.",
+    )
     adapter: str = Topic.METHOD.setting(
         "", "Folder of a trained adapter to evaluate, predict with or train on."
     )

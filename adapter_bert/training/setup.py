@@ -7,8 +7,9 @@ decide. Also: the table of `--describe`, and the description of a run for
 
 import dataclasses
 import os
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
+import numpy as np
 from absl import logging
 
 from adapter_bert import files
@@ -34,14 +35,16 @@ from adapter_bert.checkpoints.weights import (
     rounded_to_int8,
     start_fingerprint,
 )
+from adapter_bert.data.added_tokens import read_new_tokens
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
-from adapter_bert.methods import registry
+from adapter_bert.methods import new_words, registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     composition_parts,
@@ -154,11 +157,37 @@ def _open_sources(experiment: Experiment) -> Sources:
     return Sources(opened, opened.trained, opened.run, step)
 
 
+def _new_tokens(experiment: Experiment, sources: Sources) -> List[str]:
+    """The task's own tokens, of what was trained or of the flags.
+
+    Raises UserError if both have tokens, and others.
+    """
+    given, before = [], None
+    if experiment.new_tokens:
+        given = read_new_tokens(experiment.new_tokens)
+        if experiment.task.name in ANSWERLESS:
+            raise UserError(
+                "--new_tokens is for tasks that answer texts, and a masked-LM "
+                "head guesses BERT's own tokens alone; leave it out"
+            )
+    if sources.description is not None:
+        source = sources.trained.source
+        before = run_record.new_tokens(sources.description, source)
+        if given not in ([], before):
+            raise UserError(
+                f"{source} was trained with {len(before)} new tokens, and "
+                f"{experiment.new_tokens} has others; leave out --new_tokens"
+            )
+    return given or before or []
+
+
 def _task_and_method(
     experiment: Experiment, sources: Sources
 ) -> Tuple[Task, Found]:
     """The task and method of what was trained, else of the flags."""
-    task, method = experiment.task, experiment.method
+    task = experiment.task
+    new = len(_new_tokens(experiment, sources))
+    method = new_words.with_new_words(experiment.method, new)
     begun = run_record.read_run(experiment.output_dir)
     if sources.description is None and begun:
         task = task.go_on(begun["task"], experiment.output_dir)
@@ -175,6 +204,11 @@ def _task_and_method(
         method = _trained_method(experiment, sources.description, source)
     elif sources.opened is not None and not experiment.do_train:
         task = pretrained_head.label(sources.opened, task, experiment.data_dir)
+    if new_words.count_of(method) != new:
+        raise UserError(
+            f"{method} has {new_words.count_of(method)} new words, but there "
+            f"are {new} new tokens; --new_tokens adds the words to the method"
+        )
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     if not (method.parts or experiment.exchange_part):
@@ -233,7 +267,11 @@ def open_model(experiment: Experiment) -> Model:
         )
     config = sources_module.read_config(opened, experiment.bert_config_file)
     tokenizer = sources_module.read_tokenizer(
-        opened, config, experiment.vocab_file, experiment.do_lower_case
+        opened,
+        config,
+        experiment.vocab_file,
+        experiment.do_lower_case,
+        _new_tokens(experiment, sources),
     )
     task, found = _task_and_method(experiment, sources)
     sources_module.check_length(
@@ -302,6 +340,8 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     if opened.head or opened.labels:
         base = pretrained_head.fit(opened, task)
     base = task.begin_head(base)
+    if model.tokenizer.new_tokens:
+        base = _begin_words(experiment, model, base)
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
     )
@@ -332,6 +372,29 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         initial_values,
         quantized,
     )
+
+
+def _begin_words(
+    experiment: Experiment, model: Model, base: Weights
+) -> Weights:
+    """A base with first embeddings of the task's own tokens."""
+    tokens = model.tokenizer.new_tokens
+    plain = sources_module.read_tokenizer(
+        model.sources.opened,
+        model.config,
+        experiment.vocab_file,
+        experiment.do_lower_case,
+    )
+    pieces = plain.encode_words(tokens)
+    shape = len(tokens), model.config.hidden_size
+
+    def read(name: str) -> np.ndarray:
+        if name != new_words.NEW_WORDS:
+            return base.read(name)
+        return new_words.first_rows(base.read(new_words.WORDS), pieces)
+
+    shapes = {**base.shapes, new_words.NEW_WORDS: shape}
+    return dataclasses.replace(base, shapes=shapes, read=read)
 
 
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
@@ -370,6 +433,7 @@ def _trained_method(
         experiment.named_method or text.split("(")[0],
         {**arguments, **experiment.named_arguments},
     )
+    wanted = new_words.with_new_words(wanted, new_words.count_of(kept))
     wanted = composition_parts.by_name(
         wanted, method, description.get("parts") or {}
     )

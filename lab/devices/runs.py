@@ -67,6 +67,7 @@ SIZES = {
     "BERT-large": (32, 384, _sized(24, 1024)),
 }
 LABEL_SETS, CHOICES, SHELF = "label_sets", "choices", "shelf"
+NEW_WORDS = "new_words"
 
 
 def _table(name: str, **flags: Any) -> Dict[str, Any]:
@@ -142,6 +143,8 @@ class Run:
         flags = dict(HEADS[self.head][1])
         if self.method.startswith("per_task"):
             flags = SEVERAL
+        if self.method == NEW_WORDS:
+            flags["new_tokens"] = f"{{data}}/{NEW_WORDS}.txt"
         rows, length, _ = SIZES[self.bert]
         return {
             **flags,
@@ -190,6 +193,7 @@ def make(folder: pathlib.Path) -> None:
         folder: that is there, and empty.
     """
     tiny_files.make(folder)
+    (folder / f"{NEW_WORDS}.txt").write_text("zebra\n")
     chance = random.Random("devices")
     for name, header in (
         (LABEL_SETS, ("text", "label")),

@@ -1,0 +1,112 @@
+"""Words that a task adds to BERT's vocabulary, and their embeddings."""
+
+import dataclasses
+from typing import ClassVar, Sequence, Tuple, Type
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import Declared, Part, TuningMethod
+from adapter_bert.methods.composition import Stack
+
+WORDS = "bert/embeddings/word_embeddings"
+NEW_WORDS = "bert/embeddings/new_words"
+
+
+class NewWordsHooks(Hooks):
+    """Embeds the ids from V on by rows of their own.
+
+    Reads `bert/embeddings/new_words`, [n, D].
+    """
+
+    alike = True
+    takes_rows = True
+    by_token = True
+    by_values = True
+
+    def words(self, input_ids, embed, context):
+        """Shapes as in `Hooks`."""
+        new = tf.convert_to_tensor(self.values[NEW_WORDS])
+        is_new = input_ids >= self.config.vocab_size
+        rows = tf.where(is_new, input_ids - self.config.vocab_size, 0)
+        if new.shape.rank == 3:
+            # Of a mixed batch, where each text has words of its own.
+            texts = tf.range(tf.shape(input_ids)[0])
+            rows += texts[:, tf.newaxis] * new.shape[1]
+            new = tf.reshape(new, [-1, new.shape[2]])
+        added = tf.gather(new, rows)
+        own = embed(tf.where(is_new, 0, input_ids))
+        return tf.where(is_new[..., tf.newaxis], added, own)
+
+
+@dataclasses.dataclass(frozen=True)
+class NewWords(TuningMethod):
+    """Embeddings of new words are trained, next to what another method trains.
+
+    `--new_tokens` names the words and stacks this method on the run's own.
+    BERT-base: 768 n.
+
+    Attributes:
+        count: number n of words, whose ids follow BERT's V.
+
+    Raises:
+        UserError: a count below 1.
+
+    Source: Hugging Face's peft, `trainable_token_indices`.
+    """
+
+    name: ClassVar[str] = "new_words"
+    # Of a training of these alone.
+    learning_rate: ClassVar[float] = 1e-3
+    width: ClassVar[str] = "count"
+    hooks_class: ClassVar[Type[Hooks]] = NewWordsHooks
+    positive: ClassVar[Tuple[str, ...]] = ("count",)
+    count: int = 1
+
+    def variables(self, config, pooler=True):
+        """`bert/embeddings/new_words`."""
+        normal = encoder.truncated_normal(config.initializer_range)
+        shape = self.count, config.hidden_size
+        return {NEW_WORDS: Declared(shape, normal)}
+
+
+def count_of(method: TuningMethod) -> int:
+    """The number of new words that a method trains."""
+    parts = [part.method for part in method.parts if not part.name]
+    found = [m.count for m in (method, *parts) if isinstance(m, NewWords)]
+    return sum(found)
+
+
+def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
+    """A method that also trains the embeddings of so many new words.
+
+    Raises:
+        UserError: the method is a composition other than a stack.
+    """
+    if not count or count_of(method):
+        return method
+    if method.parts and not isinstance(method, Stack):
+        raise UserError(
+            f"--new_tokens cannot be trained with {method.name}; expected a "
+            "method that is no composition, or stack"
+        )
+    parts = method.parts or (Part("", method),)
+    return Stack((*parts, Part("", NewWords(count))))
+
+
+def first_rows(
+    words: np.ndarray, pieces: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """The first embeddings of new words: the means of their pieces'.
+
+    Args:
+        words: BERT's word embeddings, float32 [V, D].
+        pieces: the ids, of each new word, that its text has without it.
+
+    Returns:
+        float32 [n, D].
+    """
+    return np.stack([words[list(ids)].mean(0) for ids in pieces])

@@ -1,0 +1,360 @@
+"""Weighted sums of trained adapters: linear, TIES, DARE, by magnitude, SVD.
+
+A value counts by its change: from BERT's own value, or from the value at which
+every training starts, as the ones of (IA)^3. Values that start at random count
+from zero. Arrays of NumPy; nothing is read or written here.
+
+Source: Hugging Face's peft, `add_weighted_adapter` and `utils/merge_utils.py`,
+whose names the ways have. Differs from it: DARE's random numbers follow from a
+seed; and (IA)^3 counts from one, so both agree where weights add up to one.
+"""
+
+import dataclasses
+import zlib
+from typing import (
+    Callable,
+    Dict,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+
+from adapter_bert.bert import encoder
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import PARTS, TuningMethod, Values
+from adapter_bert.methods.lora import Lora
+
+AVERAGE, LINEAR, CAT, SVD = "average", "linear", "cat", "svd"
+
+
+class Way(NamedTuple):
+    """What is done to changes before they are added up.
+
+    Attributes:
+        keeps: which share of each change stays: "largest", "random" or "all".
+        elects: whether the majority chooses a sign for each value.
+    """
+
+    keeps: str = "all"
+    elects: bool = False
+
+
+WAYS = {
+    LINEAR: Way(),
+    "ties": Way("largest", elects=True),
+    "dare_linear": Way("random"),
+    "dare_ties": Way("random", elects=True),
+    "magnitude_prune": Way("largest"),
+}
+# The same of LoRA's whole updates, of which an SVD makes factors again.
+OF_UPDATES = {
+    (SVD if name == LINEAR else f"{name}_svd"): way
+    for name, way in WAYS.items()
+}
+KINDS = AVERAGE, *WAYS, CAT, *OF_UPDATES
+TOTAL, FREQUENCY = "total", "frequency"
+
+
+class Factors(NamedTuple):
+    """An adapter's update of a matrix, `scale down up`, and its weight.
+
+    Attributes:
+        down: A, float32 [inputs, R].
+        up: B, float32 [R, outputs].
+        scale: of the update.
+        weight: of the adapter.
+    """
+
+    down: np.ndarray
+    up: np.ndarray
+    scale: float
+    weight: float
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedSum:
+    """How adapters are added up.
+
+    Attributes:
+        by: a name of `KINDS`. `average` divides the weights by their sum.
+        density: share of each variable's change that is kept, above 0 and at
+            most 1; for all but `average`, `linear`, `cat` and `svd`.
+        majority_sign: whether the majority is of the changes' sum (`total`) or
+            of their signs (`frequency`); for `ties`. None is for `total`.
+        seed: of the values that DARE keeps; None is for 0.
+        rank: of what an SVD makes; None is for the greatest of the adapters'.
+
+    Raises:
+        UserError: an argument that is out of range, missing, or of no use.
+
+    Source: Ilharco et al. 2023 (linear); Yadav et al. 2023, section 3 (TIES);
+    Yu et al. 2024, section 3.2 (DARE); all as peft has them.
+    """
+
+    by: str = LINEAR
+    density: Optional[float] = None
+    majority_sign: Optional[str] = None
+    seed: Optional[int] = None
+    rank: Optional[int] = None
+
+    def __post_init__(self):
+        if self.by not in KINDS:
+            raise UserError(
+                f"--by is {self.by!r}, expected one of {', '.join(KINDS)}"
+            )
+        for name, used in (
+            ("density", self.way.keeps != "all"),
+            ("majority_sign", self.way.elects),
+            ("seed", self.way.keeps == "random"),
+            ("rank", self.by in OF_UPDATES),
+        ):
+            if getattr(self, name) is not None and not used:
+                raise UserError(
+                    f"--{name} is given, but --by={self.by} makes no use of "
+                    "it; leave it out"
+                )
+        if self.way.keeps != "all" and not 0 < (self.density or 0) <= 1:
+            raise UserError(
+                f"--density is {self.density}, but --by={self.by} keeps a "
+                "share of the values; expected a number above 0 and at most 1"
+            )
+        if self.majority_sign not in (None, TOTAL, FREQUENCY):
+            raise UserError(
+                f"--majority_sign is {self.majority_sign!r}, expected {TOTAL} "
+                f"or {FREQUENCY}"
+            )
+        for name, least in (("seed", 0), ("rank", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(
+                    f"--{name} is {value}, expected {least} or more"
+                )
+
+    @property
+    def way(self) -> Way:
+        """What is done before the sum."""
+        return {**WAYS, **OF_UPDATES}.get(self.by, Way())
+
+    def __call__(
+        self, name: str, changes: Sequence[np.ndarray], weights: Sequence[float]
+    ) -> np.ndarray:
+        """The weighted sum of a variable's changes.
+
+        Args:
+            name: of the variable, which the random numbers of DARE follow.
+            changes: float32 [...] of each adapter.
+            weights: one for each.
+
+        Returns:
+            float32 [...].
+        """
+        if self.by == AVERAGE:
+            weights = np.divide(weights, sum(weights))
+        kept = np.stack(
+            [self._keep(name, *numbered) for numbered in enumerate(changes)]
+        )
+        factors = np.asarray(weights, np.float32)
+        weighted = kept * factors.reshape([-1] + [1] * (kept.ndim - 1))
+        if not self.way.elects:
+            return weighted.sum(0)
+        votes = np.sign(kept) if self.majority_sign == FREQUENCY else kept
+        agrees = np.sign(kept) == np.where(votes.sum(0) >= 0, 1, -1)
+        counts = np.maximum(agrees.sum(0), 1).astype(np.float32)
+        return (weighted * agrees).sum(0) / counts
+
+    def _keep(self, name: str, number: int, change: np.ndarray) -> np.ndarray:
+        """A share of a change, with zeros for the rest; float32 [...]."""
+        if self.way.keeps == "all" or self.density == 1:
+            return change
+        if self.way.keeps == "random":
+            # As much as before is expected of what is left.
+            kept = self.chosen(name, number, change.shape)
+            return change * kept / np.float32(self.density)
+        order = np.argsort(-np.abs(change), axis=None, kind="stable")
+        kept = np.zeros(change.size, bool)
+        kept[order[: int(self.density * change.size)]] = True
+        return change * kept.reshape(change.shape)
+
+    def chosen(
+        self, name: str, number: int, shape: encoder.Shape
+    ) -> np.ndarray:
+        """Which values DARE keeps of the adapter `number`, bool [...]."""
+        key = [self.seed or 0, zlib.crc32(name.encode()), number]
+        return np.random.default_rng(key).random(shape) < self.density
+
+    def merge(
+        self,
+        config: encoder.BertConfig,
+        read: Callable[[str], np.ndarray],
+        methods: Sequence[TuningMethod],
+        values: Sequence[Values],
+        weights: Sequence[float],
+    ) -> Tuple[TuningMethod, Values]:
+        """One adapter of several.
+
+        Args:
+            config: of their BERT.
+            read: gives one of BERT's own variables as it was pretrained.
+            methods: of the adapters.
+            values: of the methods, without heads; parts of a composition, the
+                same in all, stay as they are.
+            weights: one for each adapter.
+
+        Returns:
+            The method of the sum, and its values.
+
+        Raises:
+            UserError: the methods' values cannot be added up so.
+        """
+        first = methods[0]
+        if self.by != AVERAGE and all(
+            type(m) is Lora and not m.gating for m in methods
+        ):
+            return self._merge_lora(config, methods, values, weights)
+        if any(str(method) != str(first) for method in methods):
+            raise UserError(
+                f"the adapters' methods are {', '.join(map(str, methods))}; "
+                "expected one method with the same arguments"
+            )
+        if self.by in OF_UPDATES or self.by == CAT:
+            raise UserError(
+                f"--by={self.by} adds up updates of lora, and the method is "
+                f"{first.name}; expected {', '.join((AVERAGE, *WAYS))}"
+            )
+        if self.by != AVERAGE and first.factored:
+            raise UserError(
+                f"the values of {first.name} are factors, whose sum is no sum "
+                "of what the adapters compute; expected --average"
+            )
+        return first, self._merge_values(config, read, first, values, weights)
+
+    def _merge_values(self, config, read, method, values, weights) -> Values:
+        """Each variable from where it starts, plus the sum of its changes."""
+        own = encoder.list_variables(config)
+        declared = method.variables(config)
+        found: Values = {}
+        for name, value in values[0].items():
+            all_values = [one[name] for one in values]
+            frozen = name in declared and not declared[name].trained
+            if name.startswith(PARTS) or frozen:
+                if any(np.any(other != value) for other in all_values):
+                    raise UserError(
+                        f"{name}, which no training changes, is another one in "
+                        "each adapter; expected adapters of the same parts and "
+                        "masks"
+                    )
+                found[name] = value
+                continue
+            start = read(name) if name in own else _start(name, declared, read)
+            changes = [other - start for other in all_values]
+            found[name] = start + self(name, changes, weights)
+        return found
+
+    def _merge_lora(self, config, methods, values, weights):
+        """Factors of the sum, for each matrix that an adapter acts on."""
+        by_updates = self.by in OF_UPDATES
+        every = [
+            _updates(config, *one) for one in zip(methods, values, weights)
+        ]
+        ranks = [max(len(f.up) for f in one.values()) for one in every]
+        if self.by != CAT and not by_updates and len(set(ranks)) > 1:
+            raise UserError(
+                f"the ranks are {', '.join(map(str, ranks))}, but --by="
+                f"{self.by} adds up factors of one rank; expected --by=svd, "
+                "another sum with _svd in its name, or --by=cat"
+            )
+        rank = sum(ranks) if self.by == CAT else self.rank or max(ranks)
+        most = min(config.hidden_size, config.intermediate_size)
+        if by_updates and rank > most:
+            raise UserError(
+                f"--rank is {rank}, expected at most {most}, the size of "
+                "BERT's matrices"
+            )
+        targets = dict.fromkeys(
+            target for m in methods for target in m.targets.split(",")
+        )
+        merged = Lora(rank, float(rank), ",".join(targets), methods[0].dropout)
+        found: Values = {}
+        for name in merged.variables(config):
+            scope, _, factor = name.rpartition("/")
+            if factor != "lora_a":
+                continue
+            down, up = f"{scope}/lora_a", f"{scope}/lora_b"
+            # A matrix may have updates of some adapters only.
+            factors = [one[scope] for one in every if scope in one]
+            if not factors:
+                # A pattern of ranks leaves the matrix out in all of them.
+                shapes = merged.variables(config)
+                for part in down, up:
+                    found[part] = np.zeros(shapes[part].shape, np.float32)
+            elif by_updates:
+                found[down], found[up] = self._divide(scope, factors, rank)
+            elif self.by == CAT:
+                found[down], found[up] = _concatenate(factors, rank)
+            else:
+                roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
+                signs = [-1.0 if f.weight < 0 else 1.0 for f in factors]
+                signed = np.multiply(roots, signs)
+                found[down] = self(down, [f.down for f in factors], signed)
+                found[up] = self(up, [f.up for f in factors], roots)
+        return merged, found
+
+    def _divide(self, scope: str, factors: Sequence[Factors], rank: int):
+        """The sum of whole updates, divided by an SVD into two factors."""
+        updates = [f.scale * (f.down @ f.up) for f in factors]
+        weights = [f.weight for f in factors]
+        update = self(f"{scope}/kernel", updates, weights)
+        # In float64, since values far below the greatest matter, too.
+        left, sizes, right = np.linalg.svd(
+            update.astype(np.float64), full_matrices=False
+        )
+        up = sizes[:rank, np.newaxis] * right[:rank]
+        return left[:, :rank].astype(np.float32), up.astype(np.float32)
+
+
+def _updates(
+    config: encoder.BertConfig, method: Lora, values: Values, weight: float
+) -> Dict[str, Factors]:
+    """An adapter's updates, by the scopes of their matrices.
+
+    All have its greatest rank, with zeros for what a pattern leaves out.
+    """
+    matrices, found = method.matrices(config), {}
+    most = max(matrix.rank for matrix in matrices.values())
+    for scope, matrix in matrices.items():
+        left = most - matrix.rank
+        down = np.pad(values[f"{scope}/lora_a"], ((0, 0), (0, left)))
+        up = np.pad(values[f"{scope}/lora_b"], ((0, left), (0, 0)))
+        found[scope] = Factors(down, up, matrix.scale, weight)
+    return found
+
+
+def _concatenate(
+    factors: Sequence[Factors], rank: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Factors of the exact sum, with zeros up to the rank."""
+    down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
+    up = np.concatenate([f.up for f in factors])
+    left = rank - len(up)
+    return np.pad(down, ((0, 0), (0, left))), np.pad(up, ((0, left), (0, 0)))
+
+
+def _start(
+    name: str,
+    declared: Mapping[str, encoder.Declared],
+    read: Callable[[str], np.ndarray],
+) -> np.ndarray:
+    """What changes count from: the first values, or zeros if these are random.
+
+    float32 of the variable's shape.
+    """
+    one = declared[name]
+    first, other = (
+        encoder.initial_values(name, one.shape, one.initializer, seed, read)
+        for seed in (0, 1)
+    )
+    return first if np.array_equal(first, other) else np.zeros_like(first)

@@ -1,0 +1,239 @@
+"""One adapter of several: heads, tasks, files, and the command."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import run_process
+from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
+
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.merged_adapters import merge_adapters
+from adapter_bert.errors import UserError
+from adapter_bert.methods.weighted_sums import WeightedSum
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.from_description import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+LINEAR = WeightedSum("linear")
+
+
+@pytest.fixture
+def adapters(tiny_bert, tmp_path):
+    """Makes adapters of a method, one for each description of a task."""
+
+    def make(*descriptions, text="houlsby(size=4)"):
+        folders = []
+        for seed, described in enumerate(descriptions):
+            folder = tmp_path / f"a{seed}"
+            task = restore_task(described, {}, "")
+            make_artifact(folder, tiny_bert, text, task, described, seed)
+            folders.append(str(folder))
+        return folders
+
+    return make
+
+
+@pytest.fixture
+def merged(tiny_bert):
+    """Merges adapters of the tiny BERT."""
+    base, *_ = read_base(tiny_bert)
+
+    def run(folders, weights, how=LINEAR, head_of=""):
+        return merge_adapters(base, folders, weights, how, head_of)
+
+    return run
+
+
+def stored(folder):
+    """The values of an adapter's file."""
+    return safetensors.numpy.load_file(f"{folder}/adapter.safetensors")
+
+
+def test_the_command_writes_an_adapter_that_answers(
+    adapters, tiny_bert, tmp_path
+):
+    folders = adapters(CLASSIFICATION, CLASSIFICATION, text="lora(rank=2)")
+    target = tmp_path / "new"
+    done = run_process(
+        f"--init_checkpoint={tiny_bert}",
+        *(f"--adapter={folder}" for folder in folders),
+        f"--output_dir={target}",
+        "--by=dare_ties_svd",
+        "--density=0.5",
+        "--weights=0.75,0.5",
+        "--rank=3",
+        program="merge",
+    )
+    assert done.stdout == f"the merged adapter is {target}\n"
+    config = adapter_artifact.read_config(str(target))
+    assert config["method"].startswith("lora(rank=3, alpha=3.0")
+    hashes = [adapter_artifact.read_config(f)["sha256"] for f in folders]
+    assert config["merged"] == {
+        "by": "dare_ties_svd",
+        "density": 0.5,
+        "rank": 3,
+        "adapters": [
+            {"sha256": hashes[0], "weight": 0.75},
+            {"sha256": hashes[1], "weight": 0.5},
+        ],
+    }
+    # In one batch with the adapters that it is of.
+    names = {"new": str(target), "a": folders[0]}
+    predictor = Predictor.load(str(tiny_bert), names)
+    assert set(predictor("new", "a cat")["scores"]) == {"bad", "good"}
+
+
+def test_a_sum_of_lora_adapters_is_the_sum_of_what_they_add(
+    adapters, merged, tiny_bert, tmp_path
+):
+    """By `cat`: the weighted sum of the merged BERTs' changes."""
+    folders = adapters(CLASSIFICATION, CLASSIFICATION, text="lora(rank=2)")
+    description, values = merged(
+        folders, [0.5, -2.0], WeightedSum("cat"), folders[1]
+    )
+    assert description["method"].startswith("lora(rank=4, alpha=4.0")
+    one, other = map(stored, folders)
+    scope = "bert/encoder/layer_1/attention/self/query"
+    first, second = (
+        x[f"{scope}/lora_a"] @ x[f"{scope}/lora_b"] for x in (one, other)
+    )
+    scale = 8.0 / 2
+    np.testing.assert_allclose(
+        values[f"{scope}/lora_a"] @ values[f"{scope}/lora_b"],
+        0.5 * scale * first - 2.0 * scale * second,
+        atol=1e-5,
+    )
+    np.testing.assert_array_equal(values["output_bias"], other["output_bias"])
+
+
+def test_heads_have_a_mean_by_the_names_of_labels(adapters, merged):
+    others = {**CLASSIFICATION, "labels": ["good", "bad"]}
+    folders = adapters(CLASSIFICATION, others)
+    description, values = merged(folders, [1.0, 3.0])
+    one, other = map(stored, folders)
+    assert description["task"] == CLASSIFICATION
+    for name in ("output_weights", "output_bias"):
+        np.testing.assert_allclose(
+            values[name], 0.25 * one[name] + 0.75 * other[name][::-1], atol=1e-6
+        )
+    # Other values are added up.
+    name = next(n for n in one if n.endswith("weights1"))
+    np.testing.assert_allclose(
+        values[name], one[name] + 3.0 * other[name], atol=1e-6
+    )
+
+
+def test_tags_are_reordered_too(adapters, merged):
+    tags = ["O", "B-PER", "I-PER"]
+    folders = adapters(
+        {"name": "tagging", "tags": tags},
+        {"name": "tagging", "tags": tags[1:] + tags[:1]},
+    )
+    _, values = merged(folders, [1.0, 1.0])
+    one, other = (stored(folder)["output_bias"] for folder in folders)
+    np.testing.assert_allclose(
+        values["output_bias"], (one + np.roll(other, 1)) / 2, atol=1e-6
+    )
+
+
+THREE = {"name": "custom", "labels": ["a", "b", "c"], "pairs": False}
+
+
+@pytest.mark.parametrize(
+    "other, weights, message",
+    [
+        (THREE, [1.0, 1.0], "only heads of one task, with the same labels in"),
+        (
+            {**CLASSIFICATION, "labels": ["bad", "ok"]},
+            [1.0, 1.0],
+            "--head_of",
+        ),
+        ({**CLASSIFICATION, "pairs": True}, [1.0, 1.0], "only heads of one"),
+        ({"name": "squad"}, [1.0, 1.0], "only heads of one task"),
+        (CLASSIFICATION, [1.0, -1.0], "weights that are not positive; pass"),
+        (CLASSIFICATION, [1.0, 0.0], "weights that are not positive; pass"),
+    ],
+)
+def test_heads_without_a_mean_are_refused_or_chosen(
+    adapters, merged, other, weights, message
+):
+    folders = adapters(CLASSIFICATION, other)
+    with pytest.raises(UserError, match=message):
+        merged(folders, weights)
+    for folder, task in zip(folders, (CLASSIFICATION, other)):
+        description, values = merged(folders, weights, head_of=folder)
+        assert description["task"] == task
+        own = stored(folder)
+        head = [name for name in own if not name.startswith("bert/")]
+        assert head
+        for name in head:
+            np.testing.assert_array_equal(values[name], own[name])
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (
+            ["--density=0.5"],
+            "--density is for an adapter made of several; pass",
+        ),
+        (["--head_of=x"], "--head_of is for an adapter made of several"),
+        (["--by=linear", "--head_of=x"], "--head_of is 'x', expected one of"),
+        (["--by=mean"], "argument --by: invalid choice: 'mean'"),
+        (["--by=svd"], "--by=svd adds up updates of lora"),
+        (["--by=linear", "--weights=1"], "'1', expected 2 numbers"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(
+    adapters, tiny_bert, tmp_path, monkeypatch, flags, message
+):
+    from adapter_bert.commands import merge
+
+    folders = adapters(CLASSIFICATION, CLASSIFICATION)
+    target = tmp_path / "new"
+    arguments = [f"--init_checkpoint={tiny_bert}", f"--output_dir={target}"]
+    arguments += [f"--adapter={folder}" for folder in folders]
+    monkeypatch.setattr("sys.argv", ["merge", *arguments, *flags])
+    with pytest.raises(UserError, match=message):
+        merge.main()
+    assert not target.exists()
+
+
+def test_adapters_that_do_not_fit_together_are_refused(
+    adapters, merged, tiny_bert, tmp_path
+):
+    (folder,) = adapters(CLASSIFICATION)
+    config, values = adapter_artifact.read_config(folder), stored(folder)
+    for number, (change, less, message) in enumerate(
+        (
+            ({"tokenizer": {}}, "", "only adapters with the same tokenizer"),
+            ({}, "weights1", "lacks the variable bert/.*weights1"),
+            ({"method": "pfeiffer(size=4)"}, "", "expected one method with"),
+        )
+    ):
+        other = tmp_path / f"other{number}"
+        other.mkdir()
+        kept = {
+            k: v for k, v in values.items() if not less or not k.endswith(less)
+        }
+        adapter_artifact.write(str(other), {**config, **change}, kept)
+        with pytest.raises(UserError, match=message):
+            merged([folder, str(other)], [1.0, 1.0])
+
+
+def test_few_changes_of_bert_stay_few(merged, tiny_bert, tmp_path):
+    base, *_ = read_base(tiny_bert)
+    text = "lt_sft(sparsity=0.1)"
+    folders = [tmp_path / name for name in "ab"]
+    for seed, folder in enumerate(folders):
+        make_artifact(folder, tiny_bert, text, seed=seed, trained_with=text)
+    how = WeightedSum("ties", density=0.01)
+    description, values = merged(list(map(str, folders)), [1.0, 1.0], how)
+    assert description["trained_with"] == text
+    changed = [name for name in values if name.endswith("/indices")]
+    assert changed
+    for name in changed:
+        variable = name[: -len("/indices")]
+        kept = int(0.01 * base.read(variable).size)
+        assert kept <= values[name].size <= 2 * kept

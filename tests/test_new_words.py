@@ -1,0 +1,285 @@
+"""New words of a task: trained, kept, mixed, exported, and what is refused."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from test_text_model import check
+from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
+
+from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.data.added_tokens import NEW
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.methods.new_words import NEW_WORDS, WORDS
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.from_description import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+# Adapters by name: the method, and the task's own words.
+TASKS = {
+    "one": ("stack(pfeiffer(size=4), new_words(2))", ["sated", "Catdog"]),
+    "other": ("stack(lora(rank=2), new_words(1))", ["dog."]),
+    "rows": ("stack(prefix(3, false), new_words(2))", ["slow film", "sating"]),
+    "plain": ("pfeiffer(size=4)", []),
+}
+TEXTS = [
+    "the sated catdog sat .",
+    "a Catdog dog. SATED sateds",
+    "slow film sating, slow  film",
+    "the cat",
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_bert, tmp_path_factory):
+    """Adapters with random values, by name."""
+    found = {}
+    for seed, (name, (text, tokens)) in enumerate(TASKS.items()):
+        folder = tmp_path_factory.mktemp("adapters") / name
+        described = FullTokenizer(str(tiny_bert / "vocab.txt"), True, tokens)
+        make_artifact(
+            folder, tiny_bert, text, seed=seed, tokenizer=described.describe()
+        )
+        found[name] = str(folder)
+    return found
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A file of two new words."""
+    path = tmp_path / "words.txt"
+    path.write_text("dogs\nfastslow\n")
+    return path
+
+
+def test_new_words_are_whole_words_with_the_next_ids(tiny_bert):
+    path = str(tiny_bert / "vocab.txt")
+    plain = FullTokenizer(path)
+    tokenizer = FullTokenizer(path, True, ["Dogs", "a cat"])
+    size = plain.vocab_size
+    ids = tokenizer.vocabulary
+    dog = ids["dog"]
+    assert tokenizer.encode_ids(["the DOGS, a cat", "dogsdogs a  cat"]) == [
+        [ids["the"], size, ids[","], size + 1],
+        [*plain.encode_ids(["dogsdogs"])[0], ids["a"], ids["cat"]],
+    ]
+    assert plain.encode_ids(["dogs"]) == [[dog, ids["##s"]]]
+    assert tokenizer.describe() == {
+        **plain.describe(),
+        NEW: ["Dogs", "a cat"],
+    }
+
+
+def test_a_task_is_trained_with_new_words(
+    classify, tiny_bert, tiny_data, tmp_path, words
+):
+    for name, texts in (("train", ("dogs", "fastslow")), ("dev", ("dogs",))):
+        rows = [f"the {t} {w}\t{w}" for t in texts for w in ("good", "bad")]
+        lines = "\n".join(["text\tlabel", *rows * 4]) + "\n"
+        (tmp_path / f"{name}.tsv").write_text(lines)
+    flags = {
+        "task_name": "custom",
+        "data_dir": tmp_path,
+        "init_checkpoint": tiny_bert,
+        "tuning_method": "pfeiffer(size=4)",
+        "new_tokens": words,
+        "max_seq_length": 12,
+        "train_batch_size": 8,
+        "cpu_lanes": 1,
+    }
+
+    def rows_of(folder):
+        path = folder / "adapter" / "adapter.safetensors"
+        return safetensors.numpy.load_file(path)[NEW_WORDS]
+
+    base, config, _ = read_base(tiny_bert)
+    table = base.read(WORDS)
+    vocabulary = FullTokenizer(str(tiny_bert / "vocab.txt")).vocabulary
+    first = np.stack(
+        [
+            table[[vocabulary[piece] for piece in pieces]].mean(0)
+            for pieces in (("dog", "##s"), ("[UNK]",))
+        ]
+    )
+    still = tmp_path / "still"
+    more = {"do_train": True, "learning_rate": 1e-12, "num_train_epochs": 1}
+    classify(**flags, **more, output_dir=still)
+    np.testing.assert_allclose(rows_of(still), first, atol=1e-6)
+    # Now with a rate that moves both, and a score of the trained values.
+    run = tmp_path / "run"
+    more = {"do_train": True, "learning_rate": 1e-2, "num_train_epochs": 4}
+    classify(**flags, **more, do_eval=True, output_dir=run)
+    assert (np.abs(rows_of(run) - first).max(axis=1) > 1e-3).all()
+    adapter = run / "adapter"
+    described = adapter_artifact.read_config(str(adapter))
+    assert described["method"].endswith("new_words(count=2))")
+    assert described["tokenizer"][NEW] == ["dogs", "fastslow"]
+    result = (run / "eval_results.txt").read_text()
+    # The adapter brings its words, so that the file is not needed.
+    del flags["new_tokens"]
+    flags.update(adapter=adapter, output_dir=tmp_path / "out", do_eval=True)
+    classify(**flags)
+    again = (tmp_path / "out" / "eval_results.txt").read_text()
+    assert scores(again) == scores(result)
+    # Another file is not that of the adapter.
+    other = tmp_path / "other.txt"
+    other.write_text("dogs\n")
+    flags["output_dir"] = tmp_path / "no"
+    del flags["tuning_method"]
+    with pytest.raises(UserError, match="trained with 2 new tokens, and .*oth"):
+        classify(**flags, new_tokens=other)
+    # The answers of a server are those of the run.
+    predictor = Predictor.load(str(tiny_bert), {"it": str(adapter)})
+    answers = predictor("it", ["the dogs good", "the dogs bad"])
+    assert answers[0]["scores"] != answers[1]["scores"]
+
+
+def scores(text):
+    """The dev scores of `eval_results.txt`."""
+    return [line for line in text.splitlines() if line.startswith("eval_")]
+
+
+def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
+    """Each answers as it does alone, without any sharing."""
+    predictor = Predictor.load(str(tiny_bert), folders)
+    questions = [(name, text) for text in TEXTS for name in TASKS]
+    found = predictor.ask(questions)
+    task = restore_task(CLASSIFICATION, {}, "")
+    for (name, text), answer in zip(questions, found):
+        loaded = predictor.task(name)
+        assert loaded.can_mix
+        tokenizer = loaded.tokenizer
+        ids = [
+            tokenizer.classify_id,
+            *tokenizer.encode_ids([text])[0],
+            tokenizer.separate_id,
+        ]
+        values = {k: v.numpy() for k, v in loaded.values.get().items()}
+        row = (ids, [0] * len(ids))
+        (outputs,) = outputs_of(
+            tiny_bert, loaded.kind.method, values, task, [row]
+        )
+        np.testing.assert_allclose(
+            [answer["scores"][label] for label in task.labels],
+            tf.nn.softmax(outputs["logits"]),
+            atol=1e-5,
+        )
+    new = FullTokenizer(str(tiny_bert / "vocab.txt")).vocab_size
+    held = {
+        name: {i for i in sum(t.encode_ids(TEXTS), []) if i >= new}
+        for name, t in ((n, predictor.task(n).tokenizer) for n in TASKS)
+    }
+    assert held == {
+        "one": {new, new + 1},
+        "other": {new},
+        "rows": {new, new + 1},
+        "plain": set(),
+    }
+
+
+def test_an_export_knows_the_words_of_each_task(folders, tiny_bert):
+    bert = FrozenBert.open(str(tiny_bert))
+    names = "one", "other", "plain"
+    tasks = {name: load_task(bert, folders[name], None) for name in names}
+    model = TextModel(bert, tasks, batch_size=5)
+    predictor = Predictor.load(str(tiny_bert), folders)
+    questions = [(name, (text,)) for text in TEXTS for name in names]
+    check(model, predictor, questions)
+
+
+def test_a_graph_tokenizes_by_several_vocabularies(tiny_bert):
+    path = str(tiny_bert / "vocab.txt")
+    all_tokens = [[], ["sated", "Cat dog"], ["dog.", "\u00e9t\u00e9"]]
+    tokenizers = [FullTokenizer(path, True, t) for t in all_tokens]
+    graph = GraphTokenizer(*tokenizers)
+    texts = [*TEXTS, "", "\u00c9T\u00c9 e\u0301te\u0301 Cat dog. cat dog", "x"]
+    texts, which = zip(*((t, n) for t in texts for n in range(3)))
+    found = graph(tf.constant(texts), tf.constant(which))
+    ids = [
+        found.ids[found.text == n].numpy().tolist() for n in range(len(texts))
+    ]
+    assert ids == [
+        tokenizers[n].encode_ids([text])[0] for text, n in zip(texts, which)
+    ]
+
+
+def test_lines_that_are_no_new_words_are_refused(
+    classify, tiny_bert, tiny_data, tmp_path, words
+):
+    flags = {
+        "task_name": "custom",
+        "data_dir": tiny_data,
+        "init_checkpoint": tiny_bert,
+        "new_tokens": words,
+        "max_seq_length": 12,
+        "do_train": True,
+        "output_dir": tmp_path / "out",
+    }
+    for text, message in (
+        ("", "expected 1 to 10000 new tokens"),
+        ("a\n\nb\n", "token 2 is ''"),
+        (" a\n", "token 1 is ' a'"),
+        ("x\ny\nx\n", "token 3 is 'x'; expected .* each token once"),
+        ("x" * 101, "expected 1 to 100 letters"),
+        ("cat\n", "the new token 'cat' is in BERT's vocabulary already"),
+        ("Dogs\ndogs\n", "once it is normalized, as another one"),
+        ("\u0301\n", "once it is normalized"),
+    ):
+        words.write_text(text)
+        with pytest.raises(UserError, match=message):
+            classify(**flags)
+    words.write_text("dogs\n")
+    for method, message in (
+        ("new_words(2)", "has 2 new words, but there are 1 new tokens"),
+        (
+            "per_task(pals(6, 2))",
+            "--new_tokens cannot be trained with per_task",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            classify(**flags, tuning_method=method)
+    del flags["new_tokens"]
+    with pytest.raises(UserError, match="has 1 new words, but there are 0"):
+        classify(**flags, tuning_method="stack(pfeiffer, new_words(1))")
+    with pytest.raises(UserError, match="none.txt"):
+        classify(**flags, new_tokens=tmp_path / "none.txt")
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
+    config = adapter_artifact.read_config(folders["one"])
+    values = safetensors.numpy.load_file(
+        f"{folders['one']}/adapter.safetensors"
+    )
+    bert = FrozenBert.open(str(tiny_bert))
+    for tokens, message in (
+        ([1], "token 1 is '1'"),
+        ("ab", "expected 1 to 10000 new tokens"),
+        (["sated"], "has 1 new tokens, but its method .* 2; copy"),
+    ):
+        described = {
+            **config,
+            "tokenizer": {**config["tokenizer"], NEW: tokens},
+        }
+        place = tmp_path / str(tokens)
+        place.mkdir()
+        adapter_artifact.write(str(place), described, values)
+        with pytest.raises(UserError, match=message):
+            load_task(bert, str(place), None)
+
+
+def test_a_vocabulary_with_room_behind_it_takes_no_words(tiny_bert, tmp_path):
+    opened = sources.open_init_checkpoint(str(tiny_bert))
+    config = sources.read_config(opened)
+    short = tmp_path / "vocab.txt"
+    lines = (tiny_bert / "vocab.txt").read_text().splitlines()
+    short.write_text("\n".join(lines[:-1]) + "\n")
+    sources.read_tokenizer(opened, config, str(short))
+    with pytest.raises(UserError, match="1 entries more than the vocabulary"):
+        sources.read_tokenizer(opened, config, str(short), None, ["new"])

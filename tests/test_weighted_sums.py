@@ -1,0 +1,306 @@
+"""Weighted sums of adapters: against peft's, by hand, and what is refused."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from test_golden_methods import CONFIG
+from test_methods import METHOD_TEXTS
+
+from adapter_bert.bert import encoder
+from adapter_bert.errors import UserError
+from adapter_bert.methods import weighted_sums
+from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.registry import parse
+from adapter_bert.methods.weighted_sums import WeightedSum
+
+pytestmark = pytest.mark.newer_stack
+
+SAME_RANK = (
+    "lora(rank=2, alpha=6)",
+    "lora(rank=2, alpha=2, targets='query,output')",
+    "lora(rank=2, alpha=4)",
+)
+RANKS = (
+    "lora(rank=2, alpha=6)",
+    "lora(rank=3, alpha=2, targets='query,output')",
+    "lora(rank=1, alpha=4)",
+)
+WAYS = list(weighted_sums.WAYS)
+CASES = [
+    *(("same_rank", SAME_RANK, by) for by in WAYS),
+    *(("ranks", RANKS, by) for by in ("cat", *weighted_sums.OF_UPDATES)),
+    ("ia3", ("ia3",) * 3, "linear"),
+]
+
+
+@pytest.fixture(scope="module")
+def golden(recording):
+    return recording("weighted_sums")
+
+
+def below(golden, prefix):
+    """What is recorded under names that begin so, without that."""
+    return {
+        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
+    }
+
+
+@pytest.mark.parametrize("case, texts, by", CASES)
+def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
+    density = float(golden["density"])
+    has_density = "ties" in by or "dare" in by or "prune" in by
+    how = WeightedSum(by, density=density if has_density else None)
+    masks = iter(below(golden, f"{case}/{by}/masks/").values())
+
+    def chosen(self, name, number, shape):
+        mask = next(masks)
+        assert mask.shape == shape
+        return mask
+
+    monkeypatch.setattr(WeightedSum, "chosen", chosen)
+    weights = golden[f"weights/{'ia3' if case == 'ia3' else 'lora'}"]
+    merged, found = how.merge(
+        CONFIG,
+        None,
+        [parse(text) for text in texts],
+        [below(golden, f"{case}/{name}/") for name in "abc"],
+        list(weights),
+    )
+    assert next(masks, None) is None
+    expected = below(golden, f"{case}/{by}/merged/")
+    assert set(found) == set(expected) == set(merged.variables(CONFIG))
+    if by in weighted_sums.OF_UPDATES:
+        assert merged.rank == 3 == merged.alpha
+        # An SVD leaves the signs of its vectors open.
+        found, expected = map(updates, (found, expected))
+    assert found
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], atol=1e-5)
+
+
+def updates(values):
+    """The product of each pair of LoRA's factors, by scope."""
+    return {
+        name[: -len("a")]: value @ values[f"{name[:-1]}b"]
+        for name, value in values.items()
+        if name.endswith("lora_a")
+    }
+
+
+def test_a_sum_by_svd_or_cat_is_that_of_the_updates():
+    methods = [parse(text) for text in RANKS]
+    values = [
+        random_values(method, seed) for seed, method in enumerate(methods)
+    ]
+    weights = [1.0, -0.5, 2.0]
+    expected = {}
+    for method, one, weight in zip(methods, values, weights):
+        for scope, update in updates(one).items():
+            update = weight * method.scale * update
+            expected[scope] = expected.get(scope, 0.0) + update
+    for how in (WeightedSum("svd", rank=6), WeightedSum("cat")):
+        merged, found = how.merge(CONFIG, None, methods, values, weights)
+        assert merged.rank == 6
+        assert merged.scale == 1.0
+        for scope, update in updates(found).items():
+            np.testing.assert_allclose(update, expected[scope], atol=1e-5)
+
+
+def pretrained(name):
+    """A BERT's own variable, float32."""
+    return np.ones(encoder.list_variables(CONFIG)[name], np.float32)
+
+
+def random_values(method, seed):
+    """Of all variables that a method adds, near their first values."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: encoder.initial_values(
+            name, d.shape, d.initializer, 0, pretrained
+        )
+        + rng.normal(0, 0.2, d.shape).astype(np.float32)
+        for name, d in method.variables(CONFIG).items()
+    }
+
+
+def test_ties_by_hand():
+    changes = np.array(
+        [[3.0, -1.0, 0.5, 0.0], [-1.0, -2.0, 0.1, 0.0]], np.float32
+    )
+    how = WeightedSum("ties", density=1)
+    # Signs +, -, +, +; of the first only one agrees, of the last none.
+    np.testing.assert_allclose(
+        how("x", changes, [2.0, 4.0]), [6.0, -5.0, 0.7, 0.0], rtol=1e-6
+    )
+    how = WeightedSum("ties", density=0.5)
+    # Of each the two largest are left.
+    np.testing.assert_allclose(
+        how("x", changes, [1.0, 1.0]), [3.0, -1.5, 0.0, 0.0]
+    )
+    signs = np.array([[5.0], [-1.0], [-1.0]], np.float32)
+    for sign, expected in (("total", 5.0), ("frequency", -1.0)):
+        how = WeightedSum("ties", density=1.0, majority_sign=sign)
+        np.testing.assert_allclose(how("x", signs, [1, 1, 1]), [expected])
+
+
+def test_dare_is_a_function_of_the_seed_and_keeps_the_expectation():
+    changes = np.ones((2, 100, 100), np.float32)
+    how = WeightedSum("dare_linear", density=0.2)
+    found = how("x", changes, [0.5, 0.5])
+    np.testing.assert_array_equal(found, how("x", changes, [0.5, 0.5]))
+    assert set(np.unique(found)) == {0.0, 2.5, 5.0}
+    assert abs(found.mean() - 1.0) < 0.05
+    for other in (
+        dataclasses.replace(how, seed=1)("x", changes, [0.5, 0.5]),
+        how("y", changes, [0.5, 0.5]),
+    ):
+        assert np.any(other != found)
+
+
+@pytest.mark.parametrize("text", METHOD_TEXTS)
+def test_the_mean_of_equal_adapters_is_the_adapter(text):
+    """By each way that a method has, with weights of a sum of one."""
+    method = parse(text)
+    values = random_values(method, 0)
+    for by in ("average", "linear", "magnitude_prune"):
+        more = {"density": 1.0} if by == "magnitude_prune" else {}
+        how = WeightedSum(by, **more)
+        weights = [0.25, 0.75]
+        arguments = (CONFIG, pretrained, [method] * 2, [values] * 2, weights)
+        if method.factored and by != "average":
+            if type(method) is Lora:
+                continue
+            with pytest.raises(UserError, match="whose sum is no sum of"):
+                how.merge(*arguments)
+            continue
+        merged, found = how.merge(*arguments)
+        assert merged == method
+        assert set(found) == set(values)
+        for variable, value in values.items():
+            np.testing.assert_allclose(found[variable], value, atol=1e-6)
+
+
+def test_changes_count_from_where_training_starts():
+    """From the ones of (IA)^3, and from zero where values start at random."""
+    ia3, houlsby = parse("ia3"), parse("houlsby(size=4)")
+    how = WeightedSum("linear")
+    ones = {n: np.full(d.shape, 1.5) for n, d in ia3.variables(CONFIG).items()}
+    _, found = how.merge(CONFIG, None, [ia3] * 2, [ones] * 2, [1.0, 2.0])
+    for value in found.values():
+        np.testing.assert_allclose(value, 2.5)
+    values = random_values(houlsby, 0)
+    name = "bert/encoder/layer_0/output/LayerNorm/gamma"
+    values[name] = np.full(CONFIG.hidden_size, 3.0)
+    _, found = how.merge(
+        CONFIG,
+        lambda name: np.full(CONFIG.hidden_size, 2.0),
+        [houlsby] * 2,
+        [values] * 2,
+        [1.0, 2.0],
+    )
+    np.testing.assert_allclose(found.pop(name), 2.0 + 3.0 * (3.0 - 2.0))
+    for name, value in found.items():
+        np.testing.assert_allclose(value, 3.0 * values[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"by": "sum"}, "--by is 'sum', expected one of average, linear"),
+        ({"by": "ties"}, "--density is None, but --by=ties keeps a share"),
+        ({"by": "ties", "density": 0.0}, "--density is 0.0"),
+        ({"by": "ties", "density": 1.1}, "above 0 and at most 1"),
+        ({"by": "ties", "density": float("nan")}, "--density is nan"),
+        ({"density": 0.5}, "--density is given, but --by=linear makes no use"),
+        ({"seed": 1, "by": "svd"}, "--seed is given, but --by=svd"),
+        ({"rank": 1}, "--rank is given, but --by=linear"),
+        ({"rank": 0, "by": "svd"}, "--rank is 0, expected 1 or more"),
+        (
+            {"seed": -1, "by": "dare_ties", "density": 0.5},
+            "--seed is -1, expected 0 or more",
+        ),
+        (
+            {"majority_sign": "total", "by": "average"},
+            "--majority_sign is given",
+        ),
+        (
+            {"majority_sign": "x", "by": "ties", "density": 0.5},
+            "--majority_sign is 'x', expected total or frequency",
+        ),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        WeightedSum(**arguments)
+
+
+@pytest.mark.parametrize(
+    "by, texts, message",
+    [
+        ("linear", RANKS, "the ranks are 2, 3, 1, but --by=linear adds up"),
+        ("svd", ("pfeiffer", "pfeiffer"), "--by=svd adds up updates of lora"),
+        ("cat", ("lora", "ia3"), "methods are lora.*, ia3; expected one"),
+        ("average", SAME_RANK, "expected one method with the same arguments"),
+        (
+            "linear",
+            ("stack({'a': pfeiffer}, lora)",) * 2,
+            "values of stack are factors",
+        ),
+    ],
+)
+def test_methods_that_have_no_such_sum_are_refused(by, texts, message):
+    methods = [parse(text) for text in texts]
+    values = [random_values(method, 0) for method in methods]
+    with pytest.raises(UserError, match=message):
+        WeightedSum(by).merge(CONFIG, None, methods, values, [1.0] * len(texts))
+
+
+def test_a_rank_above_the_matrices_is_refused():
+    method = parse("lora(rank=2)")
+    with pytest.raises(UserError, match="--rank is 17, expected at most 16"):
+        WeightedSum("svd", rank=17).merge(
+            CONFIG, None, [method], [random_values(method, 0)], [1.0]
+        )
+
+
+def test_ranks_by_pattern_are_filled_up_with_zeros():
+    """And the sum is the sum of the updates."""
+    texts = (
+        "lora(2, alpha=3, rank_pattern='0.query:3, 1.value:0')",
+        "lora(3, rank_pattern='1.value:0', alpha_pattern='query:5')",
+    )
+    methods = [parse(text) for text in texts]
+    values = [random_values(method, n) for n, method in enumerate(methods)]
+    for by in ("cat", "svd"):
+        merged, found = WeightedSum(by, rank=6 if by == "svd" else None).merge(
+            CONFIG, None, methods, values, [1.0, -0.5]
+        )
+        after = merged.merge(CONFIG, _zeros, found)
+        each = [m.merge(CONFIG, _zeros, v) for m, v in zip(methods, values)]
+        for name, update in after.items():
+            expected = sum(
+                weight * one.get(name, 0.0)
+                for weight, one in zip([1.0, -0.5], each)
+            )
+            np.testing.assert_allclose(update, expected, atol=1e-5)
+        assert not after[
+            "bert/encoder/layer_1/attention/self/value/kernel"
+        ].any()
+    _, found = WeightedSum("linear").merge(
+        CONFIG, None, methods, values, [1.0, 1.0]
+    )
+    assert len({value.shape for value in found.values()}) == 2
+
+
+def _zeros(name):
+    return np.zeros(encoder.list_variables(CONFIG)[name], np.float32)
+
+
+def test_what_no_training_changes_has_to_be_the_same():
+    method = parse("stack({'a': pfeiffer(2)}, pfeiffer(2))")
+    values = [random_values(method, seed) for seed in (0, 1)]
+    with pytest.raises(UserError, match="parts.a/.* is another one in each"):
+        WeightedSum("linear").merge(
+            CONFIG, None, [method] * 2, values, [1.0, 1.0]
+        )
