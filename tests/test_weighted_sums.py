@@ -97,7 +97,7 @@ def test_a_sum_by_svd_or_cat_is_that_of_the_updates():
     expected = {}
     for method, one, weight in zip(methods, values, weights):
         for scope, update in updates(one).items():
-            update = weight * method.scale * update
+            update = weight * method.alpha / method.rank * update
             expected[scope] = expected.get(scope, 0.0) + update
     for how in (WeightedSum("svd", rank=6), WeightedSum("cat")):
         merged, found = how.merge(CONFIG, None, methods, values, weights)
