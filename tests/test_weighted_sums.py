@@ -102,7 +102,7 @@ def test_a_sum_by_svd_or_cat_is_that_of_the_updates():
     for how in (WeightedSum("svd", rank=6), WeightedSum("cat")):
         merged, found = how.merge(CONFIG, None, methods, values, weights)
         assert merged.rank == 6
-        assert merged.scale == 1.0
+        assert merged.alpha == merged.rank
         for scope, update in updates(found).items():
             np.testing.assert_allclose(update, expected[scope], atol=1e-5)
 

@@ -519,7 +519,8 @@ def _fits(
     flags = [{site for _, site in each} for each in inside]
     bottlenecks = {site for site in everywhere if site[1] in SCOPES}
     return (
-        not any(isinstance(method, Parallel) for method in own)
+        # The library fuses what gates have not multiplied.
+        not any(isinstance(m, Parallel) or m.gating for m in own)
         and all(each == flags[0] for each in flags)
         and bottlenecks.union(*kept) <= kept[-1]
     )
