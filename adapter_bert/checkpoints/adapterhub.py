@@ -50,9 +50,9 @@ from adapter_bert.tasks.text_task import POOLED, HeadShape
 Arrays = Dict[str, np.ndarray]
 
 CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
-WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
+WEIGHTS_FILE, TORCH_FILE = "adapter.safetensors", "pytorch_adapter.bin"
 HEAD_WEIGHTS_FILE = "model_head.safetensors"
-HEAD_PICKLE = "pytorch_model_head.bin"
+HEAD_TORCH_FILE = "pytorch_model_head.bin"
 # A key that only this program's descriptions have.
 MARK = "model_type"
 # Tells the library how to read the rest.
@@ -179,7 +179,7 @@ def read(
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
     foreign_fields.check(own, known, path)
     folder = os.path.dirname(path)
-    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
+    tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     tensors.rename(lambda tensor: OF_BERT.sub("bert.", tensor))
     check_depth(tensors.names, config, path)
     # Copies: a prefix is in the model once, and in each layer.
@@ -227,7 +227,7 @@ def _read_head(
             raise UserError(
                 f"{path}: {key} is {described[key]!r}, expected {expected!r}"
             )
-    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_PICKLE)
+    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_TORCH_FILE)
     model_class = described["model_class"]
     if model_class in STATIC_HEADS:
         own, name = described, STATIC_HEADS[model_class]

@@ -20,12 +20,11 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import run_record
+from adapter_bert.checkpoints import run_record, torch_files
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
     as_floats,
-    pickle_advice,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -100,32 +99,37 @@ class Foreign:
     origin: Dict[str, Any]
 
 
+def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
+    """The tensors of a file, float32; raises UserError."""
+    content = files.read_bytes(path, "the adapter's weights")
+    try:
+        found = safetensors.numpy.load(content)
+        return {name: as_floats(value) for name, value in found.items()}
+    except UNREADABLE_TENSORS as error:
+        raise UserError(
+            f"{path} is damaged, no safetensors file, or of a type that numpy "
+            f"lacks ({error}); save it as float32"
+        ) from error
+
+
 class Tensors:
-    """The tensors of a safetensors file at `path`, which must all be taken."""
+    """The tensors of a file at `path`, which must all be taken."""
 
-    def __init__(self, folder: str, name: str, pickle: str):
-        """Reads a file, which programs write as a pickle by default.
+    def __init__(self, folder: str, name: str, torch_name: str):
+        """Reads a file of safetensors, or else of `torch.save`.
 
-        Raises UserError if the file is missing, damaged, or a pickle.
+        Raises UserError if the file is missing, damaged, or holds anything but
+        tensors.
         """
         self.path = os.path.join(folder, name)
-        pickle = os.path.join(folder, pickle)
-        if not files.exists(self.path) and files.exists(pickle):
-            raise UserError(pickle_advice(pickle, self.path))
-        content = files.read_bytes(self.path, "the adapter's weights")
-        try:
-            self._left = {
-                name: as_floats(value)
-                # Versions of safetensors differ in their order.
-                for name, value in sorted(
-                    safetensors.numpy.load(content).items()
-                )
-            }
-        except UNREADABLE_TENSORS as error:
-            raise UserError(
-                f"{self.path} is damaged, no safetensors file, or of a type "
-                f"that numpy lacks ({error}); save it as float32"
-            ) from error
+        of_torch = os.path.join(folder, torch_name)
+        if not files.exists(self.path) and files.exists(of_torch):
+            self.path = of_torch
+            found = torch_files.read(of_torch)
+        else:
+            found = _read_safetensors(self.path)
+        # Versions of safetensors differ in their order.
+        self._left = dict(sorted(found.items()))
         for name, value in self._left.items():
             if not np.isfinite(value).all():
                 raise UserError(f"{self.path}: {name} is not finite")

@@ -49,7 +49,7 @@ from adapter_bert.tasks.text_task import POOLED, SPANS
 CONFIG_FILE = "adapter_config.json"
 # A key that only this program's descriptions have.
 MARK = "peft_type"
-WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+WEIGHTS_FILE, TORCH_FILE = "adapter_model.safetensors", "adapter_model.bin"
 CONFIG = {
     "peft_type": str,
     "task_type?": str,
@@ -340,7 +340,7 @@ def read(
             f"{described['bias']!r}), which is no method of this project; "
             "expected bias='none'"
         )
-    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, PICKLE)
+    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
     if any(".base_layer." in name for name in tensors.names):
         raise UserError(
             f"{tensors.path} holds BERT's own matrices too, as the state_dict "
