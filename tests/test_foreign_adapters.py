@@ -31,7 +31,7 @@ from adapter_bert.checkpoints import (
     foreign_fields,
     peft,
 )
-from adapter_bert.checkpoints.foreign_base import exported, head_of
+from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import TARGETS
 from adapter_bert.methods.registry import parse
@@ -279,13 +279,11 @@ REFUSED = {
     "adapterhub_refused/dora": "use_dora is True",
     "adapterhub_refused/gated": "computes gates",
     "adapterhub_refused/ia3": "scales intermediate.dense .* intermediate_lora",
-    "adapterhub_refused/multilabel": "multilabel_classification",
     "adapterhub_refused/no_head": "without a head",
     "adapterhub_refused/other_residual": "residual_before_ln=False",
     "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
     "adapterhub_refused/reft": "'reft'",
     "adapterhub_refused/sizes_by_layer": r"the sizes \[2, 4\]",
-    "adapterhub_refused/tagging": "'tagging' is not read",
     "adapterhub_refused/union": "'union'",
     "peft_refused/dora": "use_dora is True",
     "peft_refused/ia3": "scales attention.output.dense too",
@@ -377,7 +375,8 @@ CONTRADICTIONS = {
         ({"layers": 1}, r"has the shape \[16, 16\]"),
         ({"bias": False}, "tensors are of no part .*bias"),
         ({"of_tomorrow": 1}, "does not know"),
-        ({"head_type": "masked_lm"}, "of the type 'masked_lm' is not read"),
+        ({"head_type": "masked_lm"}, "field that this version does not know"),
+        ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
     ],
     ("adapterhub/houlsby_attention", CONFIG, "config__"): [
         ({"leave_out": []}, "lacks .*layer.0.attention.output.adapters"),
@@ -440,8 +439,8 @@ CONTRADICTIONS = {
         ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
     ],
     ("peft/lora_7", CONFIG, ""): [
-        ({"task_type": None}, "task_type is None"),
-        ({"task_type": "TOKEN_CLS"}, "'TOKEN_CLS'"),
+        ({"task_type": None}, "task_type is None, and auto_mapping names no"),
+        ({"task_type": "CAUSAL_LM"}, "'CAUSAL_LM'"),
         ({"lora_bias": True}, "lora_bias is True"),
         ({"r": "many"}, "no r of type int"),
         ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
@@ -704,15 +703,6 @@ def test_half_a_file_is_refused(copied):
 def test_no_adapter_at_all_is_refused(tmp_path):
     with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
         foreign_adapters.read(str(tmp_path), config_of_bert())
-
-
-def test_sets_of_labels_are_not_written_for_other_programs():
-    artifact = types.SimpleNamespace(
-        config={"task": {"name": "custom", "multi_label": True}},
-        weights=types.SimpleNamespace(source="a", read=None),
-    )
-    with pytest.raises(UserError, match="a is of the kind multi-label, whose"):
-        head_of(artifact)
 
 
 def of_state_dict(name):

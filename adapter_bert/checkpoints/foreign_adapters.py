@@ -3,7 +3,7 @@
 A program is a module with
 
 - `MARK`, a key that only its descriptions have;
-- `read(path, config, labels)` of a description, the BERT and the labels, which
+- `read(path, config, told)` of a description, the BERT and a `Told`, which
   returns the method, its float32 variables by name, the head, and the origin;
 - `write(exported)`, which returns the files' contents by name: an object for
   JSON, or tensors by name.
@@ -11,6 +11,7 @@ A program is a module with
 Both raise UserError for what the other side cannot compute.
 """
 
+import dataclasses
 import os
 from typing import Any, Dict, Optional, Sequence
 
@@ -21,13 +22,18 @@ from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import adapterhub, peft
 from adapter_bert.checkpoints.foreign_base import (
+    MASKED_LM_SCOPE,
     Exported,
     Foreign,
     check_is_bert,
     task_of,
 )
+from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.kinds import MASKED_LM
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 PROGRAMS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 CONFIG_FILE = "adapter_config.json"
@@ -44,17 +50,50 @@ def detect(folder: str) -> Optional[str]:
     return None
 
 
+def choose(folder: str, name: str = "") -> str:
+    """The folder of an adapter: that one, or one of the folders in it.
+
+    Programs save several adapters in a folder for each, peft the first of them
+    outside. `name` is that of a folder, or of an adapter in its description.
+
+    Raises UserError if no adapter, or not one alone, has the name.
+    """
+    places: Dict[str, str] = {}
+    inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
+    for place in (folder, *(os.path.join(folder, part) for part in inner)):
+        if detect(place):
+            path = os.path.join(place, CONFIG_FILE)
+            own = files.read_json(path, "an adapter's description").get("name")
+            places[place] = own if isinstance(own, str) else ""
+    if not name and (folder in places or not places):
+        return folder
+    found = [
+        place
+        for place, own in places.items()
+        if not name or name in (own, os.path.basename(place))
+    ]
+    if len(found) != 1:
+        names = (own or os.path.basename(p) for p, own in places.items())
+        raise UserError(
+            f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
+            f"{len(found)} are meant; name one (--adapter)"
+        )
+    return found[0]
+
+
 def read(
     folder: str,
     config: BertConfig,
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
+    multi_label: bool = False,
 ) -> Foreign:
     """Reads the adapter of a folder, that was trained on the BERT of a config.
 
     `pairs` says whether texts are pairs, None for either; `labels` are in the
-    order of the logits, by default the files'. Raises UserError if no known
-    program has written it, it cannot be read, a label is no name, or the
+    order of the logits, by default the files'; `multi_label` says that rows
+    have any number of labels, which not all files say. Raises UserError if no
+    known program has written it, it cannot be read, a label is no name, or the
     model is a RoBERTa.
     """
     check_is_bert(config, folder)
@@ -68,7 +107,7 @@ def read(
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
         method, values, head, origin = PROGRAMS[program].read(
-            path, config, tuple(labels)
+            path, config, Told(tuple(labels), multi_label)
         )
     if labels and not head.labels:
         raise UserError(
@@ -85,7 +124,39 @@ def read(
             )
     task, head_values = task_of(head, pairs)
     origin = {"program": program, **origin}
-    return Foreign(method, task, {**values, **head_values}, origin)
+    values = {**values, **head_values}
+    return Foreign(method, task, values, origin, head.words)
+
+
+def complete(foreign: Foreign, weights: Weights) -> Foreign:
+    """An adapter of masked words with its BERT's own head, if it has none.
+
+    Raises UserError if the head was saved with other word embeddings than
+    those of the BERT's `weights`, or neither has a head.
+    """
+    if foreign.task["name"] != MASKED_LM:
+        return foreign
+    if foreign.words is not None and not np.array_equal(
+        foreign.words, weights.read(WORD_EMBEDDINGS)
+    ):
+        raise UserError(
+            "the adapter's head of masked words has other word embeddings than "
+            f"{weights.source}; expected the BERT of the adapter, whose own "
+            "they are"
+        )
+    of_adapter, of_bert = (
+        [name for name in names if name.startswith(MASKED_LM_SCOPE)]
+        for names in (foreign.values, weights.shapes)
+    )
+    if of_adapter:
+        return foreign
+    if not of_bert:
+        raise UserError(
+            f"neither the adapter nor {weights.source} has a head of masked "
+            "words; expected a BERT with its pretrained head"
+        )
+    own = {name: weights.read(name) for name in of_bert}
+    return dataclasses.replace(foreign, values={**foreign.values, **own})
 
 
 def write(program: str, folder: str, exported: Exported, card: str) -> None:

@@ -4,15 +4,29 @@ import json
 from typing import Any, Dict, List, Mapping
 
 from adapter_bert.checkpoints.foreign_base import Exported
+from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.tasks.glue import GLUE
-from adapter_bert.tasks.kinds import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MASKED_LM,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+)
+from adapter_bert.tasks.multi_label import THRESHOLD
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 PIPELINES = {
     CLASSIFICATION: "text-classification",
     REGRESSION: "text-classification",
+    MULTI_LABEL: "text-classification",
     QUESTIONS: "question-answering",
+    TAGGING: "token-classification",
+    CHOICE: "multiple-choice",
+    MASKED_LM: "fill-mask",
 }
 LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
 TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
@@ -24,7 +38,7 @@ from adapters import AutoAdapterModel
 from transformers import AutoTokenizer
 
 model = AutoAdapterModel.from_pretrained({base})
-# Without use_safetensors the library looks for pickles.
+# Without use_safetensors the library looks for .bin files.
 model.load_adapter({folder}, use_safetensors=True, set_active=True)
 """,
     "peft": """\
@@ -50,6 +64,28 @@ inputs = tokenizer({text}, return_tensors="pt")
 outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+""",
+    MULTI_LABEL: """\
+inputs = tokenizer({text}, return_tensors="pt")
+shares = model(**inputs).logits.sigmoid()[0].tolist()
+print([x for x, p in zip({label_list}, shares) if p >= {threshold}])
+""",
+    TAGGING: """\
+inputs = tokenizer({text}, return_tensors="pt")
+for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
+    print(token, {label_list}[int(logits.argmax())])
+""",
+    CHOICE: """\
+choices = [f"Choice {{n}}." for n in range({choices})]
+inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
+                   return_tensors="pt")
+logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
+print(choices[int(logits.argmax())])
+""",
+    MASKED_LM: """\
+inputs = tokenizer(f"A {{tokenizer.mask_token}}.", return_tensors="pt")
+place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
 """,
 }
 
@@ -153,29 +189,30 @@ def _yaml(values: Mapping[str, Any]) -> List[str]:
 
 def _usage(program, exported, folder, description) -> str:
     """Code that loads the adapter and answers a row."""
-    kind = exported.head.kind
-    questions = kind == QUESTIONS
+    head = exported.head
     text = '"A text."'
-    if questions:
+    if head.kind == QUESTIONS:
         text = '"Who sat down?", "He sat down."'
     elif description["task"].get("pairs"):
         text = '"A text.", "Another one."'
-    labels = list(exported.head.labels)
+    labels = [] if head.kind == CHOICE else list(head.labels)
     base = repr(exported.base_name)
+    counted = head.kind == REGRESSION or labels
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
         labels=f"labels = {labels}\n" if labels else "",
-        model_class="AutoModelForQuestionAnswering"
-        if questions
-        else "AutoModelForSequenceClassification",
-        num_labels="" if questions else f", num_labels={max(len(labels), 1)}",
+        model_class=HEAD_CLASSES[head.kind][0].replace("Bert", "AutoModel", 1),
+        num_labels=f", num_labels={len(labels) or 1}" if counted else "",
         # peft's own model of this kind drops token_type_ids.
-        unwrap=".base_model" if questions else "",
+        unwrap=".base_model" if head.kind == QUESTIONS else "",
     )
-    answer = ANSWERS[kind].format(
+    threshold = THRESHOLD if head.threshold is None else head.threshold
+    answer = ANSWERS[head.kind].format(
         text=text,
         label_list="labels" if program == "peft" else "model.get_labels()",
+        threshold=threshold,
+        choices=len(head.labels),
     )
     return (
         f"{model}model.eval()\n"

@@ -35,6 +35,7 @@ from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 COLUMNS = "name task kind labels method MB score data added base".split()
 
@@ -48,12 +49,15 @@ def _import(arguments: argparse.Namespace) -> None:
     """Takes another program's adapter into a library."""
     check_name(arguments.name)
     library = AdapterLibrary(arguments.library, create=True)
-    folder = arguments.folder
+    folder = foreign_adapters.choose(arguments.folder, arguments.adapter)
     # The adapter's files do not say which BERT it was trained on.
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    foreign = foreign_adapters.read(folder, config, pairs, arguments.label)
+    foreign = foreign_adapters.read(
+        folder, config, pairs, arguments.label, arguments.multi_label
+    )
+    foreign = foreign_adapters.complete(foreign, opened.weights)
     tokenizer = sources.read_tokenizer(
         opened,
         config,
@@ -91,6 +95,18 @@ def _export(arguments: argparse.Namespace) -> None:
     ours = exported(artifact, arguments.name)
     if arguments.base_model:
         ours = dataclasses.replace(ours, base_name=arguments.base_model)
+    if arguments.init_checkpoint:
+        weights = open_init_checkpoint(arguments.init_checkpoint).weights
+        base = identify(weights, encoder.list_variables(ours.config))
+        if base.fingerprint != artifact.config["base"]["fingerprint"]:
+            raise UserError(
+                f"{arguments.init_checkpoint} is another BERT than that of "
+                f"{arguments.name}; expected the BERT of its training"
+            )
+        head = dataclasses.replace(
+            ours.head, words=weights.read(WORD_EMBEDDINGS)
+        )
+        ours = dataclasses.replace(ours, head=head)
     card = make_card(
         arguments.to,
         ours,
@@ -283,9 +299,14 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "import",
         _import,
         "Copy an adapter of AdapterHub or peft into the library.",
-        ("folder", "folder of safetensors that this program wrote"),
+        ("folder", "folder that this program wrote"),
     )
     flag("--name", required=True, help="name of the adapter")
+    flag(
+        "--adapter",
+        default="",
+        help="name of one of several adapters in the folder",
+    )
     bert_flags(flag, required=True)
     flag(
         "--do_lower_case",
@@ -303,8 +324,13 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "--label",
         action="append",
         default=[],
-        help="a label; repeat it for each, in the order of the logits; "
-        "default: the labels in its files",
+        help="a label, tag or choice; repeat it for each, in the order of the "
+        "logits; default: the labels in its files",
+    )
+    flag(
+        "--multi_label",
+        action="store_true",
+        help="rows have any number of labels, which not all files say",
     )
     flag = command(
         "export",
@@ -324,6 +350,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         default="",
         help="name by which that program finds the BERT, as "
         "bert-base-uncased; default: the name of the BERT's folder",
+    )
+    flag(
+        "--init_checkpoint",
+        default="",
+        help="the BERT of the adapter, whose word embeddings peft keeps with "
+        "a head of masked words",
     )
     return parser.parse_args(given)
 
