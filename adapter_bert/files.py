@@ -177,6 +177,24 @@ def listed(path: str) -> List[str]:
         return tf.io.gfile.listdir(path)
 
 
+def matching(patterns: str, flag: str) -> List[str]:
+    """The files of patterns with commas between them, each pattern's sorted.
+
+    `flag` gives the patterns. Raises UserError if there is no pattern, or one
+    finds no file.
+    """
+    if not patterns:
+        raise UserError(f"{flag} is missing")
+    found: List[str] = []
+    for pattern in patterns.split(","):
+        with _reading(pattern):
+            paths = sorted(tf.io.gfile.glob(pattern))
+        if not paths:
+            raise UserError(f"{flag}: no file is called {pattern!r}")
+        found += paths
+    return found
+
+
 def folders(path: str) -> List[str]:
     """The sorted names of the folders in a folder; raises as `listed`."""
     if not is_folder(path):

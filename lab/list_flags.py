@@ -17,10 +17,10 @@ from adapter_bert.methods.registry import METHODS
 
 # Programs that have most flags in common.
 GROUPS = (
-    ("run_classifier", "run_squad", "run_tagger", "run_mlm"),
+    ("run_classifier", "run_squad", "run_tagger", "run_mlm", "run_pretraining"),
     ("predict", "export"),
 )
-OTHERS = ("extract_features", "serve")
+OTHERS = ("create_pretraining_data", "extract_features", "serve")
 
 # Name -> (topic, default, meaning)
 Flags = Dict[str, Tuple[str, str, str]]
@@ -28,7 +28,7 @@ Flags = Dict[str, Tuple[str, str, str]]
 
 def title(program: str) -> str:
     """The name of a program as users type it."""
-    is_file = program.startswith(("run_", "extract_"))
+    is_file = program.startswith(("run_", "create_", "extract_"))
     return f"{program}.py" if is_file else f"adapter-bert {program}"
 
 

@@ -89,6 +89,7 @@ HEAD_CLASSES = {
     "tagging": ("BertForTokenClassification", None),
     "questions": ("BertForQuestionAnswering", None),
     "masked_lm": ("BertForMaskedLM", None),
+    "pretraining": ("BertForPreTraining", None),
 }
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()

@@ -13,6 +13,8 @@ PROGRAMS: Dict[str, str] = {
     "run_squad": "Train and evaluate question answering.",
     "run_tagger": "Train and evaluate tagging.",
     "run_mlm": "Train and evaluate masked language modelling.",
+    "create_pretraining_data": "Write rows for pretraining, from raw text.",
+    "run_pretraining": "Pretrain BERT or an adapter on such rows.",
     "extract_features": "Write BERT's hidden states of texts.",
     "predict": "Answer texts with one or many adapters.",
     "library": "Manage a folder of adapters; import and export them.",
@@ -44,9 +46,10 @@ STEPS: Dict[str, str] = {
 def page() -> str:
     """The text of `adapter-bert --help`."""
     lines = ["usage: adapter-bert PROGRAM [arguments]"]
+    width = max(map(len, (*PROGRAMS, *STEPS)))
     for title, programs in ("Programs", PROGRAMS), ("Steps of scripts/", STEPS):
         lines += ["", f"{title}:"]
-        lines += [f"  {name:16} {what}" for name, what in programs.items()]
+        lines += [f"  {name:{width}} {what}" for name, what in programs.items()]
     lines += ["", "adapter-bert PROGRAM --help shows a program's arguments."]
     return "\n".join(lines) + "\n"
 

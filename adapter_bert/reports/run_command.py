@@ -13,7 +13,13 @@ from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.kinds import MASKED_LM, QUESTIONS, TAGGING, kind_of
+from adapter_bert.tasks.kinds import (
+    MASKED_LM,
+    PRETRAINING,
+    QUESTIONS,
+    TAGGING,
+    kind_of,
+)
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training.engines import ENGINES
 from adapter_bert.training.settings import Experiment
@@ -23,6 +29,7 @@ PROGRAMS = {
     QUESTIONS: "run_squad.py",
     TAGGING: "run_tagger.py",
     MASKED_LM: "run_mlm.py",
+    PRETRAINING: "run_pretraining.py",
 }
 CUSTOM = "custom"
 # Flags by their names in `training` and `versions` of `run.json`.
@@ -51,6 +58,7 @@ UNRECORDED = {
     "run_squad.py": (*CUTS, "count_steps_in"),
     "run_tagger.py": (*CUTS, "token_column", "tag_column", "eval_split"),
     "run_mlm.py": CUTS,
+    "run_pretraining.py": (*CUTS, "max_predictions_per_seq", "max_eval_steps"),
 }
 
 
@@ -186,7 +194,10 @@ def _data(
             "DATA_DIR", f"the folder of the data{called}"
         )
         return found
-    found["train_file"] = Unknown("TRAIN_FILE", f"the training file{called}")
+    train_flag = "train_file"
+    if program == PROGRAMS[PRETRAINING]:
+        train_flag = "input_file"
+    found[train_flag] = Unknown("TRAIN_FILE", f"the training file{called}")
     # Questions are evaluated on what is predicted.
     is_squad = program == "run_squad.py"
     if evaluates and not held_out and not is_squad:

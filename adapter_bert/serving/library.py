@@ -31,7 +31,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import MASKED_LM, TAGGING, kind_of
+from adapter_bert.tasks.kinds import ANSWERLESS, TAGGING, kind_of
 from adapter_bert.tasks.tagging_files import FORMATS
 
 ENTRY_FILE = "library_entry.json"
@@ -56,7 +56,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Stands for all adapters.
 ALL = "all"
 # Tasks whose names do not tell the data, and endings of data files.
-OWN_DATA = ("custom", TAGGING, MASKED_LM)
+OWN_DATA = ("custom", TAGGING, *ANSWERLESS)
 DATA_ENDS = (*READERS, *FORMATS, ".txt")
 # Endings of pickles.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
@@ -151,7 +151,7 @@ class AdapterLibrary:
         found = []
         for name in self.names():
             try:
-                if self.entry(name).kind == MASKED_LM:
+                if self.entry(name).kind in ANSWERLESS:
                     logging.info("%s is passed over: it answers no texts", name)
                     continue
             except UserError:

@@ -6,8 +6,9 @@ from typing import Any, Container, Dict, List, Mapping
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
-from adapter_bert.tasks.kinds import MASKED_LM, TAGGING
+from adapter_bert.tasks.kinds import MASKED_LM, PRETRAINING, TAGGING
 from adapter_bert.tasks.masked_lm import MaskedLM
+from adapter_bert.tasks.pretraining import Pretraining
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.tasks.tagging import Tagging
@@ -54,6 +55,8 @@ def restore_task(
         task = Tagging(words_and_tags=columns)
     elif name == MASKED_LM:
         task = MaskedLM()
+    elif name == PRETRAINING:
+        task = Pretraining()
     elif name == "custom":
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
@@ -62,7 +65,7 @@ def restore_task(
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
             f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
-            f"{MASKED_LM} or custom"
+            f"{MASKED_LM}, {PRETRAINING} or custom"
         )
     return task.restore(description, source)
 

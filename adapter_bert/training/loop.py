@@ -8,6 +8,7 @@ from absl import logging
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
+from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.training.engines import NO_PAUSE, Course, Engine, Pause
@@ -16,13 +17,25 @@ from adapter_bert.training.training_step import Job
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
-    """The learning rates of the setup's training over these rows."""
+    """The learning rates of the setup's training over these rows.
+
+    Raises:
+        UserError: too many steps, or fewer than those that warm up.
+    """
     training = setup.experiment.training
-    steps = setup.task.count_train_steps(
+    steps = training.num_train_steps or setup.task.count_train_steps(
         features, training.batch_size, training.epochs
     )
-    warmup = input_pipeline.exact(training.warmup_proportion)
-    return Schedule(setup.model.learning_rate, steps, int(steps * warmup))
+    warmup = training.num_warmup_steps
+    if warmup is None:
+        share = input_pipeline.exact(training.warmup_proportion)
+        warmup = int(steps * share)
+    if warmup > steps:
+        raise UserError(
+            f"--num_warmup_steps is {warmup}, but the training has {steps} "
+            "steps"
+        )
+    return Schedule(setup.model.learning_rate, steps, warmup)
 
 
 def run_steps(

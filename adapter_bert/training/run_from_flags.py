@@ -1,4 +1,4 @@
-"""From the flags of the four programs to a run."""
+"""From the flags of the training programs to a run."""
 
 import dataclasses
 from typing import Any, Collection, Dict, Optional
@@ -20,7 +20,7 @@ from adapter_bert.training.settings import (
 )
 from adapter_bert.training.setup import describe_parameters
 
-# Settings of all four programs.
+# Settings of all training programs.
 SETTINGS = (Tuning, Experiment)
 FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
@@ -94,6 +94,11 @@ def _training(task: Task) -> Training:
         raise UserError(
             "--eval_steps, --keep_best and --early_stopping need the dev set: "
             "pass --do_eval=true"
+        )
+    if every == EPOCH and training.num_train_steps:
+        raise UserError(
+            "--num_train_steps counts no epochs: pass --eval_steps with the "
+            "number of steps between two scorings"
         )
     return dataclasses.replace(training, eval_steps=every, keep_best=keep_best)
 

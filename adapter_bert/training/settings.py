@@ -1,4 +1,4 @@
-"""The settings of a run that all four programs share, each declared once.
+"""The settings of a run that all training programs share, each declared once.
 
 Names and defaults are google-research/bert's where it has the flag.
 """
@@ -23,6 +23,11 @@ from adapter_bert.training.engines import ENGINES, Hardware
 
 # Value of `--eval_steps`.
 EPOCH = "epoch"
+# Meaning of `--tuning_method`.
+METHOD = (
+    "Method that decides what is added and trained, with its arguments as in "
+    f"houlsby(size=64); one of {', '.join(registry.METHODS)}."
+)
 # Values of `--recompute`.
 OPERATIONS, LAYERS = "operations", "layers"
 
@@ -62,10 +67,22 @@ class Training:
         alias="epochs",
         recorded=True,
     )
+    num_train_steps: Optional[int] = Topic.TRAINING.setting(
+        None,
+        "Steps of the training; default: those of --num_train_epochs.",
+        Range(lambda value: 0 < value < 2**31, "expected 1 to 2147483647"),
+        recorded=True,
+    )
     warmup_proportion: float = Topic.TRAINING.setting(
         0.1,
         "Share of the steps that warm up (0-1).",
         Range(lambda value: 0 <= value <= 1, "expected a number from 0 to 1"),
+        recorded=True,
+    )
+    num_warmup_steps: Optional[int] = Topic.TRAINING.setting(
+        None,
+        "Steps that warm up; default: those of --warmup_proportion.",
+        NOT_NEGATIVE,
         recorded=True,
     )
     gradient_accumulation_steps: int = Topic.TRAINING.setting(
@@ -120,11 +137,7 @@ class Training:
 class Tuning:
     """The tuning method's text, and flags for arguments of the method."""
 
-    tuning_method: str = Topic.METHOD.setting(
-        "houlsby",
-        "Method that decides what is added and trained, with its arguments "
-        f"as in houlsby(size=64); one of {', '.join(registry.METHODS)}.",
-    )
+    tuning_method: str = Topic.METHOD.setting("houlsby", METHOD)
     size: Optional[int] = Topic.METHOD.setting(
         None,
         "Bottleneck size; default: the method's, 64 for houlsby.",

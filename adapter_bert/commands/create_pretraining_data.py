@@ -1,0 +1,144 @@
+r"""Makes rows for pretraining, as google-research/bert does.
+
+    .venv/bin/python create_pretraining_data.py --input_file=raw.txt \
+        --output_file=rows.tfrecord --vocab_file=$BERT/vocab.txt
+
+The input has a sentence on each line, and an empty line between documents. A
+row is a pair of texts: the second text follows the first one, or is from
+another document. Some tokens are masked. `run_pretraining.py` trains on rows.
+Equal seeds make the rows of the published program.
+"""
+
+import dataclasses
+import random
+import uuid
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import tensorflow as tf
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE, Range, Topic, read
+from adapter_bert.upstream import create_pretraining_data as upstream
+from adapter_bert.upstream.tokenization import FullTokenizer
+
+SHARE = Range(lambda value: 0 <= value <= 1, "expected 0 to 1")
+# `[CLS]`, two `[SEP]`, and a token of each text.
+LEAST_LENGTH = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """What is read, made and written."""
+
+    input_file: str = Topic.DATA.setting(
+        "",
+        "Raw text: files or patterns with commas between them, as "
+        "`a.txt,wiki/*.txt`.",
+    )
+    output_file: str = Topic.TO_DO.setting(
+        "",
+        "TFRecord files with commas between them; rows go to each file in "
+        "turn.",
+    )
+    vocab_file: str = Topic.MODEL.setting("", "The vocabulary of the BERT.")
+    do_lower_case: bool = Topic.MODEL.setting(
+        True, "Lower-case the text, as uncased models need."
+    )
+    do_whole_word_mask: bool = Topic.DATA.setting(
+        False, "Mask all tokens of a word or none of them."
+    )
+    max_seq_length: int = Topic.DATA.setting(
+        128,
+        "Longest row in tokens.",
+        Range(lambda x: x >= LEAST_LENGTH, f"expected >= {LEAST_LENGTH}"),
+    )
+    max_predictions_per_seq: int = Topic.DATA.setting(
+        20, "Most masked tokens of a row.", POSITIVE
+    )
+    random_seed: int = Topic.DATA.setting(12345, "Seed of all random choices.")
+    dupe_factor: int = Topic.DATA.setting(
+        10, "How often each document is read, with other masks.", POSITIVE
+    )
+    masked_lm_prob: float = Topic.DATA.setting(
+        0.15, "Share of the tokens that are masked.", SHARE
+    )
+    short_seq_prob: float = Topic.DATA.setting(
+        0.1, "Share of passes over a document that make shorter rows.", SHARE
+    )
+
+
+SETTINGS = (Rows,)
+
+
+def main() -> None:
+    """Writes the files that the flags describe."""
+    asked = read(Rows)
+    inputs = files.matching(asked.input_file, "--input_file")
+    for name in ("output_file", "vocab_file"):
+        if not getattr(asked, name):
+            raise UserError(f"--{name} is missing")
+    outputs = asked.output_file.split(",")
+    if not all(outputs) or len(set(outputs)) < len(outputs):
+        raise UserError(
+            f"--output_file is {asked.output_file}, expected different names "
+            "with commas between them"
+        )
+    for path in outputs:
+        files.check_plain(path, "the output", is_replaced=True)
+    if not files.exists(asked.vocab_file):
+        raise UserError(f"--vocab_file: {asked.vocab_file} is missing")
+    tokenizer = FullTokenizer(asked.vocab_file, asked.do_lower_case)
+    if upstream.MASK not in tokenizer.vocab:
+        raise UserError(f"{asked.vocab_file} lacks {upstream.MASK}")
+    lines = (
+        line
+        for path in inputs
+        for line in files.read_lines(path, "the text", "\n")
+    )
+    documents = upstream.read_documents(lines, tokenizer)
+    if not documents:
+        raise UserError(
+            f"{asked.input_file} holds no token that the vocabulary knows"
+        )
+    if len(documents) == 1:
+        logging.warning(
+            "the text is one document, so random second texts are from the "
+            "same one; write an empty line between documents"
+        )
+    instances = upstream.make_instances(
+        documents,
+        tokenizer,
+        asked.max_seq_length,
+        asked.dupe_factor,
+        asked.short_seq_prob,
+        asked.masked_lm_prob,
+        asked.max_predictions_per_seq,
+        random.Random(asked.random_seed),
+        asked.do_whole_word_mask,
+    )
+    # Each file is whole when it gets its name.
+    hidden = [f"{path}.tmp-{uuid.uuid4().hex}" for path in outputs]
+    with files.writing(asked.output_file):
+        try:
+            upstream.write_instance_to_example_files(
+                instances,
+                tokenizer,
+                asked.max_seq_length,
+                asked.max_predictions_per_seq,
+                hidden,
+            )
+            for written, path in zip(hidden, outputs):
+                files.replace(written, path)
+        finally:
+            for path in hidden:
+                if tf.io.gfile.exists(path):
+                    tf.io.gfile.remove(path)
+    logging.info(
+        "%d documents, %d rows: %s",
+        len(documents),
+        len(instances),
+        ", ".join(outputs),
+    )

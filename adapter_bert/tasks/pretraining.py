@@ -1,0 +1,316 @@
+"""BERT's pretraining: masked tokens, and whether a text follows another one.
+
+Rows are those of `create_pretraining_data.py`, in TFRecord files.
+"""
+
+import dataclasses
+import itertools
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert import files
+from adapter_bert.data.input_pipeline import Features, token_weights
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.flags import POSITIVE, Topic
+from adapter_bert.progress import Progress
+from adapter_bert.tasks.kinds import PRETRAINING
+from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedLMHead
+from adapter_bert.tasks.task import Head, Task
+
+# Of a record: 1 if the second text is random.
+LABELS = "next_sentence_labels"
+# Records that are parsed at once.
+PARSED = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedPairs(Features):
+    """Rows whose masks were drawn when the file was written."""
+
+    def unlabelled(self):
+        """All: masked tokens are scored, and are no labels from outside."""
+        return self
+
+    def added(self, length):
+        """See `finish`."""
+        return {"masked_weights": ((), np.float32)}
+
+    def finish(self, batch, rows, step):
+        """Adds `masked_weights`, the `token_weights` of masked tokens."""
+        is_masked = batch["masked_ids"] != NO_TOKEN
+        batch["masked_weights"] = token_weights(is_masked)
+
+
+class PretrainingHead(Head):
+    """Logits of masked tokens, and of whether the second text is random.
+
+    Parameters: those of `MaskedLMHead`, and 2 D + 2. Source:
+    google-research/bert, `run_pretraining.py`, `get_next_sentence_output`.
+    """
+
+    reads = (*MaskedLMHead.reads, LABELS)
+
+    def __init__(self, config, create):
+        """Creates the variables under `cls/`."""
+        self.masked = MaskedLMHead(config, create)
+        self.create_last(2, config, create, "cls/seq_relationship/")
+
+    def __call__(self, bert, sequence_output, context, **read):
+        """float32 [B, T, D] -> the masked tokens', "next_logits" [B, 2]."""
+        labels = read.pop(LABELS)
+        found = self.masked(bert, sequence_output, context, **read)
+        pooled = bert.pooled_output(sequence_output, context)
+        logits = tf.matmul(pooled, self.weights, transpose_b=True)
+        return {**found, "next_logits": logits + self.bias, LABELS: labels}
+
+    def select(self, predictions):
+        """Reduces the logits to scores.
+
+        Those of `MaskedLMHead`, [B, K]; `next_log_probabilities`, float32 [B],
+        of the right labels, in nats; `next_is_right`, int32 [B], 1 where the
+        likelier label is right.
+        """
+        logits, labels = predictions["next_logits"], predictions[LABELS]
+        likelier = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return {
+            **self.masked.select(predictions),
+            "next_log_probabilities": -_next_losses(logits, labels),
+            "next_is_right": tf.cast(tf.equal(likelier, labels), tf.int32),
+        }
+
+    def loss(self, predictions, features):
+        """The sum of both cross entropies in nats, float32 [B]."""
+        masked = self.masked.loss(predictions, features)
+        return masked + _next_losses(
+            predictions["next_logits"], features[LABELS]
+        )
+
+
+def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Cross entropies in nats, float32 [B]."""
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=labels, logits=logits
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """The first `count` records of TFRecord files, read when needed."""
+
+    paths: Tuple[str, ...]
+    count: int
+
+    @classmethod
+    def of(cls, paths: Sequence[str]) -> "Records":
+        """Reads the files once, to count; refuses files without records."""
+        count = sum(1 for _ in _records(paths))
+        if not count:
+            raise UserError(f"{', '.join(paths)}: no record is in there")
+        return cls(tuple(paths), count)
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return self.count
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Each record, a serialized `tf.train.Example`."""
+        return itertools.islice(_records(self.paths), self.count)
+
+
+def _records(paths: Sequence[str]) -> Iterator[bytes]:
+    """The records of files, one file after the other."""
+    for path in paths:
+        files.check_plain(path, "the rows")
+        try:
+            yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
+        except tf.errors.OpError as error:
+            raise UserError(
+                f"{path} cannot be read as a TFRecord file of "
+                f"create_pretraining_data.py: {first_line(error)}"
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining(Task[Records]):
+    """Pretraining on rows of TFRecord files, with upstream's flags."""
+
+    name: str = PRETRAINING
+    input_file: str = Topic.DATA.setting(
+        "",
+        "Rows of create_pretraining_data.py: files or patterns with commas "
+        "between them.",
+    )
+    eval_file: str = Topic.DATA.setting(
+        "", "Rows to score, as --input_file, which is the default."
+    )
+    max_predictions_per_seq: int = Topic.DATA.setting(
+        20, "Most masked tokens of a row, as the rows were made.", POSITIVE
+    )
+    most_scored: Optional[int] = None
+
+    test_splits = ()
+    answers_texts = False
+    rows_are_fixed = True
+
+    def describe(self):
+        return {}
+
+    def restore(self, description, source):
+        """This task, if the trained head is one of pretraining."""
+        self.check_name(description, source)
+        return self
+
+    @property
+    def train_file(self):
+        return self.input_file
+
+    @property
+    def score_names(self):
+        return (
+            "masked_lm_accuracy",
+            "masked_lm_loss",
+            "next_sentence_accuracy",
+            "next_sentence_loss",
+            "loss",
+        )
+
+    def first(self, rows, count):
+        return Records(rows.paths, min(count, rows.count))
+
+    def read(self, data_dir, splits):
+        """Counts the records of each split's files."""
+        rows = {}
+        for split in splits:
+            flag = "input_file"
+            if split == "dev" and self.eval_file:
+                flag = "eval_file"
+            paths = files.matching(getattr(self, flag), f"--{flag}")
+            rows[split] = Records.of(paths)
+            if split == "dev" and self.most_scored:
+                rows[split] = self.first(rows[split], self.most_scored)
+        return self, rows
+
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
+        """The tokens of each record without padding, and its labels.
+
+        Raises:
+            UserError: a record has another form or length, or a token that
+                the vocabulary lacks.
+        """
+        length, most = max_seq_length, self.max_predictions_per_seq
+        form = {
+            "input_ids": tf.io.FixedLenFeature([length], tf.int64),
+            "input_mask": tf.io.FixedLenFeature([length], tf.int64),
+            "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
+            "masked_lm_positions": tf.io.FixedLenFeature([most], tf.int64),
+            "masked_lm_ids": tf.io.FixedLenFeature([most], tf.int64),
+            "masked_lm_weights": tf.io.FixedLenFeature([most], tf.float32),
+            LABELS: tf.io.FixedLenFeature([1], tf.int64),
+        }
+        progress = Progress("read", len(rows), "rows")
+        parts: List[Dict[str, np.ndarray]] = []
+        records = iter(rows)
+        while part := list(itertools.islice(records, PARSED)):
+            parts.append(self._parse(part, form, rows, tokenizer))
+            progress.update(len(part))
+        progress.close()
+        joined = {
+            name: np.concatenate([part[name] for part in parts])
+            for name in parts[0]
+        }
+        lengths = joined.pop("lengths")
+        return MaskedPairs(
+            joined.pop("tokens"),
+            joined.pop("segments"),
+            np.concatenate([[0], np.cumsum(lengths)]),
+            joined,
+        )
+
+    def _parse(
+        self,
+        records: List[bytes],
+        form: Mapping[str, Any],
+        rows: Records,
+        tokenizer: TextTokenizer,
+    ) -> Dict[str, np.ndarray]:
+        """Some records' tokens, segments, lengths and labels."""
+        source = ", ".join(rows.paths)
+        try:
+            found = tf.io.parse_example(records, form)
+        except tf.errors.InvalidArgumentError as error:
+            raise UserError(
+                f"{source}: a record is no row of create_pretraining_data.py "
+                "with this --max_seq_length and --max_predictions_per_seq: "
+                f"{first_line(error)}"
+            ) from error
+        values = {name: value.numpy() for name, value in found.items()}
+        is_token = values["input_mask"] > 0
+        lengths = is_token.sum(axis=1)
+        ids, places = values["masked_lm_ids"], values["masked_lm_positions"]
+        is_masked = values["masked_lm_weights"] > 0
+        is_whole = np.arange(is_token.shape[1]) < lengths[:, np.newaxis]
+        wrong = (
+            not np.array_equal(is_token, is_whole)
+            or not lengths.all()
+            or np.any(is_masked & (places >= lengths[:, np.newaxis]))
+            or min(map(np.min, (values["input_ids"], ids, places))) < 0
+            or not set(np.unique(values["segment_ids"])) <= {0, 1}
+            or not set(np.unique(values[LABELS])) <= {0, 1}
+        )
+        greatest = max(values["input_ids"].max(), ids.max())
+        if wrong or greatest >= tokenizer.vocab_size:
+            expected = "rows as create_pretraining_data.py writes them"
+            if not wrong:
+                expected = (
+                    f"ids below {tokenizer.vocab_size}, the size of the "
+                    f"vocabulary, found {greatest}; take rows that were made "
+                    "with this --vocab_file"
+                )
+            raise UserError(f"{source}: expected {expected}")
+        return {
+            "tokens": values["input_ids"][is_token].astype(np.int32),
+            "segments": values["segment_ids"][is_token].astype(np.uint8),
+            "lengths": lengths,
+            "masked_positions": places.astype(np.int32),
+            "masked_ids": np.where(is_masked, ids, NO_TOKEN).astype(np.int32),
+            LABELS: values[LABELS][:, 0].astype(np.int32),
+        }
+
+    def build_head(self, config, create):
+        return PretrainingHead(config, create)
+
+    def evaluate(
+        self,
+        rows: Records,
+        features: Features,
+        predictions: Mapping[str, np.ndarray],
+    ) -> Dict[str, float]:
+        """Accuracies and mean cross entropies in nats; `loss` is their sum."""
+        is_masked = predictions["is_masked"] > 0
+        masked = predictions["log_probabilities"][is_masked]
+        following = predictions["next_log_probabilities"]
+        losses = [
+            -float(np.mean(x, dtype=np.float64)) for x in (masked, following)
+        ]
+        is_right = predictions["is_right"][is_masked]
+        return {
+            "masked_lm_accuracy": float(np.mean(is_right)),
+            "masked_lm_loss": losses[0],
+            "next_sentence_accuracy": float(
+                np.mean(predictions["next_is_right"])
+            ),
+            "next_sentence_loss": losses[1],
+            "loss": sum(losses),
+        }

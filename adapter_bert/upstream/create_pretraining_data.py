@@ -1,0 +1,366 @@
+"""Names of google-research/bert's `create_pretraining_data.py`.
+
+Random numbers are drawn in the order of the published program, so equal seeds
+make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
+"""
+
+import collections
+import contextlib
+import random
+from typing import Any, Iterable, Iterator, List, Sequence, Tuple
+
+import tensorflow as tf
+
+from adapter_bert.data.tokenization import CLASSIFY, SEPARATE
+from adapter_bert.upstream import tokenization
+
+MASK = "[MASK]"
+# Shares of masked tokens. Source: Devlin et al. 2019, section 3.1.
+MASKED_SHARE, KEPT_SHARE_OF_OTHERS = 0.8, 0.5
+# Share of pairs whose second text is random.
+RANDOM_NEXT_SHARE = 0.5
+# How often another document is drawn, until it is another one.
+DRAWS = 10
+# An instance is told of in the log, of so many first ones.
+SHOWN = 20
+
+# A sentence, tokens; a document, sentences.
+Sentence = List[str]
+Document = List[Sentence]
+
+MaskedLmInstance = collections.namedtuple(
+    "MaskedLmInstance", ["index", "label"]
+)
+
+
+class TrainingInstance:
+    """A pair of texts with masked tokens.
+
+    Attributes:
+        tokens: `[CLS] a [SEP] b [SEP]`, masked.
+        segment_ids: 0 or 1 for each token.
+        masked_lm_positions: places of the tokens to predict, in order.
+        masked_lm_labels: the tokens that were there.
+        is_random_next: whether b is from another place.
+    """
+
+    def __init__(
+        self,
+        tokens: List[str],
+        segment_ids: List[int],
+        masked_lm_positions: List[int],
+        masked_lm_labels: List[str],
+        is_random_next: bool,
+    ):
+        """Takes the fields."""
+        self.tokens = tokens
+        self.segment_ids = segment_ids
+        self.masked_lm_positions = masked_lm_positions
+        self.masked_lm_labels = masked_lm_labels
+        self.is_random_next = is_random_next
+
+    def __str__(self) -> str:
+        fields = {
+            "tokens": " ".join(map(tokenization.printable_text, self.tokens)),
+            "segment_ids": " ".join(map(str, self.segment_ids)),
+            "is_random_next": self.is_random_next,
+            "masked_lm_positions": " ".join(map(str, self.masked_lm_positions)),
+            "masked_lm_labels": " ".join(
+                map(tokenization.printable_text, self.masked_lm_labels)
+            ),
+        }
+        return "".join(f"{k}: {v}\n" for k, v in fields.items()) + "\n"
+
+    __repr__ = __str__
+
+
+def create_training_instances(
+    input_files: Sequence[str],
+    tokenizer: Any,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> List[TrainingInstance]:
+    """Makes shuffled instances of files of raw text.
+
+    A line holds a sentence; an empty line ends a document.
+    """
+    return make_instances(
+        read_documents(_lines(input_files), tokenizer),
+        tokenizer,
+        max_seq_length,
+        dupe_factor,
+        short_seq_prob,
+        masked_lm_prob,
+        max_predictions_per_seq,
+        rng,
+        do_whole_word_mask,
+    )
+
+
+def make_instances(
+    documents: List[Document],
+    tokenizer: Any,
+    max_seq_length: int,
+    dupe_factor: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> List[TrainingInstance]:
+    """As `create_training_instances`, of documents, which are shuffled."""
+    rng.shuffle(documents)
+    words = sorted(tokenizer.vocab, key=tokenizer.vocab.get)
+    instances: List[TrainingInstance] = []
+    for _ in range(dupe_factor):
+        for number in range(len(documents)):
+            instances += create_instances_from_document(
+                documents,
+                number,
+                max_seq_length,
+                short_seq_prob,
+                masked_lm_prob,
+                max_predictions_per_seq,
+                words,
+                rng,
+                do_whole_word_mask,
+            )
+    rng.shuffle(instances)
+    return instances
+
+
+def _lines(input_files: Sequence[str]) -> Iterator[str]:
+    """The lines of all files; a document may span files."""
+    for path in input_files:
+        with tf.io.gfile.GFile(path, "r") as file:
+            yield from file
+
+
+def read_documents(lines: Iterable[str], tokenizer: Any) -> List[Document]:
+    """The documents of lines, without sentences or documents that are empty."""
+    documents: List[Document] = [[]]
+    for line in lines:
+        text = tokenization.convert_to_unicode(line).strip()
+        if not text:
+            documents.append([])
+        tokens = tokenizer.tokenize(text)
+        if tokens:
+            documents[-1].append(tokens)
+    return [document for document in documents if document]
+
+
+def create_instances_from_document(
+    all_documents: Sequence[Document],
+    document_index: int,
+    max_seq_length: int,
+    short_seq_prob: float,
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> List[TrainingInstance]:
+    """Makes the instances of one document.
+
+    Sentences are gathered until they fill a row, or at `short_seq_prob` a
+    shorter one. The first of them are a; b are the others, or as often
+    sentences of another document. Then the others begin the next row.
+    """
+    document = all_documents[document_index]
+    # [CLS], [SEP], [SEP]
+    room = wanted = max_seq_length - 3
+    if rng.random() < short_seq_prob:
+        wanted = rng.randint(2, room)
+    instances = []
+    first = last = 0
+    while last < len(document):
+        last += 1
+        chunk = document[first:last]
+        if last < len(document) and sum(map(len, chunk)) < wanted:
+            continue
+        cut = rng.randint(1, len(chunk) - 1) if len(chunk) >= 2 else 1
+        tokens_a = sum(chunk[:cut], [])
+        is_random = len(chunk) == 1 or rng.random() < RANDOM_NEXT_SHARE
+        if is_random:
+            tokens_b = _random_text(
+                all_documents, document_index, wanted - len(tokens_a), rng
+            )
+            last = first + cut
+        else:
+            tokens_b = sum(chunk[cut:], [])
+        first = last
+        truncate_seq_pair(tokens_a, tokens_b, room, rng)
+        tokens = [CLASSIFY, *tokens_a, SEPARATE, *tokens_b, SEPARATE]
+        segments = [0] * (len(tokens_a) + 2) + [1] * (len(tokens_b) + 1)
+        masked = create_masked_lm_predictions(
+            tokens,
+            masked_lm_prob,
+            max_predictions_per_seq,
+            vocab_words,
+            rng,
+            do_whole_word_mask,
+        )
+        tokens, positions, labels = masked
+        instances.append(
+            TrainingInstance(tokens, segments, positions, labels, is_random)
+        )
+    return instances
+
+
+def _random_text(
+    documents: Sequence[Document],
+    own: int,
+    wanted: int,
+    rng: random.Random,
+) -> List[str]:
+    """Sentences from a random place of another document, if one is drawn."""
+    for _ in range(DRAWS):
+        drawn = rng.randint(0, len(documents) - 1)
+        if drawn != own:
+            break
+    document = documents[drawn]
+    tokens: List[str] = []
+    for sentence in document[rng.randint(0, len(document) - 1) :]:
+        tokens += sentence
+        if len(tokens) >= wanted:
+            break
+    return tokens
+
+
+def create_masked_lm_predictions(
+    tokens: Sequence[str],
+    masked_lm_prob: float,
+    max_predictions_per_seq: int,
+    vocab_words: Sequence[str],
+    rng: random.Random,
+    do_whole_word_mask: bool = False,
+) -> Tuple[List[str], List[int], List[str]]:
+    """Masks tokens: 80% become `[MASK]`, 10% any word, 10% stay.
+
+    Whole words that exceed the number of predictions are passed over.
+
+    Returns:
+        The masked tokens; the places of the tokens to predict; these tokens.
+    """
+    words: List[List[int]] = []
+    for place, token in enumerate(tokens):
+        if token in (CLASSIFY, SEPARATE):
+            continue
+        if do_whole_word_mask and words and token.startswith("##"):
+            words[-1].append(place)
+        else:
+            words.append([place])
+    rng.shuffle(words)
+    count = max(1, int(round(len(tokens) * masked_lm_prob)))
+    count = min(max_predictions_per_seq, count)
+    output, places = list(tokens), []
+    for word in words:
+        if len(places) >= count:
+            break
+        if len(places) + len(word) > count:
+            continue
+        for place in word:
+            if rng.random() < MASKED_SHARE:
+                output[place] = MASK
+            elif rng.random() >= KEPT_SHARE_OF_OTHERS:
+                number = rng.randint(0, len(vocab_words) - 1)
+                output[place] = vocab_words[number]
+        places += word
+    places.sort()
+    return output, places, [tokens[place] for place in places]
+
+
+def truncate_seq_pair(
+    tokens_a: List[str],
+    tokens_b: List[str],
+    max_num_tokens: int,
+    rng: random.Random,
+) -> None:
+    """Cuts two texts in place: the longer one, at its start or its end."""
+    while len(tokens_a) + len(tokens_b) > max_num_tokens:
+        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
+        longer.pop(0 if rng.random() < 0.5 else -1)
+
+
+def create_int_feature(values: Iterable[int]) -> tf.train.Feature:
+    """Whole numbers of an example."""
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
+
+
+def create_float_feature(values: Iterable[float]) -> tf.train.Feature:
+    """Numbers of an example, float32."""
+    return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
+
+
+def make_example(
+    instance: TrainingInstance,
+    tokenizer: Any,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+) -> tf.train.Example:
+    """An instance as numbers, padded with zeros.
+
+    `input_ids`, `input_mask`, `segment_ids` int64 [max_seq_length];
+    `masked_lm_positions`, `masked_lm_ids` int64 [max_predictions_per_seq],
+    `masked_lm_weights` float32 [max_predictions_per_seq], 1 for a token to
+    predict; `next_sentence_labels` int64 [1], 1 for a random second text.
+    """
+
+    def pad(values: Sequence[Any], length: int) -> List[Any]:
+        return [*values, *[0] * (length - len(values))]
+
+    ids = tokenizer.convert_tokens_to_ids(instance.tokens)
+    masked = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
+    by_token = {
+        "input_ids": ids,
+        "input_mask": [1] * len(ids),
+        "segment_ids": instance.segment_ids,
+    }
+    by_prediction = {
+        "masked_lm_positions": instance.masked_lm_positions,
+        "masked_lm_ids": masked,
+    }
+    features = {
+        name: create_int_feature(pad(values, length))
+        for named, length in (
+            (by_token, max_seq_length),
+            (by_prediction, max_predictions_per_seq),
+        )
+        for name, values in named.items()
+    }
+    features["masked_lm_weights"] = create_float_feature(
+        pad([1.0] * len(masked), max_predictions_per_seq)
+    )
+    features["next_sentence_labels"] = create_int_feature(
+        [int(instance.is_random_next)]
+    )
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def write_instance_to_example_files(
+    instances: Sequence[TrainingInstance],
+    tokenizer: Any,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    output_files: Sequence[str],
+) -> None:
+    """Writes instances to TFRecord files, one to each file in turn."""
+    log = tf.compat.v1.logging
+    with contextlib.ExitStack() as stack:
+        writers = [
+            stack.enter_context(tf.io.TFRecordWriter(path))
+            for path in output_files
+        ]
+        for number, instance in enumerate(instances):
+            example = make_example(
+                instance, tokenizer, max_seq_length, max_predictions_per_seq
+            )
+            writers[number % len(writers)].write(example.SerializeToString())
+            if number < SHOWN:
+                log.info("*** Example ***\n%s", instance)
+    log.info("Wrote %d total instances", len(instances))

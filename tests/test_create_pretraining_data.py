@@ -1,0 +1,187 @@
+"""`create_pretraining_data.py`: BERT's names, and the program."""
+
+import gzip
+import json
+import random
+
+import pytest
+import tensorflow as tf
+from conftest import entry_point, run_process
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from task_files import put, refusal
+
+from adapter_bert.commands import create_pretraining_data as program
+from adapter_bert.upstream import create_pretraining_data as names
+from adapter_bert.upstream.tokenization import FullTokenizer
+
+pytestmark = pytest.mark.older_stack
+
+SHAPES = {
+    "input_ids": tf.io.FixedLenFeature([16], tf.int64),
+    "input_mask": tf.io.FixedLenFeature([16], tf.int64),
+    "segment_ids": tf.io.FixedLenFeature([16], tf.int64),
+    "masked_lm_positions": tf.io.FixedLenFeature([4], tf.int64),
+    "masked_lm_ids": tf.io.FixedLenFeature([4], tf.int64),
+    "masked_lm_weights": tf.io.FixedLenFeature([4], tf.float32),
+    "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(golden_dir):
+    path = golden_dir / "pretraining.json.gz"
+    if not path.exists():
+        pytest.skip(f"{golden_dir} has no recording of rows for pretraining")
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+@pytest.fixture
+def raw(recorded, tmp_path):
+    """Arguments of the program for the recorded text."""
+    vocabulary = "\n".join(recorded["vocabulary"]) + "\n"
+    return {
+        "input_file": put(tmp_path / "raw.txt", recorded["text"]),
+        "vocab_file": put(tmp_path / "vocab.txt", vocabulary),
+        "output_file": tmp_path / "rows.tfrecord",
+        "max_seq_length": 16,
+        "max_predictions_per_seq": 4,
+        "dupe_factor": 2,
+    }
+
+
+@pytest.fixture
+def create():
+    with entry_point(program) as run:
+        yield run
+
+
+def read(path):
+    return [
+        {k: v.numpy().tolist() for k, v in row.items()}
+        for row in tf.data.TFRecordDataset(str(path)).map(
+            lambda row: tf.io.parse_single_example(row, SHAPES)
+        )
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_rows_are_those_of_the_published_program(recorded, raw, number):
+    case = dict(recorded["cases"][number])
+    expected, seed = case.pop("instances"), case.pop("random_seed")
+    made = names.create_training_instances(
+        [str(raw["input_file"])],
+        FullTokenizer(str(raw["vocab_file"])),
+        rng=random.Random(seed),
+        **case,
+    )
+    assert [
+        [
+            " ".join(row.tokens),
+            sum(row.segment_ids),
+            row.masked_lm_positions,
+            " ".join(row.masked_lm_labels),
+            row.is_random_next,
+        ]
+        for row in made
+    ] == expected
+    first, second = made[0].segment_ids, str(made[0])
+    assert first == sorted(first)
+    assert second.startswith(f"tokens: {' '.join(made[0].tokens)}\nsegment")
+
+
+def test_files_hold_the_rows_in_turn(create, raw, tmp_path):
+    create(**raw)
+    rows = read(raw["output_file"])
+    paths = [tmp_path / name for name in "abc"]
+    create(**raw | {"output_file": ",".join(map(str, paths))})
+    assert [read(path) for path in paths] == [rows[n::3] for n in range(3)]
+    made = names.create_training_instances(
+        [str(raw["input_file"])],
+        tokenizer := FullTokenizer(str(raw["vocab_file"])),
+        16,
+        2,
+        0.1,
+        0.15,
+        4,
+        random.Random(12345),
+    )
+    assert len(rows) == len(made)
+    for row, instance in zip(rows, made):
+        length, count = len(instance.tokens), len(instance.masked_lm_labels)
+        ids = tokenizer.convert_tokens_to_ids(instance.tokens)
+        labels = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
+        assert row["input_ids"] == ids + [0] * (16 - length)
+        assert row["input_mask"] == [1] * length + [0] * (16 - length)
+        assert row["masked_lm_ids"] == labels + [0] * (4 - count)
+        assert row["masked_lm_weights"] == [1.0] * count + [0.0] * (4 - count)
+        assert row["next_sentence_labels"] == [instance.is_random_next]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("raw.txt", "vocab.txt", "rows.tfrecord", "a", "b", "c")
+    }
+
+
+def test_patterns_and_the_case_of_letters(create, raw, tmp_path):
+    create(**raw)
+    expected = read(raw["output_file"])
+    first, second = raw["input_file"].read_text().split("\n\n", 1)
+    for name, text in ("1.part", f"{first}\n\n"), ("2.part", second):
+        put(tmp_path / name, text)
+    create(**raw | {"input_file": tmp_path / "*.part"})
+    assert read(raw["output_file"]) == expected
+    create(**raw, do_lower_case=False)
+    assert read(raw["output_file"]) != expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    tokens=st.lists(st.sampled_from("a ##b c ##d [SEP]".split()), min_size=1),
+    most=st.integers(1, 9),
+    share=st.floats(0, 1),
+    whole=st.booleans(),
+)
+def test_masks_change_the_tokens_that_are_predicted(tokens, most, share, whole):
+    tokens = ["[CLS]", *tokens, "[SEP]"]
+    output, places, labels = names.create_masked_lm_predictions(
+        tokens, share, most, ["x"], random.Random(0), whole
+    )
+    assert len(places) <= most
+    assert places == sorted(set(places))
+    assert labels == [tokens[place] for place in places]
+    assert not {"[CLS]", "[SEP]"} & {*labels}
+    for place, (before, after) in enumerate(zip(tokens, output)):
+        assert after in (before, "[MASK]", "x")
+        assert place in places or before == after
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"input_file": ""}, "--input_file is missing"),
+        ({"input_file": "none.txt"}, "no file is called 'none.txt'"),
+        ({"output_file": ""}, "--output_file is missing"),
+        ({"output_file": "a,a"}, "expected different names"),
+        ({"vocab_file": "none"}, "none is missing"),
+        ({"max_seq_length": 4}, "expected >= 5"),
+        ({"dupe_factor": 0}, "expected >= 1"),
+        ({"masked_lm_prob": 1.5}, "expected 0 to 1"),
+    ],
+)
+def test_bad_input(create, raw, changed, message):
+    assert message in refusal(lambda: create(**raw | changed))
+    assert not raw["output_file"].exists()
+
+
+def test_texts_and_vocabularies_without_what_is_needed(create, raw, tmp_path):
+    empty = put(tmp_path / "empty.txt", "\n\n")
+    error = refusal(lambda: create(**raw | {"input_file": empty}))
+    assert "holds no token that the vocabulary knows" in error
+    lacking = put(tmp_path / "lacking.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    error = refusal(lambda: create(**raw | {"vocab_file": lacking}))
+    assert "lacks [MASK]" in error
+
+
+def test_the_program_by_its_name(raw):
+    flags = [f"--{name}={value}" for name, value in raw.items()]
+    run_process(*flags, program="create_pretraining_data.py")
+    assert read(raw["output_file"])

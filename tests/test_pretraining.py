@@ -1,0 +1,243 @@
+"""Pretraining: records, head, scores."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from task_files import PROPERTY, put, refusal
+from test_masked_lm import as_tensors, random_head
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.methods.registry import parse
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.masked_lm import NO_TOKEN
+from adapter_bert.tasks.pretraining import Pretraining, Records
+from adapter_bert.upstream import create_pretraining_data as upstream
+
+LENGTH, MOST = 12, 4
+NEXT = "cls/seq_relationship/output_"
+
+
+def example(tokens, second=5, places=(1,), label=0, **changed):
+    """A record of tokens, of which those at some places are masked."""
+    length, count = len(tokens), len(places)
+    features = {
+        "input_ids": [*tokens, *[0] * (LENGTH - length)],
+        "input_mask": [1] * length + [0] * (LENGTH - length),
+        "segment_ids": [0] * second
+        + [1] * (length - second)
+        + [0] * (LENGTH - length),
+        "masked_lm_positions": [*places, *[0] * (MOST - count)],
+        "masked_lm_ids": [*(tokens[p] for p in places), *[0] * (MOST - count)],
+        "next_sentence_labels": [label],
+        **changed,
+    }
+    made = {k: upstream.create_int_feature(v) for k, v in features.items()}
+    made["masked_lm_weights"] = upstream.create_float_feature(
+        [1.0] * count + [0.0] * (MOST - count)
+    )
+    return tf.train.Example(features=tf.train.Features(feature=made))
+
+
+def write(path, examples):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for one in examples:
+            writer.write(one.SerializeToString())
+    return path
+
+
+TOKENS = [2, 7, 8, 9, 3, 10, 11, 3]
+EXAMPLES = (
+    example(TOKENS, places=(1, 3)),
+    example(TOKENS[:6], second=3, places=(4,), label=1),
+    example([*TOKENS, 12, 13, 14, 3], places=(1, 2, 3, 8), label=1),
+)
+
+
+@pytest.fixture
+def task(tmp_path):
+    path = write(tmp_path / "rows.tfrecord", EXAMPLES)
+    return Pretraining(input_file=str(path), max_predictions_per_seq=MOST)
+
+
+@pytest.fixture
+def features(task, tokenizer):
+    task, rows = task.read("", ["train"])
+    return task.featurize(rows["train"], tokenizer, LENGTH)
+
+
+def test_records_without_their_padding(features):
+    assert len(features) == 3
+    assert features.lengths.tolist() == [8, 6, 12]
+    batch = make_batch(features, np.array([1, 0]), None, 0)
+    assert batch["input_ids"].tolist() == [TOKENS[:6] + [0, 0], TOKENS]
+    assert batch["segment_ids"].tolist() == [
+        [0, 0, 0, 1, 1, 1, 0, 0],
+        [0, 0, 0, 0, 0, 1, 1, 1],
+    ]
+    assert batch["masked_positions"].tolist() == [[4, 0, 0, 0], [1, 3, 0, 0]]
+    none = NO_TOKEN
+    assert batch["masked_ids"].tolist() == [
+        [TOKENS[4], none, none, none],
+        [TOKENS[1], TOKENS[3], none, none],
+    ]
+    assert batch["next_sentence_labels"].tolist() == [1, 0]
+    np.testing.assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
+
+
+def test_splits_and_patterns(task, tmp_path):
+    write(tmp_path / "more.tfrecord", EXAMPLES[:2])
+    both = dataclasses.replace(
+        task, input_file=str(tmp_path / "*.tfrecord"), most_scored=4
+    )
+    _, rows = both.read("", ["train", "dev"])
+    assert [len(rows["train"]), len(rows["dev"])] == [5, 4]
+    more = str(tmp_path / "more.tfrecord")
+    _, rows = dataclasses.replace(task, eval_file=more).read("", ["dev"])
+    assert rows["dev"] == Records((more,), 2)
+    assert len(list(task.first(rows["dev"], 1))) == 1
+
+
+def test_the_loss_is_the_published_one(
+    features, task, tiny_config, tiny_weights
+):
+    """The mean over masked tokens, and the mean over rows."""
+    rng = np.random.default_rng(0)
+    size = tiny_config.hidden_size
+    values = {
+        **tiny_weights,
+        **random_head(tiny_config),
+        f"{NEXT}weights": rng.normal(size=(2, size)).astype(np.float32),
+        f"{NEXT}bias": rng.normal(size=2).astype(np.float32),
+    }
+
+    def create(name, shape, initializer):
+        del shape, initializer
+        return tf.Variable(values[name])
+
+    model = task_model.TaskModel(
+        tiny_config, parse("head"), task.build_head, create
+    )
+    batch = as_tensors(make_batch(features, np.arange(3), None, 0))
+    context = Context(batch["input_mask"])
+    hidden = model.bert(
+        batch["input_ids"], batch["segment_ids"], context
+    ).sequence_output
+    read = {name: batch[name] for name in model.head.reads}
+    found = model.head(model.bert, hidden, context, **read)
+    logs = tf.nn.log_softmax(found["logits"]).numpy()
+    ids = batch["masked_ids"].numpy()
+    is_masked = ids != NO_TOKEN
+    right = np.take_along_axis(logs, np.maximum(ids, 0)[..., None], 2)[..., 0]
+    pooled = np.tanh(
+        hidden.numpy()[:, 0] @ values["bert/pooler/dense/kernel"]
+        + values["bert/pooler/dense/bias"]
+    )
+    scores = pooled @ values[f"{NEXT}weights"].T + values[f"{NEXT}bias"]
+    following = tf.nn.log_softmax(scores).numpy()[[0, 1, 2], [0, 1, 1]]
+    np.testing.assert_allclose(
+        tf.reduce_mean(model.head.loss(found, batch)),
+        -right[is_masked].mean() - following.mean(),
+        rtol=1e-5,
+    )
+    outputs = {
+        name: value.numpy() for name, value in model(batch, context).items()
+    }
+    measured = task.evaluate(None, features, outputs)
+    assert measured == pytest.approx(
+        {
+            "masked_lm_accuracy": np.mean((logs.argmax(-1) == ids)[is_masked]),
+            "masked_lm_loss": -right[is_masked].mean(),
+            "next_sentence_accuracy": np.mean(scores.argmax(1) == [0, 1, 1]),
+            "next_sentence_loss": -following.mean(),
+            "loss": -right[is_masked].mean() - following.mean(),
+        },
+        rel=1e-5,
+    )
+    assert tuple(measured) == task.score_names
+
+
+def test_the_head_counts(tiny_config, task):
+    size, words = tiny_config.hidden_size, tiny_config.vocab_size
+    table = task_model.list_parameters(
+        tiny_config, parse("full"), task.build_head
+    )
+    head = [p for p in table.parameters if p.group == "head"]
+    count = size * size + 3 * size + words + 2 * size + 2
+    assert sum(p.count for p in head) == count
+    # All of BERT is trained, the pooler too.
+    assert {p.name for p in table.trained} >= set(
+        encoder.list_variables(tiny_config)
+    )
+
+
+WRONG = {
+    "a hole in the mask": {"input_mask": [1, 0, 1] + [0] * 9},
+    "no token": {"input_mask": [0] * LENGTH},
+    "a negative id": {"input_ids": [-1] * LENGTH},
+    "a third segment": {"segment_ids": [2] * LENGTH},
+    "a place behind the row": {"masked_lm_positions": [8, 0, 0, 0]},
+    "a third label": {"next_sentence_labels": [2]},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_records_of_another_kind(name, tmp_path, tokenizer):
+    path = write(tmp_path / "rows", [example(TOKENS, **WRONG[name])])
+    task = Pretraining(input_file=str(path), max_predictions_per_seq=MOST)
+    _, rows = task.read("", ["train"])
+    error = refusal(task.featurize, rows["train"], tokenizer, LENGTH)
+    assert "as create_pretraining_data.py writes them" in error
+
+
+def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
+    _, rows = task.read("", ["train"])
+    for length in (LENGTH - 1, LENGTH + 1):
+        error = refusal(task.featurize, rows["train"], tokenizer, length)
+        assert "with this --max_seq_length and --max_predictions_p" in error
+    path = write(tmp_path / "rows", [example([2, 10**6, 3], second=2)])
+    other = dataclasses.replace(task, input_file=str(path))
+    _, rows = other.read("", ["train"])
+    error = refusal(other.featurize, rows["train"], tokenizer, LENGTH)
+    assert f"expected ids below {tokenizer.vocab_size}" in error
+
+
+@PROPERTY
+@given(content=st.binary(min_size=1, max_size=60))
+def test_other_files_are_refused(tmp_path_factory, content):
+    path = put(tmp_path_factory.mktemp("other") / "rows", content)
+    error = refusal(Pretraining(input_file=str(path)).read, "", ["train"])
+    assert "TFRecord file" in error or "no record is in there" in error
+
+
+def test_a_file_that_was_cut_is_refused(task, tmp_path):
+    whole = (tmp_path / "rows.tfrecord").read_bytes()
+    path = put(tmp_path / "cut", whole[:-1])
+    other = dataclasses.replace(task, input_file=str(path))
+    assert "TFRecord file" in refusal(other.read, "", ["train"])
+
+
+def test_files_that_are_missing_or_empty(tmp_path):
+    assert "--input_file is missing" in refusal(
+        Pretraining().read, "", ["train"]
+    )
+    nowhere = str(tmp_path / "nowhere")
+    assert "no file is called" in refusal(
+        Pretraining(input_file=nowhere).read, "", ["train"]
+    )
+    empty = str(put(tmp_path / "empty", b""))
+    assert "no record is in there" in refusal(
+        Pretraining(input_file=empty).read, "", ["train"]
+    )
+
+
+def test_a_trained_head_is_known_by_its_name(task):
+    assert restore_task({"name": "pretraining"}, {}, "x") == Pretraining()
+    error = refusal(task.restore, {"name": "masked_lm"}, "x")
+    assert "trained on the task masked_lm, not on pretraining" in error
