@@ -50,7 +50,7 @@ PEFT_LORA = PEFT | _fields(
 # `adapter_config.json` and `head_config.json`.
 HUB_FILE = _fields(
     "config name version model_class model_type hidden_size num_labels "
-    "label2id model_name type"
+    "label2id label_threshold model_name type"
 )
 # `adapter_residual_before_ln` acts with `ln_after` alone, `cross_adapter` in
 # decoders, and the second half with `phm_layer`.
@@ -87,8 +87,12 @@ HUB_PREFIX = _fields(
     leave_out="a prefix without some layers",
 )
 HUB_HEAD = _fields(
-    "head_type activation_function use_pooler layers bias num_labels label2id "
-    "dropout_prob"
+    "head_type activation_function use_pooler layers bias num_labels "
+    "num_choices label2id dropout_prob"
+)
+HUB_MASKED_LM = _fields(
+    "head_type activation_function layers bias layer_norm vocab_size "
+    "embedding_size shift_labels label2id dropout_prob"
 )
 # `adapter_fusion_config.json`, and its `config`. The order of softmax and
 # matrix of values makes no difference.

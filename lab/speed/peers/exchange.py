@@ -171,14 +171,6 @@ HUB_REFUSED = {
         classification(),
     ),
     "reft": (adapters.LoReftConfig(), classification()),
-    "multilabel": (
-        adapters.SeqBnConfig(),
-        (adapters.MultiLabelClassificationHead, {"num_labels": 3}),
-    ),
-    "tagging": (
-        adapters.SeqBnConfig(),
-        (adapters.TaggingHead, {"num_labels": 3}),
-    ),
     "no_head": (adapters.SeqBnConfig(), None),
 }
 # Models of transformers' own, with its own heads.
