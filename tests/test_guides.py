@@ -77,12 +77,11 @@ BEFORE = {
     "docs/adapter_library.md": "rm -r shelf",
     "docs/exchange.md": """
 rm -r shelf
-BERT=tests/golden/exchange/bert
-theirs=tests/golden/exchange/adapterhub
-ln -s $theirs/pfeiffer_100 FOLDER
-cp -r $theirs/mad_x_7 LANGUAGE
-rm LANGUAGE/*head*
-.venv/bin/adapter-bert library import shelf $theirs/pfeiffer_channels \\
+theirs=tests/golden/exchange_setups
+BERT=$theirs/bert
+ln -s $theirs/fusion_folders/b FOLDER
+ln -s $theirs/adapterhub/language LANGUAGE
+.venv/bin/adapter-bert library import shelf $theirs/fusion_folders/a \\
   --name=rte --init_checkpoint=$BERT
 """,
     "docs/compositions.md": """
