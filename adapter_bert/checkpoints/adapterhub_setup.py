@@ -34,6 +34,7 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
     adapterhub,
@@ -396,13 +397,12 @@ def _sites(method: TuningMethod, config: BertConfig) -> FrozenSet[Site]:
     """Where an adapter acts."""
     method = _kept(method, config)
     if isinstance(method, Lora):
-        names = method.targets.split(",")
-    elif isinstance(method, Prefix):
-        names = ["prefix"]
-    else:
-        return frozenset(method.scopes(config))
-    layers = range(config.num_hidden_layers)
-    return frozenset(itertools.product(layers, names))
+        scopes = {n.rpartition("/")[0] for n in method.variables(config)}
+        return frozenset((layer_of(scope), scope) for scope in scopes)
+    if isinstance(method, Prefix):
+        layers = range(config.num_hidden_layers)
+        return frozenset((layer, "prefix") for layer in layers)
+    return frozenset(method.scopes(config))
 
 
 def _check_alike(
