@@ -50,7 +50,7 @@ PEFT_LORA = PEFT | _fields(
 # `adapter_config.json` and `head_config.json`.
 HUB_FILE = _fields(
     "config name version model_class model_type hidden_size num_labels "
-    "label2id label_threshold model_name type"
+    "label2id label_threshold model_name type config_id"
 )
 # `adapter_residual_before_ln` acts with `ln_after` alone, `cross_adapter` in
 # decoders, and the second half with `phm_layer`.
