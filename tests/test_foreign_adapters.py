@@ -10,8 +10,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import pickle
 import re
-import shlex
 import shutil
 import types
 
@@ -22,6 +22,7 @@ import tensorflow as tf
 from conftest import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_writer import written
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
@@ -31,7 +32,7 @@ from adapter_bert.checkpoints import (
     peft_lora,
     peft_modules,
 )
-from adapter_bert.checkpoints.foreign_base import exported, head_of
+from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import TARGETS, scope_of
 from adapter_bert.methods.registry import parse
@@ -303,11 +304,9 @@ REFUSED = {
     "adapterhub_refused/compacter": "computes Compacter's products",
     "adapterhub_refused/dora": "use_dora is True",
     "adapterhub_refused/ia3": "scales intermediate.dense .* intermediate_lora",
-    "adapterhub_refused/multilabel": "multilabel_classification",
     "adapterhub_refused/no_head": "without a head",
     "adapterhub_refused/other_residual": "residual_before_ln=False",
     "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
-    "adapterhub_refused/tagging": "'tagging' is not read",
     "peft_refused/ia3": "scales attention.output.dense too",
     "peft_refused/lora_bias": "bias='all'",
     "peft_refused/pooler": "of no part that .*pooler.dense.bias",
@@ -397,7 +396,8 @@ CONTRADICTIONS = {
         ({"layers": 1}, r"has the shape \[16, 16\]"),
         ({"bias": False}, "tensors are of no part .*bias"),
         ({"of_tomorrow": 1}, "does not know"),
-        ({"head_type": "masked_lm"}, "of the type 'masked_lm' is not read"),
+        ({"head_type": "masked_lm"}, "field that this version does not know"),
+        ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
     ],
     ("adapterhub/houlsby_attention", CONFIG, "config__"): [
         ({"leave_out": []}, "lacks .*layer.0.attention.output.adapters"),
@@ -496,8 +496,8 @@ CONTRADICTIONS = {
         ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
     ],
     ("peft/lora_7", CONFIG, ""): [
-        ({"task_type": None}, "task_type is None"),
-        ({"task_type": "TOKEN_CLS"}, "'TOKEN_CLS'"),
+        ({"task_type": None}, "task_type is None, and auto_mapping names no"),
+        ({"task_type": "CAUSAL_LM"}, "'CAUSAL_LM'"),
         ({"lora_bias": True}, "lora_bias is True"),
         ({"r": "many"}, "no r of type int"),
         ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
@@ -690,26 +690,37 @@ def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
 
 
 @pytest.mark.parametrize(
-    "case,file,pickle",
+    "case,file,of_torch",
     [
         ("adapterhub/lora_7", HUB_TENSORS, "pytorch_adapter.bin"),
         ("adapterhub/lora_7", HEAD_TENSORS, "pytorch_model_head.bin"),
         ("peft/lora_7", PEFT_TENSORS, "adapter_model.bin"),
     ],
 )
-def test_a_pickle_is_refused_with_the_line_that_converts_it(
-    copied, case, file, pickle
+def test_files_of_pytorch_are_read_as_safetensors_are(
+    copied, case, file, of_torch
 ):
     folder = copied(case)
-    (folder / file).rename(folder / pickle)
-    with pytest.raises(UserError) as caught:
+    (folder / of_torch).write_bytes(
+        written(safetensors.numpy.load_file(folder / file))
+    )
+    (folder / file).unlink()
+    found, expected = read(folder), read(case)
+    assert (found.method, found.task) == (expected.method, expected.task)
+    assert list(found.values) == list(expected.values)
+    for name, value in expected.values.items():
+        np.testing.assert_array_equal(found.values[name], value)
+    path = folder / of_torch
+    path.write_bytes(written({"x": np.ones(2, np.float32)}))
+    with pytest.raises(
+        UserError, match=rf"{of_torch}.* (holds no|lacks|no pa)"
+    ):
         read(folder)
-    message = str(caught.value)
-    assert f"{folder / pickle} is a pickle" in message
-    command = shlex.split(message[message.index("python -c ") :])
-    compile(command[2], "line", "exec")
-    assert "weights_only=True" in command[2]
-    assert command[3:] == [str(folder / pickle), str(folder / file)]
+    path.write_bytes(pickle.dumps(os.mkdir, protocol=2))
+    with pytest.raises(
+        UserError, match=f"{of_torch} cannot be read as a table"
+    ):
+        read(folder)
 
 
 DAMAGES = {
@@ -784,15 +795,6 @@ def test_half_a_file_is_refused(copied):
 def test_no_adapter_at_all_is_refused(tmp_path):
     with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
         foreign_adapters.read(str(tmp_path), config_of_bert())
-
-
-def test_sets_of_labels_are_not_written_for_other_programs():
-    artifact = types.SimpleNamespace(
-        config={"task": {"name": "custom", "multi_label": True}},
-        weights=types.SimpleNamespace(source="a", read=None),
-    )
-    with pytest.raises(UserError, match="a is of the kind multi-label, whose"):
-        head_of(artifact)
 
 
 def of_state_dict(name):

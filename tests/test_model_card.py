@@ -10,7 +10,15 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import Exported, Head
 from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks.kinds import CLASSIFICATION, QUESTIONS, REGRESSION
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MASKED_LM,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+)
 from adapter_bert.tasks.text_task import POOLED, SPANS
 
 HEADS = {
@@ -22,6 +30,20 @@ HEADS = {
 
 pytestmark = pytest.mark.newer_stack
 
+OTHER_HEADS = {
+    MULTI_LABEL: Head(MULTI_LABEL, POOLED, (), ("a", "b"), 0.3),
+    TAGGING: Head(TAGGING, SPANS, (), ("O", "B-x")),
+    CHOICE: Head(CHOICE, POOLED, (), ("choice0", "choice1")),
+    MASKED_LM: Head(MASKED_LM, POOLED),
+}
+# Pipeline of the hub, class of the model, what the lines have.
+EXPECTED = {
+    MULTI_LABEL: ("text-classification", "SequenceClass", "if p >= 0.3"),
+    TAGGING: ("token-classification", "TokenClass", "num_labels=2"),
+    CHOICE: ("multiple-choice", "MultipleChoice", "range(2)"),
+    MASKED_LM: ("fill-mask", "MaskedLM", "mask_token_id"),
+}
+
 SCORES = {"accuracy": 0.75, "spearman": 0.5, "loss": 0.6}
 
 
@@ -31,7 +53,7 @@ def make(program, task, scores=SCORES, pairs=True):
         method=parse("lora"),
         config=BertConfig(vocab_size=30),
         base_name="some/bert",
-        head=HEADS[task],
+        head={**HEADS, **OTHER_HEADS}[task],
         read=None,
         source="a file",
     )
@@ -66,6 +88,18 @@ def test_the_hub_and_people_can_read_it(program, task):
     ast.parse(code)
     assert "'some/bert'" in code and "'folder'" in code
     assert (".base_model" in code) == (program == "peft" and task == "squad")
+
+
+@pytest.mark.parametrize("kind", OTHER_HEADS)
+def test_each_kind_of_head_has_its_lines(kind):
+    pipeline, model, part = EXPECTED[kind]
+    for program in ("adapterhub", "peft"):
+        head, body = make(program, kind)
+        assert head["pipeline_tag"] == pipeline
+        code = body.partition("```python\n")[2].partition("```")[0]
+        ast.parse(code)
+        assert (f"AutoModelFor{model}" in code) == (program == "peft")
+        assert part in code or (kind, program) == (TAGGING, "adapterhub")
 
 
 def test_without_scores_it_says_so():

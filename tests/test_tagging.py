@@ -36,6 +36,7 @@ from adapter_bert.tasks.tagging_files import (
     split_tag,
     to_bio,
 )
+from adapter_bert.tasks.text_task import HeadShape
 from adapter_bert.training.training_step import Job, loss_and_gradients
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
@@ -379,14 +380,23 @@ def test_predictions_are_the_test_files_lines(tmp_path, tokenizer):
     }
 
 
-def test_tags_are_not_written_for_other_programs_yet(tiny_bert, tmp_path):
-    make_artifact(tmp_path / "tags", tiny_bert, "ia3", restored(), DESCRIPTION)
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_head_of_any_number_of_layers_goes_to_other_programs_and_back(
+    tiny_bert, tmp_path, layers
+):
+    shape = HeadShape(layers, "relu", pooler=False)
+    description = DESCRIPTION
+    if layers > 1:
+        description = {**DESCRIPTION, **shape.describe()}
+    task = restore_task(description, {}, "here")
+    assert {"name": "tagging", **task.describe()} == description
+    make_artifact(tmp_path / "tags", tiny_bert, "ia3", task, description)
     artifact = adapter_artifact.read(str(tmp_path / "tags"))
-    message = refusal(exchange_base.head_of, artifact)
-    assert message.endswith(
-        "is of the kind tagging, whose heads cannot be written for other "
-        "programs yet"
-    )
+    found, values = exchange_base.task_of(exchange_base.head_of(artifact), None)
+    assert found == description
+    assert len(values) == 2 * layers
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, artifact.weights.read(name))
 
 
 WORDS = [word for word in TINY_WORDS if word.isalpha()]

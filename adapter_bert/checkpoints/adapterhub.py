@@ -1,8 +1,7 @@
 """Adapters of AdapterHub's library `adapters` 1.3, read and written.
 
 After `AutoAdapterModel.load_adapter(folder, use_safetensors=True)` the library
-computes the same as this project. Heads of its own models have any number of
-layers, heads of transformers' models have one.
+computes the same as this project. Heads are in `adapterhub_heads.py`.
 """
 
 import dataclasses
@@ -14,7 +13,6 @@ from typing import (
     Iterable,
     List,
     Mapping,
-    Optional,
     Set,
     Tuple,
     Type,
@@ -24,24 +22,27 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapterhub_reft, foreign_fields, peft_lora
+from adapter_bert.checkpoints import (
+    adapterhub_heads,
+    adapterhub_reft,
+    foreign_fields,
+    peft_lora,
+)
 from adapter_bert.checkpoints.foreign_base import (
-    CLASSIFICATION,
-    QUESTIONS,
     Adapter,
     Exported,
     Head,
-    Layer,
     Tensors,
     activation,
     as_lora_number,
     check_depth,
     check_number,
     foreign_activation,
-    make_head,
     module_of,
     unit_scales,
+    usual_shape,
 )
+from adapter_bert.checkpoints.foreign_heads import Told
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import (
@@ -60,14 +61,12 @@ from adapter_bert.methods.prefix import Prefix, prefix_variables
 from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
 from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.vera import Vera
-from adapter_bert.tasks.text_task import POOLED, HeadShape
+from adapter_bert.tasks.kinds import MASKED_LM, QUESTIONS
 
 Arrays = Dict[str, np.ndarray]
 
-CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
-WEIGHTS_FILE, WEIGHTS_PICKLE = "adapter.safetensors", "pytorch_adapter.bin"
-HEAD_WEIGHTS_FILE = "model_head.safetensors"
-HEAD_PICKLE = "pytorch_model_head.bin"
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE, TORCH_FILE = "adapter.safetensors", "pytorch_adapter.bin"
 # A key that only this program's descriptions have.
 MARK = "model_type"
 # Tells the library how to read the rest.
@@ -96,21 +95,6 @@ CONFIG = {
     "hidden_size": int,
     "version?": str,
 }
-HEAD_CONFIG = {
-    "model_class": str,
-    "model_type?": str,
-    "hidden_size?": int,
-    "config?": dict,
-    "config?.use_pooler?": bool,
-    "config?.bias?": bool,
-    "num_labels?": int,
-}
-# Class of a model of transformers -> tensors of its head.
-STATIC_HEADS = {
-    "BertForSequenceClassification": "classifier",
-    "BertForQuestionAnswering": "qa_outputs",
-}
-FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
 # Defaults of a bottleneck's config. Source: `adapters.BnConfig`.
 BOTTLENECK = {
     "original_ln_before": False,
@@ -168,6 +152,17 @@ PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
 PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 # Where virtual tokens are put -> what heads then read in the place of [CLS].
 COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
+# Names of modules in the files of 2020 and 2021 -> names of today. Source:
+# `AdapterLoader.legacy_weights_mapping` of the library.
+OLD_MODULES = {
+    "attention_text_task_adapters": "adapters",
+    "attention_text_lang_adapters": "adapters",
+    "layer_text_task_adapters": "adapters",
+    "layer_text_lang_adapters": "adapters",
+    "invertible_lang_adapters": "invertible_adapters",
+}
+# The type of an adapter that has no invertible one, whatever it says.
+OLD_TASK = "text_task"
 # Places of tensors that may lack "bert." before them.
 OF_BERT = re.compile(
     r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning"
@@ -199,16 +194,17 @@ def _tensor(variable: str, name: str) -> str:
 
 
 def read(
-    path: str, config: BertConfig, labels: Tuple[str, ...]
-) -> Tuple[TuningMethod, Arrays, Optional[Head], Dict[str, Any]]:
+    path: str, config: BertConfig, told: Told
+) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
     """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it.
 
-    A language's adapter may be without a head.
+    A language's adapter may be without a head; then BERT's own is meant.
     """
     method, values, origin = read_adapter(path, config)
-    folder, head = os.path.dirname(path), None
-    if has_head(folder) or not isinstance(method, MadX):
-        head = read_head(folder, config, labels)
+    folder = os.path.dirname(path)
+    head = Head(MASKED_LM, usual_shape(MASKED_LM))
+    if adapterhub_heads.is_in(folder) or not isinstance(method, MadX):
+        head = adapterhub_heads.read(folder, config, told)
     if isinstance(method, Prompt) and head.kind == QUESTIONS:
         # Such heads read each token in its own place.
         method = dataclasses.replace(method, heads_read=CLS)
@@ -230,8 +226,13 @@ def read_adapter(
     parts = _parts(own, path)
     readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
-    tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-    tensors.rename(lambda tensor: OF_BERT.sub("bert.", tensor))
+    tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
+    tensors.rename(_name_of_now)
+    if described.get("type") == OLD_TASK and not any(
+        f".invertible_adapters.{name}." in tensor for tensor in tensors.names
+    ):
+        # Source: `AdapterLoader._fix_legacy_config` of the library.
+        own["inv_adapter"] = None
     check_depth(tensors.names, config, path)
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
@@ -295,12 +296,28 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
     return reader
 
 
+def _name_of_now(tensor: str) -> str:
+    """The name of a tensor in files of today, which begins with `bert.`."""
+    for old, new in OLD_MODULES.items():
+        tensor = tensor.replace(f".{old}.", f".{new}.")
+        if tensor.startswith(f"{old}."):
+            tensor = new + tensor[len(old) :]
+    return OF_BERT.sub("bert.", tensor)
+
+
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
     """The config as the library reads it, whatever version has written it.
 
-    Source: `load_weights_config` and `_fix_backward_compat` of the library.
+    Source: `load_weights_config`, `_fix_backward_compat` and
+    `BnConfig.__setattr__` of the library.
     """
     own, version = dict(described["config"]), described.get("version")
+    # Version 1 described an invertible adapter by a config of its own.
+    inverse = own.get("invertible_adapter")
+    if isinstance(inverse, dict):
+        del own["invertible_adapter"]
+        own["inv_adapter"] = inverse.get("block_type")
+        own["inv_adapter_reduction_factor"] = inverse.get("reduction_factor")
     if version is None and "non_linearity" in own:
         name = own["non_linearity"]
         older = {"gelu": "gelu_new", "gelu_orig": "gelu"}
@@ -310,88 +327,6 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
         if re.match(r"adapters\.(0|1\.0)\.", version or ""):
             own["alpha"] = own.get("r")
     return own
-
-
-def has_head(folder: str) -> bool:
-    """Whether a folder holds a head."""
-    return files.exists(os.path.join(folder, HEAD_CONFIG_FILE))
-
-
-def read_head(folder: str, config: BertConfig, labels: Tuple[str, ...]) -> Head:
-    """Reads the head in a folder; empty `labels` stand for the file's.
-
-    Raises UserError if there is none, or it cannot be read.
-    """
-    path = os.path.join(folder, HEAD_CONFIG_FILE)
-    if not has_head(folder):
-        raise UserError(
-            f"{folder} holds an adapter without a head ({HEAD_CONFIG_FILE} is "
-            "missing), which answers nothing; save it with its head"
-        )
-    described = files.read_object(path, "AdapterHub's head", HEAD_CONFIG)
-    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    hidden = config.hidden_size
-    for key, expected in (("model_type", "bert"), ("hidden_size", hidden)):
-        if described.get(key) not in (None, expected):
-            raise UserError(
-                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
-            )
-    tensors = Tensors(folder, HEAD_WEIGHTS_FILE, HEAD_PICKLE)
-    model_class = described["model_class"]
-    if model_class in STATIC_HEADS:
-        own, name = described, STATIC_HEADS[model_class]
-        questions, shape = name == "qa_outputs", POOLED
-        layers = [tensors.take_layer(name, own.get("num_labels"), hidden)]
-    elif model_class in FLEXIBLE:
-        own = described.get("config") or {}
-        questions = own.get("head_type") == "question_answering"
-        prefix = f"heads.{described.get('name')}"
-        # The library saves heads whose names begin alike, too.
-        others = [t for t in tensors.names if t.startswith(prefix)]
-        tensors.drop([t for t in others if not t.startswith(f"{prefix}.")])
-        shape, layers = _read_flexible(own, prefix, tensors, hidden, path)
-    else:
-        raise UserError(
-            f"{path}: the head is of a {model_class}, expected one of "
-            f"{', '.join((*FLEXIBLE, *STATIC_HEADS))}"
-        )
-    head = make_head(
-        questions, layers, shape, own.get("label2id"), labels, path
-    )
-    tensors.check_all_taken()
-    return head
-
-
-def _read_flexible(
-    own: Mapping[str, Any],
-    prefix: str,
-    tensors: Tensors,
-    hidden: int,
-    path: str,
-) -> Tuple[HeadShape, List[Layer]]:
-    """The shape and the layers of a head of the library's own."""
-    kind, count = own.get("head_type"), own.get("layers")
-    if kind not in ("classification", "question_answering"):
-        raise UserError(
-            f"{path}: a head of the type {kind!r} is not read; expected "
-            "classification or question_answering"
-        )
-    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
-    if not isinstance(count, int) or count < 1:
-        raise UserError(f"{path}: the head has {count!r} layers")
-    bias, name = own.get("bias", True), own.get("activation_function")
-    shape = HeadShape(
-        layers=count, pooler=bool(own.get("use_pooler")), bias=bias
-    )
-    if count > 1:
-        known = activation(name or "linear", path)
-        shape = dataclasses.replace(shape, activation=known)
-    # Modules are numbered: dropout, dense layer, activation if there is one.
-    places = [f"{prefix}.{1 + (3 if name else 2) * n}" for n in range(count)]
-    layers = [tensors.take_layer(p, hidden, hidden) for p in places[:-1]]
-    outputs = own.get("num_labels", 2)
-    layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
-    return shape, layers
 
 
 def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
@@ -717,10 +652,16 @@ def head_files(exported: Exported) -> Dict[str, Any]:
     """The contents of a head's files by name; nothing without a head."""
     if exported.head is None:
         return {}
-    config, tensors = _write_head(exported.head, exported.name)
+    config, beside, tensors = adapterhub_heads.write(
+        exported.head, exported.name, exported.config, exported.source
+    )
     return {
-        HEAD_WEIGHTS_FILE: tensors,
-        HEAD_CONFIG_FILE: {"config": config, **description(exported)},
+        adapterhub_heads.WEIGHTS_FILE: tensors,
+        adapterhub_heads.CONFIG_FILE: {
+            "config": config,
+            **beside,
+            **description(exported),
+        },
     }
 
 
@@ -728,7 +669,7 @@ def description(exported: Exported) -> Dict[str, Any]:
     """The fields that all of the library's descriptions have."""
     return {
         "hidden_size": exported.config.hidden_size,
-        "model_class": FLEXIBLE[0],
+        "model_class": adapterhub_heads.FLEXIBLE[0],
         "model_name": exported.base_name,
         "model_type": "bert",
         "name": exported.name,
@@ -908,32 +849,3 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
 def _layers_of(scopes: Iterable[str]) -> Set[int]:
     """The numbers of the layers of some scopes."""
     return {place_of(scope)[0] for scope in scopes}
-
-
-def _write_head(head: Head, name: str) -> Tuple[Dict[str, Any], Arrays]:
-    """The config and the tensors of a flexible head."""
-    shape = head.shape
-    has_activation = shape.layers > 1
-    step = 3 if has_activation else 2
-    tensors: Arrays = {}
-    for number, (weights, bias) in enumerate(head.layers):
-        prefix = f"heads.{name}.{1 + step * number}"
-        tensors[f"{prefix}.weight"] = weights
-        if bias is not None:
-            tensors[f"{prefix}.bias"] = bias
-    labels: List[str] = list(head.labels)
-    if head.kind != CLASSIFICATION:
-        labels = [f"LABEL_{i}" for i in range(len(head.layers[-1][0]))]
-    config: Dict[str, Any] = {
-        "head_type": "classification",
-        "num_labels": len(labels),
-        "layers": shape.layers,
-        "activation_function": foreign_activation(shape.activation)
-        if has_activation
-        else None,
-        "label2id": {label: number for number, label in enumerate(labels)},
-        "dropout_prob": None,
-    }
-    if head.kind == QUESTIONS:
-        return {**config, "head_type": "question_answering"}, tensors
-    return {**config, "use_pooler": shape.pooler, "bias": shape.bias}, tensors

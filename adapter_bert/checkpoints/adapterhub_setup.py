@@ -39,9 +39,11 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     adapterhub,
     adapterhub_fusion,
+    adapterhub_heads,
     foreign_fields,
 )
 from adapter_bert.checkpoints.foreign_base import Exported, Head
+from adapter_bert.checkpoints.foreign_heads import Told
 from adapter_bert.checkpoints.weights import POOLER, Weights
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
@@ -94,14 +96,14 @@ class Answer(NamedTuple):
     Attributes:
         method: an adapter's, or a composition with its parts.
         values: float32 variables by name, those of parts too.
-        head: None for a language's adapter without one.
+        head: of the task.
         origin: version and name, for people.
         parts: SHA-256 of the composition's adapters, by name.
     """
 
     method: TuningMethod
     values: Arrays
-    head: Optional[Head]
+    head: Head
     origin: Dict[str, Any]
     parts: Dict[str, str]
 
@@ -119,9 +121,7 @@ def detect(folder: str) -> bool:
     )
 
 
-def read(
-    folder: str, config: BertConfig, labels: Tuple[str, ...]
-) -> Dict[str, Answer]:
+def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
     """Reads a folder of `save_adapter_setup` or `save_adapter_fusion`.
 
     The adapters of a fusion without a setup lie in folders next to its own.
@@ -136,7 +136,7 @@ def read(
         root = os.path.dirname(files.absolute(folder))
         path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
         reader = _Reader(path, root, config)
-        head = adapterhub.read_head(folder, config, labels)
+        head = adapterhub_heads.read(folder, config, told)
         answer = reader.read(setup, "", head, described.get("version"))
         return {described["name"]: answer}
     described = files.read_object(path, "AdapterHub's setup", SETUP)
@@ -158,12 +158,12 @@ def read(
             f"head for each of {len(blocks)} that answer"
         )
     if len(blocks) > 1:
-        # Of one head alone.
-        labels = ()
+        # Labels are those of one head alone.
+        told = told._replace(labels=())
     found: Dict[str, Answer] = {}
     for block, name in zip(blocks, heads):
         place, own = reader.head_folder(block, name)
-        head = adapterhub.read_head(place, config, labels)
+        head = adapterhub_heads.read(place, config, told)
         answer = reader.read(block, own, head, described.get("version"))
         if found.setdefault(own, answer) is not answer:
             raise UserError(f"{path}: two adapters have the head {own!r}")

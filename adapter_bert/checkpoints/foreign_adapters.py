@@ -3,7 +3,7 @@
 A program is a module with
 
 - `MARK`, a key that only its descriptions have;
-- `read(path, config, labels)` of a description, the BERT and the labels, which
+- `read(path, config, told)` of a description, the BERT and a `Told`, which
   returns the method, its float32 variables by name, the head, and the origin;
 - `write(exported)`, which returns the files' contents by name: an object for
   JSON, or tensors by name.
@@ -11,30 +11,29 @@ A program is a module with
 Both raise UserError for what the other side cannot compute.
 """
 
+import dataclasses
 import os
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 import safetensors.numpy
-from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import adapterhub, adapterhub_setup, peft
 from adapter_bert.checkpoints.foreign_base import (
+    MASKED_LM_SCOPE,
     Exported,
     Foreign,
-    Head,
     check_is_bert,
     task_of,
 )
-from adapter_bert.checkpoints.weights import (
-    Parameter,
-    Weights,
-    choose_initial_values,
-)
+from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.kinds import MASKED_LM
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 PROGRAMS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 CONFIG_FILE = "adapter_config.json"
@@ -53,17 +52,50 @@ def detect(folder: str) -> Optional[str]:
     return None
 
 
+def choose(folder: str, name: str = "") -> str:
+    """The folder of an adapter: that one, or one of the folders in it.
+
+    Programs save several adapters in a folder for each, peft the first of them
+    outside. `name` is that of a folder, or of an adapter in its description.
+
+    Raises UserError if no adapter, or not one alone, has the name.
+    """
+    places: Dict[str, str] = {}
+    inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
+    for place in (folder, *(os.path.join(folder, part) for part in inner)):
+        path = os.path.join(place, CONFIG_FILE)
+        if files.exists(path) and detect(place):
+            own = files.read_json(path, "an adapter's description").get("name")
+            places[place] = own if isinstance(own, str) else ""
+    if not name and (folder in places or not places):
+        return folder
+    found = [
+        place
+        for place, own in places.items()
+        if not name or name in (own, os.path.basename(place))
+    ]
+    if len(found) != 1:
+        names = (own or os.path.basename(p) for p, own in places.items())
+        raise UserError(
+            f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
+            f"{len(found)} are meant; name one (--adapter)"
+        )
+    return found[0]
+
+
 def read(
     folder: str,
     config: BertConfig,
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
+    multi_label: bool = False,
 ) -> Foreign:
     """Reads a folder that holds one adapter; else as `read_all`.
 
-    Raises UserError if it holds several.
+    `multi_label` says that rows have any number of labels, which not all files
+    say. Raises UserError if the folder holds several.
     """
-    found = read_all(folder, config, pairs, labels)
+    found = read_all(folder, config, pairs, labels, multi_label)
     if len(found) > 1:
         raise UserError(
             f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}; "
@@ -77,6 +109,7 @@ def read_all(
     config: BertConfig,
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
+    multi_label: bool = False,
 ) -> Dict[str, Foreign]:
     """Reads what a folder holds, that was trained on the BERT of a config.
 
@@ -88,6 +121,8 @@ def read_all(
         pairs: whether texts are pairs, None for either.
         labels: of a single head, in the order of the logits; by default the
             files'.
+        multi_label: whether rows have any number of labels, which not all
+            files say.
 
     Returns:
         The adapters, by the names that the other program has for them.
@@ -103,7 +138,7 @@ def read_all(
         places = [place for place in inner if detect(place)]
     found: Dict[str, Foreign] = {}
     for place in places:
-        told = tuple(labels) if len(places) == 1 else ()
+        told = Told(tuple(labels) if len(places) == 1 else (), multi_label)
         found.update(_read(place, config, pairs, told))
     if not found:
         raise UserError(
@@ -122,7 +157,7 @@ def _read(
     folder: str,
     config: BertConfig,
     pairs: Optional[bool],
-    labels: Tuple[str, ...],
+    told: Told,
 ) -> Dict[str, Foreign]:
     """What one of the programs has written into a folder, if one has."""
     program = detect(folder)
@@ -131,27 +166,27 @@ def _read(
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
         if adapterhub_setup.detect(folder):
-            several = adapterhub_setup.read(folder, config, labels)
+            several = adapterhub_setup.read(folder, config, told)
         else:
             path = os.path.join(folder, CONFIG_FILE)
-            read = PROGRAMS[program].read(path, config, labels)
+            read = PROGRAMS[program].read(path, config, told)
             name = read[-1].get("name") or os.path.basename(folder)
             several = {name: adapterhub_setup.Answer(*read, {})}
     found = {}
     for name, (method, values, head, origin, parts) in several.items():
-        _check_labels(folder, head, labels if len(several) == 1 else ())
+        labels = told.labels if len(several) == 1 else ()
+        _check_labels(folder, head.labels, labels)
         task, head_values = task_of(head, pairs)
         origin = {"program": program, **origin}
         values = {**values, **head_values}
-        found[name] = Foreign(method, task, values, origin, parts)
+        found[name] = Foreign(method, task, values, origin, head.words, parts)
     return found
 
 
 def _check_labels(
-    folder: str, head: Optional[Head], labels: Sequence[str]
+    folder: str, names: Sequence[str], labels: Sequence[str]
 ) -> None:
     """Refuses labels that are no names, or are for a head without any."""
-    names = head.labels if head else ()
     if labels and not names:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
@@ -167,20 +202,35 @@ def _check_labels(
             )
 
 
-def with_head(
-    foreign: Foreign, trained: Sequence[Parameter], bert: Weights
-) -> Dict[str, np.ndarray]:
-    """An adapter's values by name, float32; without a head BERT's own.
+def complete(foreign: Foreign, weights: Weights) -> Foreign:
+    """An adapter of masked words with its BERT's own head, if it has none.
 
-    A BERT that has no such head gets the one that a training would begin with.
-    `trained` are the variables of the method and the head.
+    Raises UserError if the head was saved with other word embeddings than
+    those of the BERT's `weights`, or neither has a head.
     """
-    lacking = [p for p in trained if p.name not in foreign.values]
-    initial = choose_initial_values(lacking, bert, None, seed=0)
-    for name in initial:
-        origin = "BERT's" if name in bert.shapes else "a new one"
-        logging.info("the adapter has no head: %s is %s", name, origin)
-    return {**foreign.values, **{name: get() for name, get in initial.items()}}
+    if foreign.task["name"] != MASKED_LM:
+        return foreign
+    if foreign.words is not None and not np.array_equal(
+        foreign.words, weights.read(WORD_EMBEDDINGS)
+    ):
+        raise UserError(
+            "the adapter's head of masked words has other word embeddings than "
+            f"{weights.source}; expected the BERT of the adapter, whose own "
+            "they are"
+        )
+    of_adapter, of_bert = (
+        [name for name in names if name.startswith(MASKED_LM_SCOPE)]
+        for names in (foreign.values, weights.shapes)
+    )
+    if of_adapter:
+        return foreign
+    if not of_bert:
+        raise UserError(
+            f"neither the adapter nor {weights.source} has a head of masked "
+            "words; expected a BERT with its pretrained head"
+        )
+    own = {name: weights.read(name) for name in of_bert}
+    return dataclasses.replace(foreign, values={**foreign.values, **own})
 
 
 def write(

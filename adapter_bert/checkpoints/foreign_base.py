@@ -12,7 +12,6 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
-    Sequence,
     Tuple,
 )
 
@@ -21,30 +20,33 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import run_record
+from adapter_bert.checkpoints import run_record, torch_files
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
     as_floats,
-    pickle_advice,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
 from adapter_bert.tasks.kinds import (
-    CLASSIFICATION,
+    CHOICE,
     MASKED_LM,
+    MULTI_LABEL,
     QUESTIONS,
     REGRESSION,
+    TAGGING,
     kind_of,
 )
-from adapter_bert.tasks.masked_lm import Masking
 from adapter_bert.tasks.text_regression import LabelUnit
 from adapter_bert.tasks.text_task import POOLED, SPANS, HeadShape
 
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
 Layer = Tuple[np.ndarray, Optional[np.ndarray]]
+
+# Of the variables of a head of masked words.
+MASKED_LM_SCOPE = "cls/predictions/"
 
 # Theirs -> a name of `functional.ACTIVATIONS`. Source: transformers,
 # `activations.py`; the three after `gelu_new` are the same function.
@@ -71,19 +73,26 @@ ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A head as dense layers.
+    """A head as dense layers, or of masked words as named values.
 
     Attributes:
-        kind: `CLASSIFICATION`, `REGRESSION` or `QUESTIONS`.
+        kind: one of `tasks.kinds`.
         shape: what the layers compute.
         layers: the dense ones, first to last.
-        labels: of a classification, in the order of the logits.
+        labels: the classes or tags in the order of the logits, or the choices.
+        threshold: the least probability of a label of several, if it is known.
+        values: the variables of a head of masked words; empty for BERT's own.
+        words: the word embeddings that such a head was saved with, or is to
+            be, if any.
     """
 
     kind: str
     shape: HeadShape
-    layers: Tuple[Layer, ...]
+    layers: Tuple[Layer, ...] = ()
     labels: Tuple[str, ...] = ()
+    threshold: Optional[float] = None
+    values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    words: Optional[np.ndarray] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +103,9 @@ class Foreign:
         method: that computes the same.
         task: the task's description.
         values: float32 variables of the method and the head by name; of a
-            language's adapter without a head, of the method alone.
+            head of masked words that is BERT's own, of the method alone.
         origin: program, version and name, for people.
+        words: the word embeddings that a head of masked words was saved with.
         parts: of a composition, SHA-256 of its adapters by name.
     """
 
@@ -103,35 +113,41 @@ class Foreign:
     task: Dict[str, Any]
     values: Dict[str, np.ndarray]
     origin: Dict[str, Any]
+    words: Optional[np.ndarray] = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
+def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
+    """The tensors of a file, float32; raises UserError."""
+    content = files.read_bytes(path, "the adapter's weights")
+    try:
+        found = safetensors.numpy.load(content)
+        return {name: as_floats(value) for name, value in found.items()}
+    except UNREADABLE_TENSORS as error:
+        raise UserError(
+            f"{path} is damaged, no safetensors file, or of a type that numpy "
+            f"lacks ({error}); save it as float32"
+        ) from error
+
+
 class Tensors:
-    """The tensors of a safetensors file at `path`, which must all be taken."""
+    """The tensors of a file at `path`, which must all be taken."""
 
-    def __init__(self, folder: str, name: str, pickle: str):
-        """Reads a file, which programs write as a pickle by default.
+    def __init__(self, folder: str, name: str, torch_name: str):
+        """Reads a file of safetensors, or else of `torch.save`.
 
-        Raises UserError if the file is missing, damaged, or a pickle.
+        Raises UserError if the file is missing, damaged, or holds anything but
+        tensors.
         """
         self.path = os.path.join(folder, name)
-        pickle = os.path.join(folder, pickle)
-        if not files.exists(self.path) and files.exists(pickle):
-            raise UserError(pickle_advice(pickle, self.path))
-        content = files.read_bytes(self.path, "the adapter's weights")
-        try:
-            self._left = {
-                name: as_floats(value)
-                # Versions of safetensors differ in their order.
-                for name, value in sorted(
-                    safetensors.numpy.load(content).items()
-                )
-            }
-        except UNREADABLE_TENSORS as error:
-            raise UserError(
-                f"{self.path} is damaged, no safetensors file, or of a type "
-                f"that numpy lacks ({error}); save it as float32"
-            ) from error
+        of_torch = os.path.join(folder, torch_name)
+        if not files.exists(self.path) and files.exists(of_torch):
+            self.path = of_torch
+            found = torch_files.read(of_torch)
+        else:
+            found = _read_safetensors(self.path)
+        # Versions of safetensors differ in their order.
+        self._left = dict(sorted(found.items()))
         for name, value in self._left.items():
             if not np.isfinite(value).all():
                 raise UserError(f"{self.path}: {name} is not finite")
@@ -254,56 +270,6 @@ def module_of(scope: str) -> str:
     return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
-def make_head(
-    questions: bool,
-    layers: Sequence[Layer],
-    shape: HeadShape,
-    label2id: Optional[Dict[str, Any]],
-    labels: Tuple[str, ...],
-    source: str,
-) -> Head:
-    """A head of answers, of labels, or with a single output of a number.
-
-    Raises UserError if there are more or fewer outputs than labels, or these
-    are numbered otherwise.
-
-    Args:
-        questions: whether the head answers questions.
-        layers: the dense ones, first to last.
-        shape: of the head.
-        label2id: number by label; None for `LABEL_0`, ...
-        labels: in the order of the logits; default: `label2id`'s.
-        source: the file, for messages.
-    """
-    count = len(layers[-1][0])
-    if questions:
-        if count != 2:
-            raise UserError(f"{source}: a question has 2 logits, not {count}")
-        shape = dataclasses.replace(shape, pooler=False, bias=True)
-        return Head(QUESTIONS, shape, tuple(layers))
-    if labels and len(labels) != count:
-        raise UserError(
-            f"{source}: {len(labels)} labels are named, but the head has "
-            f"{count}"
-        )
-    if not labels:
-        if label2id is None:
-            label2id = {f"LABEL_{number}": number for number in range(count)}
-        try:
-            names = {int(number): label for label, number in label2id.items()}
-        except (AttributeError, TypeError, ValueError):
-            names = {}
-        if sorted(names) != list(range(count)) or len(label2id) != count:
-            raise UserError(
-                f"{source}: label2id is {str(label2id)[:200]}, expected a "
-                f"number from 0 to {count - 1} for each of {count} labels"
-            )
-        labels = tuple(names[number] for number in range(count))
-    if count > 1:
-        return Head(CLASSIFICATION, shape, tuple(layers), labels)
-    return Head(REGRESSION, shape, tuple(layers))
-
-
 def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
     """The variables of (IA)^3 that change nothing: ones, float32 [outputs]."""
     sizes = dict.fromkeys(KEY_VALUE, config.hidden_size)
@@ -328,23 +294,30 @@ def _variables(kind: str, shape: HeadShape) -> List[Tuple[str, str]]:
 
 
 def task_of(
-    head: Optional[Head], pairs: Optional[bool]
+    head: Head, pairs: Optional[bool]
 ) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
     """The description of a head's task, and the head's variables.
 
-    Without a head the task is to guess masked words, by BERT's own head.
     `pairs` says whether the task's texts are pairs; None for either.
     """
-    if head is None:
-        return {"name": MASKED_LM, **Masking().describe()}, {}
+    if head.kind == MASKED_LM:
+        return {"name": MASKED_LM}, dict(head.values)
+    description: Dict[str, Any] = {"name": "custom", "pairs": pairs}
     if head.kind == QUESTIONS:
-        description: Dict[str, Any] = {"name": "squad"}
+        description = {"name": "squad"}
+    elif head.kind == TAGGING:
+        description = {"name": TAGGING, "tags": list(head.labels)}
+    elif head.kind == CHOICE:
+        description["choices"] = len(head.labels)
     elif head.kind == REGRESSION:
-        description = {"name": "custom", "pairs": pairs, "regression": True}
+        description["regression"] = True
     else:
-        labels = list(head.labels)
-        description = {"name": "custom", "pairs": pairs, "labels": labels}
-    if head.shape != (SPANS if head.kind == QUESTIONS else POOLED):
+        description["labels"] = list(head.labels)
+    if head.kind == MULTI_LABEL:
+        description["multi_label"] = True
+        if head.threshold is not None:
+            description["label_threshold"] = head.threshold
+    if head.shape != usual_shape(head.kind):
         description.update(head.shape.describe())
     values = {
         name: value
@@ -355,6 +328,11 @@ def task_of(
     return description, values
 
 
+def usual_shape(kind: str) -> HeadShape:
+    """The layers of a kind's heads in this project and in transformers."""
+    return SPANS if kind in (QUESTIONS, TAGGING) else POOLED
+
+
 def head_of(artifact: Artifact) -> Head:
     """The head of one of this project's adapters.
 
@@ -362,12 +340,10 @@ def head_of(artifact: Artifact) -> Head:
     """
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
-    if kind not in (CLASSIFICATION, REGRESSION, QUESTIONS):
-        raise UserError(
-            f"{weights.source} is of the kind {kind}, whose heads cannot be "
-            "written for other programs yet"
-        )
-    shape = SPANS if kind == QUESTIONS else POOLED
+    shape = usual_shape(kind)
+    if kind == MASKED_LM:
+        names = [n for n in weights.shapes if n.startswith(MASKED_LM_SCOPE)]
+        return Head(kind, shape, values={n: weights.read(n) for n in names})
     if "head" in task:
         shape = HeadShape.restore(task, weights.source)
     *hidden, (last, bias) = _variables(kind, shape)
@@ -377,8 +353,16 @@ def head_of(artifact: Artifact) -> Head:
         # Other programs have no place for a unit.
         output = LabelUnit.restore(task, weights.source).join(*output)
         shape = dataclasses.replace(shape, bias=output[1] is not None)
-    labels = task["labels"] if kind == CLASSIFICATION else ()
-    return Head(kind, shape, (*layers, output), tuple(labels))
+    labels = task.get("tags") if kind == TAGGING else task.get("labels")
+    if kind == CHOICE:
+        labels = map("choice{}".format, range(task["choices"]))
+    return Head(
+        kind,
+        shape,
+        (*layers, output),
+        tuple(labels or ()),
+        task.get("label_threshold"),
+    )
 
 
 def check_is_bert(config: BertConfig, source: str) -> None:

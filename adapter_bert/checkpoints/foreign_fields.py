@@ -67,7 +67,7 @@ PEFT_VERA = PEFT | _fields(
 # `adapter_config.json` and `head_config.json`.
 HUB_FILE = _fields(
     "config name version model_class model_type hidden_size num_labels "
-    "label2id model_name type config_id"
+    "label2id label_threshold model_name type config_id"
 )
 # `adapter_residual_before_ln` acts with `ln_after` alone, `cross_adapter` in
 # decoders, and the second half with `phm_layer`.
@@ -110,8 +110,12 @@ HUB_REFT = _fields(
 )
 HUB_UNION = _fields("architecture configs")
 HUB_HEAD = _fields(
-    "head_type activation_function use_pooler layers bias num_labels label2id "
-    "dropout_prob"
+    "head_type activation_function use_pooler layers bias num_labels "
+    "num_choices label2id dropout_prob"
+)
+HUB_MASKED_LM = _fields(
+    "head_type activation_function layers bias layer_norm vocab_size "
+    "embedding_size shift_labels label2id dropout_prob"
 )
 # `adapter_fusion_config.json`, and its `config`. The order of softmax and
 # matrix of values makes no difference.

@@ -5,20 +5,28 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
+from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
+    CHOICE,
     CLASSIFICATION,
     MASKED_LM,
+    MULTI_LABEL,
     QUESTIONS,
     REGRESSION,
+    TAGGING,
 )
+from adapter_bert.tasks.multi_label import THRESHOLD
 
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 PIPELINES = {
     CLASSIFICATION: "text-classification",
     REGRESSION: "text-classification",
+    MULTI_LABEL: "text-classification",
     QUESTIONS: "question-answering",
+    TAGGING: "token-classification",
+    CHOICE: "multiple-choice",
     MASKED_LM: "fill-mask",
 }
 LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
@@ -31,7 +39,7 @@ from adapters import AutoAdapterModel
 from transformers import AutoTokenizer
 
 model = AutoAdapterModel.from_pretrained({base})
-# Without use_safetensors the library looks for pickles.
+# Without use_safetensors the library looks for .bin files.
 model.{load}({folder}, use_safetensors=True, set_active=True)
 """,
     "peft": """\
@@ -57,6 +65,28 @@ inputs = tokenizer({text}, return_tensors="pt")
 outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+""",
+    MULTI_LABEL: """\
+inputs = tokenizer({text}, return_tensors="pt")
+shares = model(**inputs).logits.sigmoid()[0].tolist()
+print([x for x, p in zip({label_list}, shares) if p >= {threshold}])
+""",
+    TAGGING: """\
+inputs = tokenizer({text}, return_tensors="pt")
+for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
+    print(token, {label_list}[int(logits.argmax())])
+""",
+    CHOICE: """\
+choices = [f"Choice {{n}}." for n in range({choices})]
+inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
+                   return_tensors="pt")
+logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
+print(choices[int(logits.argmax())])
+""",
+    MASKED_LM: """\
+inputs = tokenizer(f"A {{tokenizer.mask_token}}.", return_tensors="pt")
+place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
 """,
 }
 
@@ -230,32 +260,33 @@ def _yaml(values: Mapping[str, Any]) -> List[str]:
 def _usage(program, exported, folder, description) -> str:
     """Code that loads the adapter and answers a row."""
     load = LOAD_SETUP if is_setup(exported.method) else LOAD
-    if exported.head is None:
+    head = exported.head
+    if head is None:
         return MODELS[program].format(
             base=repr(exported.base_name), folder=repr(folder), load=load
         )
-    kind = exported.head.kind
-    questions = kind == QUESTIONS
     text = _text(bool(description["task"].get("pairs")))
-    if questions:
+    if head.kind == QUESTIONS:
         text = '"Who sat down?", "He sat down."'
-    labels = list(exported.head.labels)
+    labels = [] if head.kind == CHOICE else list(head.labels)
     base = repr(exported.base_name)
+    counted = head.kind == REGRESSION or labels
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
         load=load,
         labels=f"labels = {labels}\n" if labels else "",
-        model_class="AutoModelForQuestionAnswering"
-        if questions
-        else "AutoModelForSequenceClassification",
-        num_labels="" if questions else f", num_labels={max(len(labels), 1)}",
+        model_class=HEAD_CLASSES[head.kind][0].replace("Bert", "AutoModel", 1),
+        num_labels=f", num_labels={len(labels) or 1}" if counted else "",
         # peft's own model of this kind drops token_type_ids.
-        unwrap=".base_model" if questions else "",
+        unwrap=".base_model" if head.kind == QUESTIONS else "",
     )
-    answer = ANSWERS[kind].format(
+    threshold = THRESHOLD if head.threshold is None else head.threshold
+    answer = ANSWERS[head.kind].format(
         text=text,
         label_list="labels" if program == "peft" else "model.get_labels()",
+        threshold=threshold,
+        choices=len(head.labels),
     )
     return (
         f"{model}model.eval()\n"

@@ -1,40 +1,47 @@
 """Hugging Face's peft 0.21: the LoRA family, (IA)^3 if it is the same function.
 
-peft keeps no labels: by default they are named as transformers names them.
+peft keeps no labels: they are named as transformers names them, or as a config
+of transformers' says that lies in the folder.
 """
 
 import os
 import re
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import foreign_fields, peft_lora, peft_modules
+from adapter_bert.checkpoints import (
+    foreign_fields,
+    foreign_heads,
+    peft_lora,
+    peft_modules,
+)
 from adapter_bert.checkpoints.foreign_base import (
-    QUESTIONS,
     Adapter,
     Exported,
     Head,
     Tensors,
     check_depth,
-    make_head,
     module_of,
     unit_scales,
+    usual_shape,
 )
+from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.hugging_face import describe_head, kind_of_head
 from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.vera import Vera
-from adapter_bert.tasks.text_task import POOLED, SPANS
+from adapter_bert.tasks.kinds import CHOICE, MASKED_LM, QUESTIONS, TAGGING
 
 CONFIG_FILE = "adapter_config.json"
 # A key that only this program's descriptions have.
 MARK = "peft_type"
-WEIGHTS_FILE, PICKLE = "adapter_model.safetensors", "adapter_model.bin"
+WEIGHTS_FILE, TORCH_FILE = "adapter_model.safetensors", "adapter_model.bin"
 CONFIG = {
     "peft_type": str,
     "task_type?": str,
@@ -47,6 +54,8 @@ CONFIG = {
     "init_r?": int,
     "projection_prng_key?": int,
     "modules_to_save?": list,
+    "auto_mapping?": dict,
+    "auto_mapping?.base_model_class?": str,
     "peft_version?": str,
 }
 # The adapter's own name within names of a state_dict.
@@ -56,9 +65,20 @@ ADAPTER_NAME = re.compile(
     r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]))\.(?!weight$)[^.]+$"
     r"|\.modules_to_save\.[^.]+(?=\.)"
 )
-SEQUENCES, QUESTION_ANSWERS = "SEQ_CLS", "QUESTION_ANS"
-# Kind of a task -> tensors of its head.
-HEADS = {SEQUENCES: "classifier", QUESTION_ANSWERS: "qa_outputs"}
+SEQUENCES = "SEQ_CLS"
+# Type of a task -> kind of its head, and back.
+TASKS = {
+    SEQUENCES: foreign_heads.ANY_OF_TEXTS,
+    "TOKEN_CLS": TAGGING,
+    "QUESTION_ANS": QUESTIONS,
+}
+TASK_OF_KIND = {
+    **{kind: task for task, kind in TASKS.items()},
+    **dict.fromkeys(foreign_heads.OF_TEXTS, SEQUENCES),
+}
+# transformers' config, which this project and some users save in the folder.
+MODEL_CONFIG_FILE = "config.json"
+MODEL_CONFIG = {"label2id?": dict, f"{foreign_heads.THRESHOLD}?": float}
 # Variable -> tensor, in a module whose name is behind `ROOT`.
 TENSORS = {
     "lora_a": "lora_A.weight",
@@ -71,7 +91,7 @@ TENSORS = {
 
 
 def read(
-    path: str, config: BertConfig, labels: Tuple[str, ...]
+    path: str, config: BertConfig, told: Told
 ) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
     """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
@@ -95,7 +115,7 @@ def read(
             f"{described['bias']!r}), which is no method of this project; "
             "expected bias='none'"
         )
-    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, PICKLE)
+    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
     if any(".base_layer." in name for name in tensors.names):
         raise UserError(
             f"{tensors.path} holds BERT's own matrices too, as the state_dict "
@@ -108,7 +128,7 @@ def read(
     )
     check_depth(tensors.names, config, path)
     adapter = Adapter(described, tensors, config, path)
-    head = _read_head(adapter, labels)
+    head = _read_head(adapter, told)
     method, values = reader(adapter)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
@@ -149,25 +169,58 @@ def _read_ia3(adapter: Adapter):
     return Ia3(), values
 
 
-def _read_head(adapter: Adapter, labels: Tuple[str, ...]) -> Head:
-    """The head, which peft trains next to the adapter."""
+def _read_head(adapter: Adapter, told: Told) -> Head:
+    """The head, which peft trains next to the adapter.
+
+    Its kind is that of the class of the model, which peft writes for a task of
+    no type, or which a config in the folder names.
+    """
     described, tensors, config, path, _ = adapter
-    kind = described.get("task_type")
-    if kind not in HEADS:
-        raise UserError(
-            f"{path}: task_type is {kind!r}, expected {' or '.join(HEADS)}; "
-            "an adapter without its task's head answers nothing"
-        )
-    name = f"{ROOT}{HEADS[kind]}"
+    place = os.path.join(os.path.dirname(path), MODEL_CONFIG_FILE)
+    model: Dict[str, Any] = {}
+    if files.exists(place):
+        model = files.read_object(place, "a model's config", MODEL_CONFIG)
+    kind = _kind_of_head(described, model, path)
+    if kind == MASKED_LM:
+        return foreign_heads.read_masked_lm(tensors, config, path, ROOT)
+    name = f"{ROOT}{foreign_heads.MODULES[kind]}"
     if f"{name}.weight" not in tensors.names:
         raise UserError(
             f"{tensors.path} holds no head ({name} is missing), so it answers "
             "nothing; save it with modules_to_save"
         )
-    layer = tensors.take_layer(name, None, config.hidden_size)
-    return make_head(
-        kind == QUESTION_ANSWERS, [layer], POOLED, None, labels, path
+    return foreign_heads.read_dense(
+        kind, tensors, config, model, told, path, ROOT
     )
+
+
+def _kind_of_head(
+    described: Mapping[str, Any], model: Mapping[str, Any], path: str
+) -> str:
+    """The kind of a head; raises UserError if it is not said, or twice."""
+    task = described.get("task_type")
+    mapping = described.get("auto_mapping") or {}
+    own = foreign_heads.KINDS.get(mapping.get("base_model_class"))
+    found = TASKS.get(task, own)
+    in_config = kind_of_head(model)
+    if found is None and not task:
+        found = in_config or None
+    if found is None:
+        raise UserError(
+            f"{path}: task_type is {task!r}, and auto_mapping names no class "
+            f"of BERT's with a head; expected {' or '.join(TASKS)}; an adapter "
+            "without its task's head answers nothing"
+        )
+    if in_config and in_config != found:
+        if found != foreign_heads.ANY_OF_TEXTS or (
+            in_config not in foreign_heads.OF_TEXTS
+        ):
+            raise UserError(
+                f"{path} is of {found or 'texts'}, but {MODEL_CONFIG_FILE} "
+                f"next to it of {in_config}; delete the wrong one"
+            )
+        found = in_config
+    return found
 
 
 def write(exported: Exported) -> Dict[str, Any]:
@@ -193,16 +246,25 @@ def write(exported: Exported) -> Dict[str, Any]:
             f"{exported.source}: {method.name} is not written for peft; "
             "expected lora, dora, vera or ia3"
         )
-    head = exported.head
-    questions = head.kind == QUESTIONS
-    if head.shape != (SPANS if questions else POOLED):
+    head, tensors = exported.head, {}
+    if head.shape != usual_shape(head.kind):
         raise UserError(
             f"{exported.source}: a head of this form ({head.shape}) is not "
             "written for peft; write it for adapterhub"
         )
-    kind = QUESTION_ANSWERS if questions else SEQUENCES
-    name = f"{ROOT}{HEADS[kind]}"
-    tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
+    module = foreign_heads.MODULES[head.kind]
+    if head.kind == MASKED_LM:
+        if head.words is None:
+            raise UserError(
+                f"{exported.source}: peft keeps BERT's word embeddings with a "
+                "head of masked words; pass the BERT as --init_checkpoint"
+            )
+        found = foreign_heads.masked_lm_tensors(head)
+        found[foreign_heads.DECODER] = head.words
+        tensors = {f"{ROOT}{name}": value for name, value in found.items()}
+    else:
+        name = f"{ROOT}{module}"
+        tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
     tensors.update(shared)
     for variable in method.variables(exported.config):
         scope, _, part = variable.rpartition("/")
@@ -210,14 +272,27 @@ def write(exported: Exported) -> Dict[str, Any]:
         if part == "ia3_scale":
             value = value.reshape(_scale_shape(scope, value.size))
         tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
-    common = {
+    model = describe_head(head.kind, () if head.kind == CHOICE else head.labels)
+    if head.threshold is not None:
+        model[foreign_heads.THRESHOLD] = head.threshold
+    common: Dict[str, Any] = {
         "base_model_name_or_path": exported.base_name,
-        "task_type": kind,
+        "task_type": TASK_OF_KIND.get(head.kind),
         "inference_mode": True,
         "fan_in_fan_out": False,
-        "modules_to_save": [HEADS[kind]],
+        "modules_to_save": [module],
     }
-    return {WEIGHTS_FILE: tensors, CONFIG_FILE: {**common, **config}}
+    if head.kind not in TASK_OF_KIND:
+        # As peft says it of a task of no type.
+        common["auto_mapping"] = {
+            "base_model_class": model["architectures"][0],
+            "parent_library": "transformers.models.bert.modeling_bert",
+        }
+    return {
+        WEIGHTS_FILE: tensors,
+        CONFIG_FILE: {**common, **config},
+        MODEL_CONFIG_FILE: {"model_type": "bert", **model},
+    }
 
 
 def _scale_shape(scope: str, size: int) -> Tuple[int, int]:

@@ -403,19 +403,6 @@ def check_length(
         )
 
 
-def check_same_weights(
-    description: Mapping[str, Any], source: str, base: Base
-) -> None:
-    """Compares a model's weights alone; else as `check_same_model`."""
-    expected = description["base"]["fingerprint"]
-    if base.fingerprint != expected:
-        raise UserError(
-            f"{source} was trained on another BERT (fingerprint "
-            f"{expected[:12]}) than {base.path} (fingerprint "
-            f"{base.fingerprint[:12]})"
-        )
-
-
 def check_same_model(
     description: Mapping[str, Any],
     source: str,
@@ -428,7 +415,13 @@ def check_same_model(
     The description is `run.json` or `adapter_config.json` at `source`. Raises
     UserError if they differ; the message says in what.
     """
-    check_same_weights(description, source, base)
+    expected = description["base"]["fingerprint"]
+    if base.fingerprint != expected:
+        raise UserError(
+            f"{source} was trained on another BERT (fingerprint "
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
+        )
     ours, theirs = tokenizer.describe(), description["tokenizer"]
     if NEW not in theirs:
         # What was trained without a task's own tokens does not depend on them.

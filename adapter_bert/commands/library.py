@@ -36,6 +36,7 @@ from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 COLUMNS = "name task kind labels method MB score data added base".split()
 
@@ -52,16 +53,20 @@ def _import(arguments: argparse.Namespace) -> None:
         check_name(name)
     library = AdapterLibrary(arguments.library, create=True)
     folder = arguments.folder
+    if arguments.adapter:
+        folder = foreign_adapters.choose(folder, arguments.adapter)
     # The adapter's files do not say which BERT it was trained on.
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    found = foreign_adapters.read_all(folder, config, pairs, arguments.label)
+    found = foreign_adapters.read_all(
+        folder, config, pairs, arguments.label, arguments.multi_label
+    )
     if len(names) != len(found):
         raise UserError(
             f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}, "
             f"but --name is {arguments.name}; expected a name for each, with "
-            "commas between them"
+            "commas between them, or --adapter"
         )
     tokenizer = sources.read_tokenizer(
         opened,
@@ -75,9 +80,7 @@ def _import(arguments: argparse.Namespace) -> None:
         table = task_model.list_parameters(
             config, foreign.method, task.build_head
         )
-        values = foreign_adapters.with_head(
-            foreign, table.trained, opened.weights
-        )
+        values = foreign_adapters.complete(foreign, opened.weights).values
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
@@ -109,6 +112,9 @@ def _export(arguments: argparse.Namespace) -> None:
             "--without_head is for --to=adapterhub; leave it out for "
             f"{arguments.to}"
         )
+    bert = base = None
+    if arguments.init_checkpoint:
+        bert = open_init_checkpoint(arguments.init_checkpoint).weights
     several, cards = [], []
     for name in arguments.name.split(","):
         entry = library.entry(name)
@@ -118,15 +124,24 @@ def _export(arguments: argparse.Namespace) -> None:
         ours = exported(artifact, name, not arguments.without_head)
         if arguments.base_model:
             ours = dataclasses.replace(ours, base_name=arguments.base_model)
+        if bert:
+            base = base or identify(bert, encoder.list_variables(ours.config))
+            if base.fingerprint != artifact.config["base"]["fingerprint"]:
+                raise UserError(
+                    f"{arguments.init_checkpoint} is another BERT than that of "
+                    f"{name}; expected the BERT of its training"
+                )
+        if bert and ours.head:
+            head = dataclasses.replace(
+                ours.head, words=bert.read(WORD_EMBEDDINGS)
+            )
+            ours = dataclasses.replace(ours, head=head)
         several.append(ours)
         cards.append((artifact.config, entry.scores, entry.data))
     card = make_card(arguments.to, several[0], folder, *cards[0])
     if len(several) > 1:
         card = make_joint_card(several, folder, cards)
-        if arguments.init_checkpoint:
-            bert = open_init_checkpoint(arguments.init_checkpoint).weights
-            base = identify(bert, encoder.list_variables(several[0].config))
-            sources.check_same_weights(cards[0][0], several[0].source, base)
+        if bert:
             several = [without_pooler(ours, bert) for ours in several]
     foreign_adapters.write(
         arguments.to, arguments.folder, several[0], card, several[1:]
@@ -314,9 +329,14 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "import",
         _import,
         "Copy an adapter of AdapterHub or peft into the library.",
-        ("folder", "folder of safetensors that this program wrote"),
+        ("folder", "folder that this program wrote"),
     )
     flag("--name", required=True, help="name of the adapter")
+    flag(
+        "--adapter",
+        default="",
+        help="name of one of several adapters in the folder",
+    )
     bert_flags(flag, required=True)
     flag(
         "--do_lower_case",
@@ -334,8 +354,13 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "--label",
         action="append",
         default=[],
-        help="a label; repeat it for each, in the order of the logits; "
-        "default: the labels in its files",
+        help="a label, tag or choice; repeat it for each, in the order of the "
+        "logits; default: the labels in its files",
+    )
+    flag(
+        "--multi_label",
+        action="store_true",
+        help="rows have any number of labels, which not all files say",
     )
     flag = command(
         "export",
@@ -351,12 +376,6 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         help="the other program",
     )
     flag(
-        "--init_checkpoint",
-        default="",
-        help="the BERT that the adapters were trained on, whose pooler "
-        "becomes a part of the heads of several adapters",
-    )
-    flag(
         "--without_head",
         action="store_true",
         help="write the adapter alone, as AdapterHub shares languages",
@@ -366,6 +385,13 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         default="",
         help="name by which that program finds the BERT, as "
         "bert-base-uncased; default: the name of the BERT's folder",
+    )
+    flag(
+        "--init_checkpoint",
+        default="",
+        help="the BERT of the adapter, whose word embeddings peft keeps with "
+        "a head of masked words, and whose pooler becomes a layer of the heads "
+        "of several adapters",
     )
     return parser.parse_args(given)
 

@@ -67,6 +67,7 @@ from adapter_bert.tasks.task import (
     with_suffix,
     write_table,
 )
+from adapter_bert.tasks.text_task import SPANS, HeadShape, HiddenLayers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,19 +275,22 @@ NAME = TAGGING
 class TaggingHead(Head):
     """A logit of each tag for every token.
 
-    Parameters: C D + C. Source: Devlin et al. 2019, section 5.3; the loss is
-    as Hugging Face's `BertForTokenClassification` has it.
+    Parameters: C D + C, and those of `HiddenLayers`. Source: Devlin et al.
+    2019, section 5.3; the loss is as Hugging Face's
+    `BertForTokenClassification` has it.
     """
 
     needs_pooler = False
 
-    def __init__(self, tags, config, create):
+    def __init__(self, tags, config, create, shape=SPANS):
         """Creates `output_weights` [C, D] and `output_bias` [C]."""
+        self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
         self.create_last(tags, config, create)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"logits": float32 [B, T, C]}."""
         read = dropout(sequence_output, 0.1, "head", context)
+        read = self.hidden(read, context)
         return {
             "logits": tf.einsum("btd,cd->btc", read, self.weights) + self.bias
         }
@@ -324,6 +328,7 @@ class Tagging(Task[Sentences]):
         eval_split: the split that is scored.
         tags: in the order of the logits; None to take those of the training
             file: `O`, then `B-` and `I-` of each type in order.
+        head: the layers of the head.
     """
 
     name: str = NAME
@@ -333,6 +338,7 @@ class Tagging(Task[Sentences]):
     eval_split: str = "dev"
     tags: Optional[Tuple[Tag, ...]] = None
     split_files: SplitFiles = NONE_NAMED
+    head: HeadShape = SPANS
 
     columns = ("tokens",)
     takes_tokens = True
@@ -344,10 +350,11 @@ class Tagging(Task[Sentences]):
         return (("", self.eval_split),)
 
     def describe(self):
-        """The tags in the logits' order, and what types were renamed."""
+        """The tags in the logits' order, what types were renamed, the head."""
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
-        return {**tags, **types}
+        head = {} if self.head == SPANS else self.head.describe()
+        return {**tags, **types, **head}
 
     def restore(self, description, source):
         self.check_name(description, source)
@@ -364,7 +371,14 @@ class Tagging(Task[Sentences]):
                 f"{trained} with the tags {', '.join(found)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
             )
-        return dataclasses.replace(self, tags=tags)
+        head = SPANS
+        if "head" in description:
+            head = HeadShape.restore(description, source)
+        return dataclasses.replace(self, tags=tags, head=head)
+
+    @property
+    def head_kind(self):
+        return type(self), self.head
 
     @property
     def settings(self):
@@ -485,7 +499,7 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(rows, words=())
 
     def build_head(self, config, create):
-        return TaggingHead(len(self.tags), config, create)
+        return TaggingHead(len(self.tags), config, create, self.head)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
         """The likeliest tags in BIO, `O` of words that no window holds."""

@@ -240,6 +240,7 @@ def read_examples(folder: str) -> Dict[str, np.ndarray]:
 def imported(folder: str, bert: FrozenBert) -> Artifact:
     """A peer's adapter as this project has it."""
     foreign = foreign_adapters.read(folder, bert.config)
+    foreign = foreign_adapters.complete(foreign, bert.weights)
     shapes = {name: value.shape for name, value in foreign.values.items()}
     return Artifact(
         {"method": str(foreign.method), "task": foreign.task},

@@ -33,7 +33,6 @@ from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import MASKED_LM, kind_of
 from adapter_bert.tasks.masked_lm import MaskedLMHead, Masking
 from lab.speed import exchange
@@ -163,9 +162,7 @@ def imported(bert: FrozenBert, folder: str) -> Dict[str, Artifact]:
 
 
 def _artifact(bert: FrozenBert, foreign: Foreign, folder: str) -> Artifact:
-    task = restore_task(foreign.task, {}, folder)
-    table = bert.kind(foreign.method, task).table
-    values = foreign_adapters.with_head(foreign, table.trained, bert.weights)
+    values = foreign_adapters.complete(foreign, bert.weights).values
     config = {
         "method": str(foreign.method),
         "task": foreign.task,

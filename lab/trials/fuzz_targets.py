@@ -38,6 +38,7 @@ from adapter_bert.checkpoints import (
     published_models,
     run_record,
     sources,
+    torch_files,
     training_state,
 )
 from adapter_bert.checkpoints.hugging_face import open_safetensors
@@ -76,6 +77,7 @@ from lab.trials.bundles import write_bundle
 from lab.trials.fuzz_inputs import Reader
 
 GOLDEN = ROOT / "tests" / "golden" / "exchange"
+TORCH_FILES = ROOT / "tests" / "golden" / "torch_files"
 SAMPLES = ROOT / "lab" / "trials" / "samples"
 FEW_WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat ##s sat".split()
 # The smallest that has all of an encoder's kinds of variables.
@@ -579,6 +581,11 @@ def _reader(content: bytes, read: Callable[[pathlib.Path], None]) -> Reader:
     return Reader({"given": content}, "given", read, raises, grows=False)
 
 
+def _torch_file(name: str) -> Reader:
+    """Tensors that `torch.save` has written."""
+    return of_file("a.bin", (TORCH_FILES / name).read_bytes(), torch_files.read)
+
+
 def _library(folder: pathlib.Path) -> None:
     page, given = io.StringIO(), _text(folder, "given").split("\n")
     with contextlib.redirect_stdout(page), contextlib.redirect_stderr(page):
@@ -650,6 +657,8 @@ def text_readers() -> Dict[str, Reader]:
         "peft": _foreign("peft/lora_7", "adapter_config.json"),
         "peft patterns": _foreign("peft/lora_patterns", "adapter_config.json"),
         "peft weights": _foreign("peft/lora_7", "adapter_model.safetensors"),
+        "torch file": _torch_file("views.zip.bin"),
+        "older torch file": _torch_file("views.older.bin"),
         "rest": _sample("rest", _post, refused),
         "rest columns": _sample("rest columns", _post, refused),
         "grpc": Reader(

@@ -251,14 +251,6 @@ HUB_REFUSED = {
         classification(),
     ),
     "dora": (adapters.DoRAConfig(r=2), classification()),
-    "multilabel": (
-        adapters.SeqBnConfig(),
-        (adapters.MultiLabelClassificationHead, {"num_labels": 3}),
-    ),
-    "tagging": (
-        adapters.SeqBnConfig(),
-        (adapters.TaggingHead, {"num_labels": 3}),
-    ),
     "no_head": (adapters.SeqBnConfig(), None),
 }
 # Models of transformers' own, with its own heads.

@@ -1,0 +1,266 @@
+"""The heads of AdapterHub's library `adapters` 1.3, read and written.
+
+Flexible heads, of its own models, have any number of layers. Static heads are
+those of transformers' models. Source: `adapters/heads/` and `head_utils.py`.
+"""
+
+import dataclasses
+import os
+from typing import Any, Dict, List, Mapping, Tuple
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints import foreign_fields, foreign_heads
+from adapter_bert.checkpoints.foreign_base import (
+    Head,
+    Layer,
+    Tensors,
+    activation,
+    foreign_activation,
+)
+from adapter_bert.checkpoints.foreign_heads import THRESHOLD, Told
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MASKED_LM,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+)
+from adapter_bert.tasks.text_task import HeadShape
+
+CONFIG_FILE = "head_config.json"
+WEIGHTS_FILE, TORCH_FILE = "model_head.safetensors", "pytorch_model_head.bin"
+CONFIG = {
+    "model_class": str,
+    "model_type?": str,
+    "hidden_size?": int,
+    "config?": dict,
+    "config?.use_pooler?": bool,
+    "config?.bias?": bool,
+    "num_labels?": int,
+    f"{THRESHOLD}?": float,
+}
+# Classes of the library's own models, the second of before 2022.
+FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
+# Types of flexible heads -> kinds.
+TYPES = {
+    "classification": foreign_heads.ANY_OF_TEXTS,
+    "multilabel_classification": MULTI_LABEL,
+    "tagging": TAGGING,
+    "multiple_choice": CHOICE,
+    "question_answering": QUESTIONS,
+    "masked_lm": MASKED_LM,
+}
+# Kind -> type, and the fields of its config that other types lack.
+WRITTEN = {
+    CLASSIFICATION: ("classification", "num_labels use_pooler bias"),
+    REGRESSION: ("classification", "num_labels use_pooler bias"),
+    MULTI_LABEL: ("multilabel_classification", "num_labels use_pooler bias"),
+    TAGGING: ("tagging", "num_labels"),
+    CHOICE: ("multiple_choice", "num_choices use_pooler"),
+    QUESTIONS: ("question_answering", "num_labels"),
+}
+# Modules of a flexible head of masked words -> transformers' modules.
+MASKED_LM_MODULES = {
+    "0": "cls.predictions.transform.dense",
+    "2": "cls.predictions.transform.LayerNorm",
+    "3": "cls.predictions.decoder",
+}
+
+
+def is_in(folder: str) -> bool:
+    """Whether a folder holds a head."""
+    return files.exists(os.path.join(folder, CONFIG_FILE))
+
+
+def read(folder: str, config: BertConfig, told: Told) -> Head:
+    """Reads the head next to an adapter.
+
+    Raises UserError if there is none, or it cannot be followed.
+    """
+    path = os.path.join(folder, CONFIG_FILE)
+    if not is_in(folder):
+        raise UserError(
+            f"{folder} holds an adapter without a head ({CONFIG_FILE} is "
+            "missing), which answers nothing; save it with its head"
+        )
+    described = files.read_object(path, "AdapterHub's head", CONFIG)
+    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
+    hidden = config.hidden_size
+    for key, expected in (("model_type", "bert"), ("hidden_size", hidden)):
+        if described.get(key) not in (None, expected):
+            raise UserError(
+                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
+            )
+    tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
+    model_class = described["model_class"]
+    if model_class in FLEXIBLE:
+        head = _read_flexible(described, tensors, config, told, path)
+    elif model_class in foreign_heads.KINDS:
+        kind = foreign_heads.KINDS[model_class]
+        head = (
+            foreign_heads.read_masked_lm(tensors, config, path)
+            if kind == MASKED_LM
+            else foreign_heads.read_dense(
+                kind, tensors, config, described, told, path
+            )
+        )
+    else:
+        raise UserError(
+            f"{path}: the head is of a {model_class}, expected one of "
+            f"{', '.join((*FLEXIBLE, *foreign_heads.KINDS))}"
+        )
+    tensors.check_all_taken()
+    return head
+
+
+def _read_flexible(
+    described: Mapping[str, Any],
+    tensors: Tensors,
+    config: BertConfig,
+    told: Told,
+    path: str,
+) -> Head:
+    """A head of the library's own models."""
+    own = described.get("config") or {}
+    prefix = f"heads.{described.get('name')}."
+    # The library saves heads whose names begin alike, too.
+    others = [t for t in tensors.names if t.startswith(prefix[:-1])]
+    tensors.drop([t for t in others if not t.startswith(prefix)])
+    if own.get("head_type") not in TYPES:
+        raise UserError(
+            f"{path}: a head of the type {own.get('head_type')!r} is not read; "
+            f"expected {', '.join(TYPES)}"
+        )
+    kind = TYPES[own["head_type"]]
+    if kind == MASKED_LM:
+        return _read_masked_lm(own, prefix, tensors, config, path)
+    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
+    count = own.get("layers")
+    if not isinstance(count, int) or count < 1:
+        raise UserError(f"{path}: the head has {count!r} layers")
+    bias, name = own.get("bias", True), own.get("activation_function")
+    shape = HeadShape(
+        layers=count, pooler=bool(own.get("use_pooler")), bias=bias
+    )
+    if count > 1:
+        known = activation(name or "linear", path)
+        shape = dataclasses.replace(shape, activation=known)
+    # Modules are numbered: dropout, dense layer, activation if there is one.
+    places = [f"{prefix}{1 + (3 if name else 2) * n}" for n in range(count)]
+    hidden = config.hidden_size
+    layers: List[Layer] = [
+        tensors.take_layer(p, hidden, hidden) for p in places[:-1]
+    ]
+    outputs = 1 if kind == CHOICE else own.get("num_labels", 2)
+    layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
+    said = {**own, THRESHOLD: described.get(THRESHOLD)}
+    return foreign_heads.make_head(kind, layers, shape, said, told, path)
+
+
+def _read_masked_lm(
+    own: Mapping[str, Any],
+    prefix: str,
+    tensors: Tensors,
+    config: BertConfig,
+    path: str,
+) -> Head:
+    """A head of masked words; raises UserError unless it is BERT's."""
+    foreign_fields.check(own, foreign_fields.HUB_MASKED_LM, path)
+    expected = {
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.hidden_size,
+        "layers": 2,
+        "layer_norm": True,
+        "bias": True,
+    }
+    for key, value in expected.items():
+        if own.get(key, value) != value:
+            raise UserError(
+                f"{path}: {key} is {str(own[key])[:80]}, expected {value}: "
+                "only BERT's own head of masked words is read"
+            )
+    found = activation(own.get("activation_function"), path)
+    if found != config.hidden_act:
+        raise UserError(
+            f"{path}: activation_function is {found}, expected the BERT's, "
+            f"{config.hidden_act}"
+        )
+    tensors.rename(
+        lambda name: foreign_heads.renamed(name, prefix, MASKED_LM_MODULES)
+    )
+    return foreign_heads.read_masked_lm(tensors, config, path)
+
+
+def write(
+    head: Head, name: str, config: BertConfig, source: str
+) -> Tuple[Dict[str, Any], Dict[str, Any], Dict[str, np.ndarray]]:
+    """The config, what stands next to it, and the tensors of a flexible head.
+
+    Raises UserError if the library has no such head.
+    """
+    prefix, shape = f"heads.{name}.", head.shape
+    if head.kind == MASKED_LM:
+        return _write_masked_lm(head, prefix, config)
+    kind, fields = WRITTEN[head.kind]
+    if not shape.bias and "bias" not in fields.split():
+        raise UserError(
+            f"{source}: AdapterHub's heads of {head.kind} have a bias, but "
+            "this one has none"
+        )
+    has_activation = shape.layers > 1
+    step = 3 if has_activation else 2
+    tensors: Dict[str, np.ndarray] = {}
+    for number, (weights, bias) in enumerate(head.layers):
+        place = f"{prefix}{1 + step * number}"
+        tensors[f"{place}.weight"] = weights
+        if bias is not None:
+            tensors[f"{place}.bias"] = bias
+    labels: List[str] = list(head.labels)
+    if not labels:
+        labels = [f"LABEL_{i}" for i in range(len(head.layers[-1][0]))]
+    values = {
+        "num_labels": len(labels),
+        "num_choices": len(labels),
+        "use_pooler": shape.pooler,
+        "bias": shape.bias,
+    }
+    own = {
+        "head_type": kind,
+        "layers": shape.layers,
+        "activation_function": foreign_activation(shape.activation)
+        if has_activation
+        else None,
+        "label2id": {label: number for number, label in enumerate(labels)},
+        "dropout_prob": None,
+        **{field: values[field] for field in fields.split()},
+    }
+    beside = {} if head.threshold is None else {THRESHOLD: head.threshold}
+    return own, beside, tensors
+
+
+def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
+    """As `write`, of a head of masked words; its matrix is BERT's own."""
+    back = {module: number for number, module in MASKED_LM_MODULES.items()}
+    tensors = {
+        f"{prefix}{foreign_heads.renamed(name, '', back)}": value
+        for name, value in foreign_heads.masked_lm_tensors(head).items()
+        if name != "cls.predictions.bias"
+    }
+    own = {
+        "head_type": "masked_lm",
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.hidden_size,
+        "layers": 2,
+        "activation_function": foreign_activation(config.hidden_act),
+        "layer_norm": True,
+        "bias": True,
+        "shift_labels": False,
+        "label2id": None,
+    }
+    return own, {}, tensors

@@ -1,0 +1,247 @@
+"""The heads of other programs: kinds, labels, and heads of masked words.
+
+What a head computes follows from its kind: two heads of the same layers answer
+with one class or with a set of labels. AdapterHub's flexible heads say their
+kind; those of transformers' models are of the kind of their class.
+"""
+
+import dataclasses
+from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints.foreign_base import (
+    MASKED_LM_SCOPE,
+    Head,
+    Layer,
+    Tensors,
+    usual_shape,
+)
+from adapter_bert.checkpoints.hugging_face import (
+    HEAD_CLASSES,
+    TEXTS,
+    google_name,
+    hugging_face_name,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MASKED_LM,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+)
+from adapter_bert.tasks.multi_label import PROBABILITY
+from adapter_bert.tasks.text_task import HeadShape
+
+# A head of texts whose kind follows from its number of outputs.
+ANY_OF_TEXTS = ""
+# Class of a model of transformers -> kind of its head.
+KINDS = {
+    **{name: kind for kind, (name, _) in HEAD_CLASSES.items()},
+    TEXTS: ANY_OF_TEXTS,
+}
+# Kind -> the module of the head in transformers' class.
+MODULES = {
+    kind: {QUESTIONS: "qa_outputs", MASKED_LM: "cls"}.get(kind, "classifier")
+    for kind in (*HEAD_CLASSES, ANY_OF_TEXTS)
+}
+OF_TEXTS = (ANY_OF_TEXTS, CLASSIFICATION, MULTI_LABEL, REGRESSION)
+# In descriptions of heads, the least probability of a label of several.
+THRESHOLD = "label_threshold"
+# The matrix of a head of masked words, which is BERT's word embeddings.
+DECODER = "cls.predictions.decoder.weight"
+
+
+class Told(NamedTuple):
+    """What a user says of a head, as its files do not.
+
+    Attributes:
+        labels: in the order of the logits; empty for the files'.
+        multi_label: whether a row has any number of labels.
+    """
+
+    labels: Tuple[str, ...] = ()
+    multi_label: bool = False
+
+
+def make_head(
+    kind: str,
+    layers: Sequence[Layer],
+    shape: HeadShape,
+    described: Mapping[str, Any],
+    told: Told,
+    source: str,
+) -> Head:
+    """A head of dense layers.
+
+    Raises UserError if there are more or fewer outputs than labels, or these
+    are numbered otherwise.
+
+    Args:
+        kind: one of `tasks.kinds`, or `ANY_OF_TEXTS`.
+        layers: the dense ones, first to last.
+        shape: of the head.
+        described: `label2id`, without which labels are `LABEL_0`, ..., and
+            `THRESHOLD`.
+        told: by the user.
+        source: the file, for messages.
+    """
+    count = len(layers[-1][0])
+    if told.multi_label:
+        if kind not in (ANY_OF_TEXTS, MULTI_LABEL):
+            raise UserError(
+                f"{source}: the head is one of {kind}; leave out --multi_label"
+            )
+        kind = MULTI_LABEL
+    if kind == ANY_OF_TEXTS:
+        kind = CLASSIFICATION if count > 1 else REGRESSION
+    outputs = {QUESTIONS: 2, REGRESSION: 1, CHOICE: 1}.get(kind, count)
+    if count != outputs:
+        raise UserError(
+            f"{source}: a head of {kind} has {count} outputs, expected "
+            f"{outputs}"
+        )
+    if kind in (QUESTIONS, TAGGING):
+        shape = dataclasses.replace(shape, pooler=False, bias=True)
+    if kind == QUESTIONS:
+        return Head(kind, shape, tuple(layers))
+    if kind == CHOICE:
+        return Head(
+            kind, shape, tuple(layers), _choices(described, told, source)
+        )
+    labels = _labels(described.get("label2id"), count, told.labels, source)
+    if kind == REGRESSION:
+        return Head(kind, shape, tuple(layers))
+    threshold = described.get(THRESHOLD) if kind == MULTI_LABEL else None
+    if threshold is not None and not PROBABILITY.holds(threshold):
+        raise UserError(
+            f"{source}: {THRESHOLD} is {str(threshold)[:80]}, "
+            f"{PROBABILITY.problem}"
+        )
+    return Head(kind, shape, tuple(layers), labels, threshold)
+
+
+def _choices(
+    described: Mapping[str, Any], told: Told, source: str
+) -> Tuple[str, ...]:
+    """Names of choices, whose number alone has a meaning."""
+    names = told.labels or tuple(described.get("label2id") or ())
+    count = described.get("num_choices", len(names))
+    if len(names) != count or len(names) < 2:
+        raise UserError(
+            f"{source}: {len(names)} choices are named of {str(count)[:80]}, "
+            "expected 2 or more; name them by --label, once for each"
+        )
+    return names
+
+
+def _labels(
+    label2id: Any, count: int, told: Tuple[str, ...], source: str
+) -> Tuple[str, ...]:
+    """The labels that were told, or of a file, or `LABEL_0`, ..."""
+    if told:
+        if len(told) != count:
+            raise UserError(
+                f"{source}: {len(told)} labels are named, but the head has "
+                f"{count}"
+            )
+        return told
+    if label2id is None:
+        label2id = {f"LABEL_{number}": number for number in range(count)}
+    try:
+        names = {int(number): label for label, number in label2id.items()}
+    except (AttributeError, TypeError, ValueError):
+        names = {}
+    if sorted(names) != list(range(count)) or len(label2id) != count:
+        raise UserError(
+            f"{source}: label2id is {str(label2id)[:200]}, expected a "
+            f"number from 0 to {count - 1} for each of {count} labels"
+        )
+    return tuple(names[number] for number in range(count))
+
+
+def read_dense(
+    kind: str,
+    tensors: Tensors,
+    config: BertConfig,
+    described: Mapping[str, Any],
+    told: Told,
+    source: str,
+    root: str = "",
+) -> Head:
+    """The head of a model of transformers': one dense layer.
+
+    `described` may also have `num_labels`. Raises as `make_head`.
+    """
+    outputs = None if kind == CHOICE else described.get("num_labels")
+    layer = tensors.take_layer(
+        f"{root}{MODULES[kind]}", outputs, config.hidden_size
+    )
+    return make_head(kind, [layer], usual_shape(kind), described, told, source)
+
+
+def read_masked_lm(
+    tensors: Tensors, config: BertConfig, source: str, root: str = ""
+) -> Head:
+    """The head of masked words, under transformers' names behind `root`.
+
+    Without any tensor of it the head is BERT's own. Raises UserError if it is
+    damaged, or its two biases differ.
+    """
+    values: Dict[str, np.ndarray] = {}
+    shapes = masked_lm_shapes(config)
+    words = None
+    for name in tensors.names:
+        if not name.startswith(f"{root}cls.predictions."):
+            continue
+        theirs = name[len(root) :]
+        if theirs == DECODER:
+            words = tensors.take(name, config.vocab_size, config.hidden_size)
+            continue
+        ours, transposed = google_name(theirs)
+        if ours not in shapes:
+            continue
+        shape = shapes[ours][::-1] if transposed else shapes[ours]
+        value = tensors.take(name, *shape).T
+        # transformers has the last bias by two names.
+        if not np.array_equal(values.setdefault(ours, value), value):
+            raise UserError(f"{source}: the head of masked words has 2 biases")
+    if values and set(values) != set(shapes):
+        raise UserError(
+            f"{tensors.path} lacks {min(set(shapes) - set(values))}, of the "
+            "head of masked words"
+        )
+    return Head(MASKED_LM, usual_shape(MASKED_LM), values=values, words=words)
+
+
+def renamed(name: str, prefix: str, modules: Mapping[str, str]) -> str:
+    """The name of a tensor whose module behind `prefix` has another name."""
+    module, dot, part = name.removeprefix(prefix).rpartition(".")
+    return modules[module] + dot + part if module in modules else name
+
+
+def masked_lm_tensors(head: Head) -> Dict[str, np.ndarray]:
+    """The tensors of a head of masked words, but for the word embeddings."""
+    tensors = {}
+    for name, value in head.values.items():
+        theirs, _ = hugging_face_name(name)
+        tensors[theirs] = value.T
+    bias = tensors["cls.predictions.bias"]
+    return {**tensors, "cls.predictions.decoder.bias": bias}
+
+
+def masked_lm_shapes(config: BertConfig) -> Dict[str, Tuple[int, ...]]:
+    """The variables of a head of masked words."""
+    size = config.hidden_size
+    transform = f"{MASKED_LM_SCOPE}transform"
+    return {
+        f"{transform}/dense/kernel": (size, size),
+        f"{transform}/dense/bias": (size,),
+        f"{transform}/LayerNorm/gamma": (size,),
+        f"{transform}/LayerNorm/beta": (size,),
+        f"{MASKED_LM_SCOPE}output_bias": (config.vocab_size,),
+    }

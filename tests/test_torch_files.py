@@ -1,0 +1,279 @@
+"""Files of `torch.save` are read as PyTorch reads them, and run nothing.
+
+The golden files were written by PyTorch 2.13
+(`lab/speed/peers/record_torch_files.py`).
+"""
+
+import os
+import pathlib
+import pickle
+import random
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from limits import limited
+from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
+
+from adapter_bert.checkpoints import torch_files
+from adapter_bert.errors import UserError
+
+pytestmark = pytest.mark.newer_stack
+
+GOLDEN = (
+    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+    / "torch_files"
+)
+FILES = sorted(path.name for path in GOLDEN.glob("*.bin"))
+KINDS = {np.dtype(v): k for k, v in torch_files.TYPES.items() if v != "<u1"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_golden_files_hold_what_pytorch_says(file):
+    found = torch_files.read(str(GOLDEN / file))
+    with np.load(GOLDEN / f"{file.split('.')[0]}.npz") as expected:
+        assert list(found) == list(expected)
+        for name, value in found.items():
+            assert value.dtype == np.float32 and value.flags.c_contiguous
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_golden_tensors_that_are_one_share_memory():
+    found = torch_files.read(str(GOLDEN / "views.zip.bin"))
+    assert found["whole"] is found["again"]
+    assert found["whole"] is not found["part"]
+
+
+def read(folder, content):
+    path = folder / "a.bin"
+    path.write_bytes(content)
+    return torch_files.read(str(path))
+
+
+@st.composite
+def views(draw):
+    """(Values in a row, offset, shape, strides) of a tensor."""
+    kind = draw(st.sampled_from(sorted(KINDS, key=str)))
+    if kind == np.dtype("<u2"):
+        kind = np.dtype("<f4")
+    shape = draw(st.lists(st.integers(0, 4), max_size=4))
+    strides = draw(
+        st.lists(st.integers(0, 5), min_size=len(shape), max_size=len(shape))
+    )
+    offset = draw(st.integers(0, 3))
+    last = sum(max(n - 1, 0) * s for n, s in zip(shape, strides))
+    count = offset + last + 1 + draw(st.integers(0, 3))
+    values = np.random.default_rng(count).normal(0, 9, count).astype(kind)
+    return values, offset, shape, strides
+
+
+@given(views(), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_views_of_any_strides_are_those_of_numpy(tmp_path_factory, view, old):
+    values, offset, shape, strides = view
+    size = values.itemsize
+    expected = np.lib.stride_tricks.as_strided(
+        values[offset:], shape, [step * size for step in strides]
+    )
+    made = tensor(
+        "0",
+        KINDS[values.dtype],
+        len(values),
+        shape,
+        strides,
+        offset,
+        is_old=old,
+    )
+    content = values.tobytes()
+    if old:
+        stored = struct.pack("<q", len(values)) + content
+        content = as_older(table({"x": made}), {"0": stored})
+    else:
+        content = as_zip(table({"x": made}), {"0": content})
+    folder = tmp_path_factory.getbasetemp()
+    if 4 * expected.size > torch_files.GROWTH * len(content):
+        with pytest.raises(UserError, match="larger than the file"):
+            read(folder, content)
+    else:
+        found = read(folder, content)["x"]
+        np.testing.assert_array_equal(found, expected.astype(np.float32))
+
+
+FLOAT = "torch.FloatStorage"
+ONE = np.ones(6, np.float32).tobytes()
+
+
+def whole(pickled=None, storages=None, **more):
+    if pickled is None:
+        pickled = table({"x": tensor("0", FLOAT, 6, [2, 3], [3, 1])})
+    return as_zip(pickled, {"0": ONE} if storages is None else storages, **more)
+
+
+def of(*arguments, **more):
+    return whole(table({"x": tensor(*arguments, **more)}))
+
+
+class Program:
+    """A pickle that makes a folder when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+FUNCTION = name_of("torch._utils._rebuild_tensor_v2")
+REFUSED = {
+    "other values": (whole(table({"x": number(7)})), "other values than tens"),
+    "a list": (whole(b"\x80\x02].", {}), "it has no names"),
+    "another name": (
+        whole(b"\x80\x02cos\nsystem\nX\x01\0\0\0a\x85R."),
+        "'os.system' is no part of a table",
+    ),
+    "a type that is called": (
+        whole(b"\x80\x02" + name_of(FLOAT) + b")R."),
+        "calls what is no function",
+    ),
+    "a text that is called": (
+        whole(b"\x80\x02" + text("torch._utils._rebuild_tensor") + b")R."),
+        "calls what is no function",
+    ),
+    "a class's instance": (
+        whole(b"\x80\x02" + name_of("collections.OrderedDict") + b")\x81."),
+        "the instruction 0x81 makes no table",
+    ),
+    "a state of a tensor": (
+        whole(table({"x": tensor("0", FLOAT, 6, [6], [1]) + b"}b"})),
+        "changes what is no table",
+    ),
+    "no storage": (
+        whole(table({"x": FUNCTION + b"(" + number(0) * 4 + b"tR"})),
+        "a tensor has no storage",
+    ),
+    "another kind": (of("0", "torch.FloatTensor", 6, [6], [1]), "is no part"),
+    "numbers of no kind": (
+        of("0", "collections.OrderedDict", 6, [6], [1]),
+        "of no known kind",
+    ),
+    "more values": (of("0", FLOAT, 6, [7], [1]), "more values than its stor"),
+    "a greater offset": (of("0", FLOAT, 6, [6], [1], 1), "more values than"),
+    "a greater step": (of("0", FLOAT, 6, [2, 2], [5, 1]), "more values than"),
+    "backwards": (of("0", FLOAT, 6, [6], [-1], 5), "no whole numbers"),
+    "terabytes of one value": (
+        of("0", FLOAT, 6, [2**40], [0]),
+        "larger than the file",
+    ),
+    "a hundred axes": (of("0", FLOAT, 6, [1] * 100, [0] * 100), "not as many"),
+    "more axes than steps": (of("0", FLOAT, 6, [2, 3], [1]), "not as many"),
+    "a storage of terabytes": (
+        of("0", FLOAT, 2**40, [6], [1]),
+        "larger than the file",
+    ),
+    "another size": (of("0", FLOAT, 5, [5], [1]), "another size than"),
+    "no such storage": (of("1", FLOAT, 6, [6], [1]), "'a/data/1' is missing"),
+    "a storage of two types": (
+        whole(
+            table(
+                {
+                    "x": tensor("0", FLOAT, 6, [6], [1]),
+                    "y": tensor("0", "torch.IntStorage", 6, [6], [1]),
+                }
+            )
+        ),
+        "of two types or sizes",
+    ),
+    "compressed": (whole(kind=zipfile.ZIP_DEFLATED), "it is compressed"),
+    "another processor": (whole(byteorder="big"), "of another processor"),
+    "no table": (as_zip(b"", {})[:0] + b"PK\3\4", "not a zip file"),
+    "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"), "no data.pkl"),
+    "names of numbers": (
+        whole(b"\x80\x02}" + number(1) + number(2) + b"s."),
+        "a value's name is no text",
+    ),
+    "an end too early": (whole(b"\x80\x02}"), "ends too early"),
+    "nothing": (b"", "ends too early"),
+    "another beginning": (
+        as_older(table({}), {}, magic=7),
+        "begins otherwise",
+    ),
+    "an older one of another processor": (
+        as_older(table({}), {}, little=False),
+        "another version or processor",
+    ),
+    "an older one without its storage": (
+        as_older(
+            table({"x": tensor("0", FLOAT, 6, [6], [1], is_old=True)}),
+            {"0": struct.pack("<q", 6) + ONE[:-1]},
+        ),
+        "ends too early",
+    ),
+    "safetensors": (struct.pack("<Q", 2) + b"{}", "no table of tensors"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_table_of_tensors_is_one_line(tmp_path, case):
+    content, message = REFUSED[case]
+    with limited(more=2**27), pytest.raises(UserError, match=message) as caught:
+        read(tmp_path, content)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.bin'} cannot be read")
+
+
+def test_the_table_itself_is_read(tmp_path):
+    """Else the refusals above would show nothing."""
+    found = read(tmp_path, whole())
+    assert list(found) == ["x"] and found["x"].shape == (2, 3)
+    found = read(tmp_path, as_older(table({}), {}))
+    assert found == {}
+
+
+@pytest.mark.parametrize("form", ["alone", "zip", "older"])
+def test_no_program_is_run(tmp_path, form):
+    content = pickle.dumps(Program(str(tmp_path / "was run")), protocol=2)
+    if form == "zip":
+        content = as_zip(content, {})
+    elif form == "older":
+        content = as_older(content, {})
+    with pytest.raises(UserError, match="'posix.mkdir' is no part of a table"):
+        read(tmp_path, content)
+    assert not (tmp_path / "was run").exists()
+
+
+def test_instructions_take_no_more_than_a_limit(tmp_path, monkeypatch):
+    pickled = table({"x": tensor("0", FLOAT, 6, [2, 3], [3, 1])})
+    monkeypatch.setattr(torch_files, "MOST_INSTRUCTIONS", len(pickled))
+    read(tmp_path, whole(pickled))
+    with pytest.raises(UserError, match="too many instructions"):
+        read(tmp_path, whole(pickled[:-1] + b"(}u."))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_change_of_a_file_is_another_error(tmp_path, file):
+    """Bytes are changed, cut and doubled at random."""
+    content, chance = (GOLDEN / file).read_bytes(), random.Random(file)
+    taken = refused = 0
+    for _ in range(300):
+        place = chance.randrange(len(content))
+        end = min(len(content), place + chance.randrange(1, 9))
+        changed = chance.choice(
+            [
+                content[:place] + chance.randbytes(end - place) + content[end:],
+                content[:place],
+                content[:place] + content[end:],
+                content[:end] + content[place:],
+            ]
+        )
+        try:
+            with np.errstate(all="ignore"):
+                read(tmp_path, changed)
+            taken += 1
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert refused > 100, (taken, refused)
