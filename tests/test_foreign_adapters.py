@@ -207,7 +207,7 @@ def read(case, *told):
             "reads all adapters of ReFT as if subtract",
         ),
         (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
-        (PEFT, "loreft(2)", "expected lora or ia3"),
+        (PEFT, "loreft(2)", "expected lora, dora, vera or ia3"),
         (PEFT, "layernorm", "layernorm is not written for peft"),
         (PEFT, "pfeiffer(4)", "expected lora, dora, vera or ia3"),
     ],
