@@ -29,10 +29,11 @@ class DoraHooks(LoraHooks):
         # A constant for the gradient, section 4.3.
         wanted = tf.cast(self.values[f"{name}/dora_m"], tf.float32)
         factor = wanted / tf.stop_gradient(length)
-        if len(factor.shape) == 2:
-            factor = factor[:, tf.newaxis]
-        factor = tf.cast(factor, outputs.dtype)
-        bias = tf.cast(dense.read("bias"), outputs.dtype)
+        factor, bias = (
+            # Of rows' own, between rows and outputs.
+            tf.cast(x[:, tf.newaxis] if len(x.shape) == 2 else x, outputs.dtype)
+            for x in (factor, dense.read("bias"))
+        )
         return (outputs - bias) * factor + bias
 
     def _length(self, name: str, kernel: tf.Tensor) -> tf.Tensor:
