@@ -251,16 +251,14 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
         if (program, kind) == ("peft", "masked_lm"):
             with pytest.raises(UserError, match="keeps .* --init_checkpoint"):
                 call(*export)
-            other = f"--init_checkpoint={GOLDEN / 'bert'}"
-            with pytest.raises(UserError, match="is another BERT than that of"):
-                call(*export, other)
             export.append(f"--init_checkpoint={bert}")
         call(*export)
-        words = ["import", shelf, out, f"--name={program}"]
-        call(*words, f"--init_checkpoint={bert}", *more)
-    entries = json.loads(call("list", shelf, "--json"))
-    assert {e["kind"] for e in entries} == {kind}
-    assert call("verify", shelf).count(": whole") == 3
+        back = tmp_path / f"back_from_{program}"
+        words = ["import", back, out, "--name=a", f"--init_checkpoint={bert}"]
+        call(*words, *more)
+        (entry,) = json.loads(call("list", back, "--json"))
+        assert entry["kind"] == kind
+        assert call("verify", back) == "a: whole\n"
 
 
 def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
