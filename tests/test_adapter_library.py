@@ -219,6 +219,48 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
         call("export", shelf, "hub", tmp_path / "x", "--to=peft")
 
 
+HEADS = GOLDEN.parent / "exchange_heads"
+
+
+@pytest.mark.parametrize(
+    "case, kind, more",
+    [
+        ("ours/peft/lora_multi_label", "multi-label", ["--multi_label"]),
+        ("theirs/peft/tagging", "tagging", []),
+        ("theirs/peft/choice", "multiple choice", ["--label=a", "--label=b"]),
+        ("theirs/peft/masked_lm_of_bert", "masked_lm", []),
+    ],
+)
+def test_golden_heads_of_all_kinds_come_in_and_go_out(
+    call, tmp_path, case, kind, more
+):
+    """From one of several folders, of files of PyTorch or safetensors."""
+    shelf, bert = tmp_path / "shelf", HEADS / "bert"
+    several = tmp_path / "several"
+    shutil.copytree(HEADS / case, several / "one")
+    shutil.copytree(HEADS / "theirs/peft/tagging", several / "two")
+    words = ["import", shelf, several, f"--init_checkpoint={bert}", *more]
+    with pytest.raises(UserError, match="holds 2 adapters, one, two; 2 are"):
+        call(*words, "--name=a")
+    call(*words, "--name=a", "--adapter=one")
+    (entry,) = json.loads(call("list", shelf, "--json"))
+    assert entry["kind"] == kind
+    for program in ("adapterhub", "peft"):
+        out = tmp_path / program
+        export = ["export", shelf, "a", out, f"--to={program}"]
+        if (program, kind) == ("peft", "masked_lm"):
+            with pytest.raises(UserError, match="keeps .* --init_checkpoint"):
+                call(*export)
+            export.append(f"--init_checkpoint={bert}")
+        call(*export)
+        back = tmp_path / f"back_from_{program}"
+        words = ["import", back, out, "--name=a", f"--init_checkpoint={bert}"]
+        call(*words, *more)
+        (entry,) = json.loads(call("list", back, "--json"))
+        assert entry["kind"] == kind
+        assert call("verify", back) == "a: whole\n"
+
+
 def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
     """Where the BERT's files contradict its vocabulary."""
     bert = tmp_path / "bert"

@@ -128,9 +128,10 @@ def _read_flexible(
 ) -> Head:
     """A head of the library's own models."""
     own = described.get("config") or {}
-    prefix = f"heads.{described.get('name')}."
+    name = f"heads.{described.get('name')}"
+    prefix = f"{name}."
     # The library saves heads whose names begin alike, too.
-    others = [t for t in tensors.names if t.startswith(prefix[:-1])]
+    others = [t for t in tensors.names if t.startswith(name)]
     tensors.drop([t for t in others if not t.startswith(prefix)])
     if own.get("head_type") not in TYPES:
         raise UserError(
@@ -144,15 +145,15 @@ def _read_flexible(
     count = own.get("layers")
     if not isinstance(count, int) or count < 1:
         raise UserError(f"{path}: the head has {count!r} layers")
-    bias, name = own.get("bias", True), own.get("activation_function")
+    bias, between = own.get("bias", True), own.get("activation_function")
     shape = HeadShape(
         layers=count, pooler=bool(own.get("use_pooler")), bias=bias
     )
     if count > 1:
-        known = activation(name or "linear", path)
+        known = activation(between or "linear", path)
         shape = dataclasses.replace(shape, activation=known)
     # Modules are numbered: dropout, dense layer, activation if there is one.
-    places = [f"{prefix}{1 + (3 if name else 2) * n}" for n in range(count)]
+    places = [f"{prefix}{1 + (3 if between else 2) * n}" for n in range(count)]
     hidden = config.hidden_size
     layers: List[Layer] = [
         tensors.take_layer(p, hidden, hidden) for p in places[:-1]

@@ -25,6 +25,7 @@ from adapter_bert.checkpoints.hugging_face import (
     hugging_face_name,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.custom import MOST_CHOICES
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
@@ -131,6 +132,8 @@ def _choices(
     """Names of choices, whose number alone has a meaning."""
     names = told.labels or tuple(described.get("label2id") or ())
     count = described.get("num_choices", len(names))
+    if not names and type(count) is int and count <= MOST_CHOICES:
+        names = tuple(map("choice{}".format, range(count)))
     if len(names) != count or len(names) < 2:
         raise UserError(
             f"{source}: {len(names)} choices are named of {str(count)[:80]}, "

@@ -78,7 +78,11 @@ TASK_OF_KIND = {
 }
 # transformers' config, which this project and some users save in the folder.
 MODEL_CONFIG_FILE = "config.json"
-MODEL_CONFIG = {"label2id?": dict, f"{foreign_heads.THRESHOLD}?": float}
+MODEL_CONFIG = {
+    "id2label?": dict,
+    "id2label?.*": str,
+    f"{foreign_heads.THRESHOLD}?": float,
+}
 # Variable -> tensor, in a module whose name is behind `ROOT`.
 TENSORS = {
     "lora_a": "lora_A.weight",
@@ -181,6 +185,11 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     if files.exists(place):
         model = files.read_object(place, "a model's config", MODEL_CONFIG)
     kind = _kind_of_head(described, model, path)
+    # transformers may leave another `label2id` as it was.
+    model["label2id"] = None
+    if model.get("id2label"):
+        named = model["id2label"].items()
+        model["label2id"] = {label: number for number, label in named}
     if kind == MASKED_LM:
         return foreign_heads.read_masked_lm(tensors, config, path, ROOT)
     name = f"{ROOT}{foreign_heads.MODULES[kind]}"
@@ -203,6 +212,9 @@ def _kind_of_head(
     own = foreign_heads.KINDS.get(mapping.get("base_model_class"))
     found = TASKS.get(task, own)
     in_config = kind_of_head(model)
+    if found is not None and in_config in (MASKED_LM, "pretraining"):
+        # What the base was, before it got its head.
+        in_config = ""
     if found is None and not task:
         found = in_config or None
     if found is None:
@@ -273,6 +285,8 @@ def write(exported: Exported) -> Dict[str, Any]:
             value = value.reshape(_scale_shape(scope, value.size))
         tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
     model = describe_head(head.kind, () if head.kind == CHOICE else head.labels)
+    if head.kind == CHOICE:
+        model["num_choices"] = len(head.labels)
     if head.threshold is not None:
         model[foreign_heads.THRESHOLD] = head.threshold
     common: Dict[str, Any] = {

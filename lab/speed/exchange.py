@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import zlib
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -237,9 +237,11 @@ def read_examples(folder: str) -> Dict[str, np.ndarray]:
         return dict(file)
 
 
-def imported(folder: str, bert: FrozenBert) -> Artifact:
+def imported(
+    folder: str, bert: FrozenBert, labels: Sequence[str] = ()
+) -> Artifact:
     """A peer's adapter as this project has it."""
-    foreign = foreign_adapters.read(folder, bert.config)
+    foreign = foreign_adapters.read(folder, bert.config, labels=labels)
     foreign = foreign_adapters.complete(foreign, bert.weights)
     shapes = {name: value.shape for name, value in foreign.values.items()}
     return Artifact(

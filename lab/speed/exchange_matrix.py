@@ -46,6 +46,7 @@ from adapter_bert.tasks.kinds import (
     kind_of,
 )
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
+from adapter_bert.tasks.task_model import TaskModel
 from lab.speed import exchange
 from lab.speed.exchange import TOLERANCE, run_peer
 
@@ -132,20 +133,19 @@ def outputs(
         return exchange.logits(bert, artifact, examples)
     task = restore_task(artifact.config["task"], {}, artifact.weights.source)
     method = registry.parse(artifact.config["method"])
-    model = bert.kind(method, task)
+    table = bert.kind(method, task).table
     initial = choose_initial_values(
-        model.table.parameters, bert.weights, artifact.weights, seed=0
+        table.parameters, bert.weights, artifact.weights, seed=0
     )
     values = {
         p.name: tf.constant(initial[p.name](), tf.float32)
-        for p in model.table.parameters
-        if p.trained or p.is_added
+        for p in table.parameters
     }
+    model = TaskModel(
+        bert.config, method, task.build_head, lambda name, *_: values[name]
+    )
     batch = {k: tf.constant(v, tf.int32) for k, v in examples.items()}
     rows, length = examples["input_ids"].shape
-    if kind == CHOICE:
-        shape = [-1, CHOICES, length]
-        batch = {k: tf.reshape(v, shape) for k, v in batch.items()}
     words = bert.config.vocab_size
     if kind == MASKED_LM:
         # Each place is asked for each word.
@@ -154,8 +154,8 @@ def outputs(
         for name, value in asked.items():
             whole = np.broadcast_to(value, (rows, len(value)))
             batch[name] = tf.constant(whole, tf.int32)
-    batch["row"] = tf.range(len(batch["input_ids"]))
-    found = {k: v.numpy() for k, v in model.compute(values, batch).items()}
+    batch["row"] = tf.range(rows)
+    found = {k: v.numpy() for k, v in bert.predict(model, batch).items()}
     if kind == CHOICE:
         return found["logits"].reshape(-1, CHOICES)
     is_token = examples["input_mask"][..., np.newaxis]
@@ -174,6 +174,13 @@ def difference(
     """The greatest between what both sides compute of an adapter."""
     found = outputs(bert, artifact, examples)
     return exchange.difference(found, folder, examples)
+
+
+def imported(place: str, bert: FrozenBert) -> Artifact:
+    """A peer's adapter; peft's files do not say how many choices there are."""
+    lacks_choices = place.endswith(os.path.join("theirs", "peft", "choice"))
+    labels = [f"choice{n}" for n in range(CHOICES)] if lacks_choices else []
+    return exchange.imported(place, bert, labels)
 
 
 def method_text(name: str) -> str:
@@ -255,7 +262,7 @@ def compare(
     for case in cases:
         there = compute(case.artifact, case.folder)
         place = f"{case.folder}_again"
-        back = compute(exchange.imported(place, bert), place)
+        back = compute(imported(place, bert), place)
         found[case.program, case.method, case.head] = there, back
         print(f"{there:.1e} {back:.1e}  {os.path.basename(case.folder)}")
     return found
@@ -289,9 +296,7 @@ def main() -> None:
         for place in sorted(
             glob.glob(os.path.join(folder, "theirs", "*", "*"))
         ):
-            there = difference(
-                exchange.imported(place, bert), place, bert, examples
-            )
+            there = difference(imported(place, bert), place, bert, examples)
             found[os.path.relpath(place, folder), "", ""] = there, there
             print(f"{there:.1e}  {os.path.relpath(place, folder)}")
         if arguments.record:

@@ -15,6 +15,9 @@ import os
 import shutil
 import sys
 
+# Nothing is asked of the hub. The libraries read this as they are imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 import adapters
 import exchange
 import numpy as np
@@ -24,6 +27,11 @@ import transformers
 from adapters import AutoAdapterModel
 
 TAGS = ("O", "B-per", "I-per", "B-größe", "I-größe")
+NAMED_TAGS = {
+    "num_labels": len(TAGS),
+    "id2label": dict(enumerate(TAGS)),
+    "label2id": {tag: number for number, tag in enumerate(TAGS)},
+}
 CHOICES = 2
 # Of AdapterHub's `.bin` files, by the name of what is in them.
 TORCH_FILES = ("pytorch_adapter.bin", "pytorch_model_head.bin")
@@ -177,7 +185,7 @@ def write_static(bert, folder, kind, seed, examples):
     """An adapter of AdapterHub's in a model of transformers' own."""
     named = {}
     if "Token" in kind:
-        named = {"num_labels": len(TAGS), "id2label": dict(enumerate(TAGS))}
+        named = NAMED_TAGS
     model = getattr(transformers, kind).from_pretrained(bert, **named)
     adapters.init(model)
     model.add_adapter(exchange.ADAPTER, config=exchange.single(4))
@@ -191,7 +199,7 @@ def write_peft(bert, folder, kind, config, seed, examples):
     """An adapter of peft's, with the config of its model."""
     named = {}
     if "Token" in kind:
-        named = {"num_labels": len(TAGS), "id2label": dict(enumerate(TAGS))}
+        named = NAMED_TAGS
     torch.manual_seed(seed)
     base = getattr(transformers, kind).from_pretrained(bert, **named)
     model = peft.get_peft_model(base, config())

@@ -1,0 +1,383 @@
+"""Heads of every kind, and old files, compute here what they compute there.
+
+What AdapterHub's `adapters` 1.3 and peft 0.21 wrote and computed was recorded
+by `lab/speed/exchange_matrix.py`.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import tensorflow as tf
+from conftest import ROOT
+
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import (
+    adapterhub_heads,
+    foreign_adapters,
+    foreign_fields,
+    foreign_heads,
+)
+from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.tasks import kinds
+from adapter_bert.tasks.text_task import POOLED
+from lab.speed import exchange, exchange_matrix
+
+pytestmark = pytest.mark.older_stack
+
+GOLDEN = (
+    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+    / "exchange_heads"
+)
+HUB, PEFT = foreign_adapters.PROGRAMS
+THEIRS = sorted(
+    str(path.relative_to(GOLDEN))
+    for place in ("theirs/*/*", "ours/*/*_again")
+    for path in GOLDEN.glob(place)
+)
+CONFIG, HEAD_CONFIG = "adapter_config.json", adapterhub_heads.CONFIG_FILE
+LABELS = exchange.THREE["labels"]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """Computes without graphs, whose building takes longer."""
+    tf.config.run_functions_eagerly(True)
+    yield FrozenBert.open(str(GOLDEN / "bert"))
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module")
+def examples():
+    return exchange.read_examples(str(GOLDEN))
+
+
+@pytest.fixture(scope="module")
+def cases(bert, tmp_path_factory):
+    """Ours, written again."""
+    folder = tmp_path_factory.mktemp("written")
+    only = exchange_matrix.RECORDED
+    found, refused = exchange_matrix.make_cases(bert, str(folder), only)
+    assert refused.keys() == {
+        (PEFT, "pfeiffer", "3 layers"),
+        (PEFT, "mad_x", kinds.MASKED_LM),
+        (PEFT, "prefix", kinds.TAGGING),
+    }
+    return {os.path.relpath(case.folder, folder): case for case in found}
+
+
+OURS = sorted(
+    str(path.relative_to(GOLDEN))
+    for path in GOLDEN.glob("ours/*/*")
+    if not path.name.endswith("_again")
+)
+
+
+@pytest.mark.parametrize("case", THEIRS)
+def test_golden_heads_of_others_compute_the_same(bert, examples, case):
+    folder = str(GOLDEN / case)
+    artifact = exchange_matrix.imported(folder, bert)
+    found = exchange_matrix.difference(artifact, folder, bert, examples)
+    assert found < 1e-5
+
+
+@pytest.mark.parametrize("case", OURS)
+def test_golden_heads_that_others_loaded_are_written_and_read_the_same(
+    bert, examples, cases, case
+):
+    """What they computed of them is what is computed here."""
+    made, recorded = cases[case], GOLDEN / case
+    written = pathlib.Path(made.folder)
+    for path in recorded.glob("*.json"):
+        found = json.loads((written / path.name).read_text())
+        assert found == json.loads(path.read_text())
+    for path in recorded.glob("*.safetensors"):
+        found = safetensors.numpy.load_file(written / path.name)
+        expected = safetensors.numpy.load_file(path)
+        assert set(found) == set(expected)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+    place = str(recorded)
+    found = exchange_matrix.difference(made.artifact, place, bert, examples)
+    assert found < 1e-5
+    back = exchange.imported(made.folder, bert)
+    before, after = made.artifact.config["task"], back.config["task"]
+    # Files of other programs have no place for these.
+    lost = {"pairs", "name" if before["name"] == "sts-b" else "pairs"}
+    assert {k: v for k, v in after.items() if k not in lost} == {
+        k: v for k, v in before.items() if k not in lost
+    }
+    for name in back.weights.shapes:
+        np.testing.assert_array_equal(
+            made.artifact.weights.read(name), back.weights.read(name)
+        )
+
+
+def test_the_recordings_have_all_kinds_both_ways(cases):
+    assert OURS == sorted(cases)
+    for program in foreign_adapters.PROGRAMS:
+        known = {
+            k for p, _, k in (c[:3] for c in cases.values()) if p == program
+        }
+        wanted = set(exchange_matrix.HEADS) - {"3 layers"}
+        assert wanted <= known
+        for kind in ("tagging", "choice", "masked_lm"):
+            assert any(
+                case.startswith(f"theirs/{program}/{kind}") for case in THEIRS
+            )
+
+
+def read(case, *told, **more):
+    content = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    names = encoder.BertConfig.__dataclass_fields__
+    config = encoder.BertConfig(
+        **{
+            **{k: v for k, v in content.items() if k in names},
+            # What Hugging Face means by its `gelu`.
+            "hidden_act": "gelu_erf",
+        }
+    )
+    return foreign_adapters.read(str(GOLDEN / case), config, *told, **more)
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of a recorded adapter, whose files may be changed."""
+
+    def copy(case):
+        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
+
+    return copy
+
+
+def change(path, **values):
+    """Changes values of a JSON file; None deletes one."""
+    content = json.loads(path.read_text())
+    for name, value in values.items():
+        *parents, last = name.split("__")
+        part = content
+        for parent in parents:
+            part = part[parent]
+        part[last] = value
+        if value is None:
+            del part[last]
+    path.write_text(json.dumps(content))
+
+
+def test_golden_kinds_and_labels_are_those_of_the_files():
+    tags = list(exchange_matrix.TAGS)
+    for case, expected in {
+        "theirs/adapterhub/multi_label": {
+            "name": "custom",
+            "pairs": None,
+            "labels": LABELS,
+            "multi_label": True,
+            "head": {
+                "layers": 3,
+                "activation": "gelu_erf",
+                "pooler": False,
+                "bias": True,
+            },
+        },
+        "theirs/adapterhub/static_tagging": {"name": "tagging", "tags": tags},
+        "theirs/peft/tagging": {"name": "tagging", "tags": tags},
+        "theirs/adapterhub/static_choice": {
+            "name": "custom",
+            "pairs": None,
+            "choices": 2,
+        },
+        "theirs/peft/masked_lm": {"name": "masked_lm"},
+    }.items():
+        assert read(case).task == expected
+
+
+def test_the_number_of_choices_is_told_where_the_files_lack_it():
+    with pytest.raises(UserError, match="0 choices are named of 0, .*--label"):
+        read("theirs/peft/choice")
+    task = read("theirs/peft/choice", None, ["a", "b", "c"]).task
+    assert task == {"name": "custom", "pairs": None, "choices": 3}
+    with pytest.raises(UserError, match="3 choices are named of 2"):
+        read("theirs/adapterhub/choice", None, ["a", "b", "c"])
+
+
+def test_the_kind_of_peft_s_sequences_can_be_told(copied):
+    folder = copied("ours/peft/lora_multi_label")
+    expected = read(folder).task
+    assert (expected["multi_label"], expected["label_threshold"]) == (True, 0.3)
+    (folder / "config.json").unlink()
+    assert "multi_label" not in read(folder).task
+    found = read(folder, None, LABELS, multi_label=True).task
+    del expected["label_threshold"]
+    assert found == expected
+    with pytest.raises(UserError, match="one of tagging; leave out --multi_l"):
+        read("theirs/peft/tagging", multi_label=True)
+
+
+def test_a_threshold_is_a_share(copied):
+    folder = copied("ours/adapterhub/lora_multi_label")
+    change(folder / HEAD_CONFIG, label_threshold=1.5)
+    with pytest.raises(UserError, match="label_threshold is 1.5, .*below 1"):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"architectures": ["BertForTokenClassification"]}, "of tagging; del"),
+        ({"id2label": {"0": "a"}}, "expected a number from 0 to 2"),
+        ({"id2label": 7}, "no id2label of type dict"),
+    ],
+)
+def test_a_model_s_config_that_contradicts_is_refused(copied, values, message):
+    folder = copied("ours/peft/lora_classification")
+    change(folder / "config.json", problem_type=None, **values)
+    with pytest.raises(UserError, match=message):
+        read(folder)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"layers": 3}, "layers is 3, expected 2: only BERT's own"),
+        ({"layer_norm": False}, "layer_norm is False, expected True"),
+        ({"vocab_size": 41}, "vocab_size is 41, expected 40"),
+        ({"activation_function": "relu"}, "is relu, expected the BERT's, gelu"),
+        ({"of_tomorrow": 1}, "does not know"),
+    ],
+)
+def test_another_head_of_masked_words_is_refused(copied, values, message):
+    folder = copied("ours/adapterhub/lora_masked_lm")
+    change(
+        folder / HEAD_CONFIG, **{f"config__{k}": v for k, v in values.items()}
+    )
+    with pytest.raises(UserError, match=message):
+        read(folder)
+
+
+def test_word_embeddings_of_a_head_are_those_of_the_bert(copied, bert):
+    case = "theirs/adapterhub/masked_lm"
+    found = exchange.imported(str(GOLDEN / case), bert)
+    assert found.config["task"] == {"name": "masked_lm"}
+    foreign = read(case)
+    assert foreign.words.shape == (40, 16)
+    other = foreign.words + np.float32(1e-3)
+    changed = foreign_adapters.Foreign(
+        foreign.method, foreign.task, foreign.values, {}, other
+    )
+    with pytest.raises(UserError, match="has other word embeddings than .*exp"):
+        foreign_adapters.complete(changed, bert.weights)
+
+
+def test_a_head_of_masked_words_may_be_the_bert_s(bert):
+    foreign = read("theirs/peft/masked_lm_of_bert")
+    assert not any(name.startswith("cls/") for name in foreign.values)
+    whole = foreign_adapters.complete(foreign, bert.weights)
+    names = foreign_heads.masked_lm_shapes(bert.config)
+    for name in names:
+        np.testing.assert_array_equal(
+            whole.values[name], bert.weights.read(name)
+        )
+    lacking = exchange.Weights("a bert", {}, None)
+    with pytest.raises(UserError, match="neither the adapter nor a bert has a"):
+        foreign_adapters.complete(foreign, lacking)
+
+
+LAYER = [(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))]
+
+
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        (kinds.QUESTIONS, "a head of questions has 3 outputs, expected 2"),
+        (kinds.REGRESSION, "a head of regression has 3 outputs, expected 1"),
+        (kinds.CHOICE, "a head of multiple choice has 3 outputs, expected 1"),
+    ],
+)
+def test_a_kind_has_its_number_of_outputs(kind, message):
+    with pytest.raises(UserError, match=message):
+        foreign_heads.make_head(kind, LAYER, POOLED, {}, Told(), "a file")
+
+
+def test_the_table_has_every_field_of_a_head():
+    for path in GOLDEN.glob(f"*/{HUB}/*/{HEAD_CONFIG}"):
+        described = json.loads(path.read_text())
+        assert set(described) <= set(foreign_fields.HUB_FILE)
+        own = described["config"] or {}
+        is_words = own.get("head_type") == "masked_lm"
+        known = foreign_fields.HUB_HEAD
+        if is_words:
+            known = foreign_fields.HUB_MASKED_LM
+        assert set(own) <= set(known)
+
+
+def test_golden_files_of_2020_are_read():
+    found = read("theirs/adapterhub/first_version")
+    assert found.method.name == "mad_x"
+    # The older name of the approximation.
+    assert found.method.nonlinearity == "gelu"
+    assert found.task["labels"] == LABELS
+
+
+def test_an_invertible_adapter_that_a_task_adapter_lacks_is_left_out(
+    copied, monkeypatch
+):
+    """As the library does it: the files of 2020 name one in each."""
+    folder = copied("ours/adapterhub/pfeiffer_3_layers")
+    change(
+        folder / CONFIG,
+        config__inv_adapter="nice",
+        config__inv_adapter_reduction_factor=2,
+    )
+    with pytest.raises(UserError, match="lacks .*invertible_adapters"):
+        read(folder)
+    change(folder / CONFIG, type="text_task")
+    assert read(folder).method == read(GOLDEN / folder).method
+    assert read(folder).method.name == "pfeiffer"
+
+
+def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlibrary_name: adapters\n---\n")
+    (tmp_path / ".cache").mkdir()
+    first = "theirs/adapterhub/tagging"
+    shutil.copytree(GOLDEN / first, tmp_path / "one")
+    folder, choose = str(tmp_path), foreign_adapters.choose
+    assert choose(folder) == str(tmp_path / "one")
+    shutil.copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
+    with pytest.raises(
+        UserError, match="holds 2 adapters, my task, two; 2 are meant; name"
+    ):
+        choose(folder)
+    for name, place in {"my task": "one", "one": "one", "two": "two"}.items():
+        assert choose(folder, name) == str(tmp_path / place)
+    with pytest.raises(UserError, match="0 are meant"):
+        choose(folder, "three")
+    # One that lies outside is meant unless another is named.
+    shutil.copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
+    assert choose(folder) == folder
+    assert choose(folder, "two") == str(tmp_path / "two")
+    # Whatever is wrong with a folder without any is told by who reads it.
+    assert choose(str(tmp_path / ".cache")) == str(tmp_path / ".cache")
+
+
+def test_every_method_of_the_registry_is_exchanged_or_refused():
+    for name in exchange_matrix.METHODS:
+        exchange_matrix.registry.parse(exchange_matrix.method_text(name))
+
+
+def test_a_head_without_a_bias_is_not_written_where_heads_have_one(
+    bert, tmp_path
+):
+    task = {**exchange_matrix.HEADS[kinds.CHOICE], "head": exchange.LAYERS}
+    method = exchange_matrix.registry.parse("lora(rank=2)")
+    artifact = exchange.random_artifact(bert, method, task, 0)
+    with pytest.raises(UserError, match="heads of multiple choice have a bias"):
+        foreign_adapters.write(
+            HUB, str(tmp_path / "out"), exported(artifact, "x"), ""
+        )
