@@ -78,7 +78,8 @@ def choose(folder: str, name: str = "") -> str:
         names = (own or os.path.basename(p) for p, own in places.items())
         raise UserError(
             f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
-            f"{len(found)} are meant; name one (--adapter)"
+            f"{len(found)} are meant; name one (--adapter), or pass a --name "
+            "for each, with commas between them"
         )
     return found[0]
 

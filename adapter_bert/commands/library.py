@@ -53,7 +53,8 @@ def _import(arguments: argparse.Namespace) -> None:
         check_name(name)
     library = AdapterLibrary(arguments.library, create=True)
     folder = arguments.folder
-    if arguments.adapter:
+    is_one = len(names) == 1 and not foreign_adapters.detect(folder)
+    if arguments.adapter or is_one:
         folder = foreign_adapters.choose(folder, arguments.adapter)
     # The adapter's files do not say which BERT it was trained on.
     opened = open_init_checkpoint(arguments.init_checkpoint)
