@@ -155,7 +155,9 @@ def outputs(
             whole = np.broadcast_to(value, (rows, len(value)))
             batch[name] = tf.constant(whole, tf.int32)
     batch["row"] = tf.range(rows)
-    found = {k: v.numpy() for k, v in bert.predict(model, batch).items()}
+    # A graph also where functions run eagerly: some kernels are for graphs.
+    predict = tf.function(lambda: bert.predict(model, batch))
+    found = {k: v.numpy() for k, v in predict.get_concrete_function()().items()}
     if kind == CHOICE:
         return found["logits"].reshape(-1, CHOICES)
     is_token = examples["input_mask"][..., np.newaxis]
