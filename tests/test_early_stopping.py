@@ -354,7 +354,7 @@ def test_another_choice_of_the_best_is_another_run(
 
 
 def steps(eval_steps, num_train_steps, epochs=3.0):
-    training = Training(8, None, False, epochs, 0.1, 1000, 8, 1, 1, eval_steps)
+    training = Training(epochs=epochs, eval_steps=eval_steps)
     experiment = types.SimpleNamespace(training=training)
     setup = types.SimpleNamespace(experiment=experiment)
     found = early_stopping.steps_to_score(

@@ -331,7 +331,7 @@ def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
     [(46, 115, 33), (40, 100, 29)],
 )
 def test_no_step_is_lost(rows, steps, warmup):
-    how = Training(10, None, False, 25.0, 0.29, 1000, 8, 1, 1)
+    how = Training(batch_size=10, epochs=25.0, warmup_proportion=0.29)
     setup = types.SimpleNamespace(
         experiment=types.SimpleNamespace(training=how),
         task=custom_task(),

@@ -61,7 +61,7 @@ from adapter_bert.methods.prefix import Prefix, prefix_variables
 from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
 from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.vera import Vera
-from adapter_bert.tasks.kinds import MASKED_LM, QUESTIONS
+from adapter_bert.tasks.kinds import CHOICE, MASKED_LM, QUESTIONS, TAGGING
 
 Arrays = Dict[str, np.ndarray]
 
@@ -150,6 +150,8 @@ GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
 PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
 PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
+# Kinds of heads that read every token.
+OF_TOKENS = QUESTIONS, TAGGING, MASKED_LM
 # Where virtual tokens are put -> what heads then read in the place of [CLS].
 COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
 # Names of modules in the files of 2020 and 2021 -> names of today. Source:
@@ -205,7 +207,7 @@ def read(
     head = Head(MASKED_LM, usual_shape(MASKED_LM))
     if adapterhub_heads.is_in(folder) or not isinstance(method, MadX):
         head = adapterhub_heads.read(folder, config, told)
-    if isinstance(method, Prompt) and head.kind == QUESTIONS:
+    if isinstance(method, Prompt) and head.kind in OF_TOKENS:
         # Such heads read each token in its own place.
         method = dataclasses.replace(method, heads_read=CLS)
     return method, values, head, origin
@@ -711,7 +713,7 @@ def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:
 
 def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
     """The config of a method; raises UserError if the library lacks it."""
-    reason = None
+    reason, kind = None, exported.head.kind if exported.head else ""
     if isinstance(method, Houlsby) and method.layer_norms:
         reason = (
             f"{method} has trained BERT's LayerNorms, which AdapterHub's "
@@ -756,11 +758,20 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
                 "layers than in others, is not written for AdapterHub's "
                 "library; write it for peft"
             )
+    elif kind == CHOICE and (
+        isinstance(method, (LoReft, Prompt))
+        or isinstance(method, Prefix)
+        and method.gating
+    ):
+        reason = (
+            f"AdapterHub's library fails at {method} with a head of {kind}, or "
+            "lets the padding of such rows change the answer"
+        )
     elif isinstance(method, Prompt):
-        if exported.head.kind == QUESTIONS and method.heads_read == VIRTUAL:
+        if kind in OF_TOKENS and method.heads_read == VIRTUAL:
             reason = (
                 f"{method} puts a virtual token into the place of [CLS], which "
-                "AdapterHub's heads of questions have next to it"
+                f"AdapterHub's heads of {kind} have next to it"
             )
     elif isinstance(method, LoReft):
         return adapterhub_reft.describe(method, exported)

@@ -32,7 +32,7 @@ from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.composition import Composition
+from adapter_bert.methods.composition import Composition, Union
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
@@ -59,13 +59,19 @@ ARGUMENTS = {
     "parallel": "size=13, scale=2.5",
     "adapterdrop": "1, 'pfeiffer', 5",
     "lora": "rank=5, alpha=3.0, targets='query,key,value,output'",
+    "dora": "rank=5, alpha=3.0, rank_pattern='2.query:13'",
+    "vera": "rank=5, seed=13, layers='0,2'",
     "prefix": "length=7, reparameterize=False",
+    "prompt": "length=7",
+    "loreft": "rank=3, prefix=2, suffix=1, orthogonal=False",
+    "union": "lora(rank=5), prefix(length=7, reparameterize=False), "
+    "pfeiffer(13)",
 }
-# Compositions are of trained adapters.
+# Other compositions are of trained adapters.
 METHODS = [
     name
     for name, method in registry.METHODS.items()
-    if not issubclass(method, Composition)
+    if not issubclass(method, Composition) or method is Union
 ]
 TAGS = ["O", "B-per", "I-per", "B-größe", "I-größe"]
 CHOICES = 2
@@ -173,9 +179,14 @@ def difference(
     bert: FrozenBert,
     examples: Dict[str, np.ndarray],
 ) -> float:
-    """The greatest between what both sides compute of an adapter."""
+    """The greatest between what both sides compute of an adapter.
+
+    As a share of the greatest number, if that is above 1: logarithms of shares
+    of masked words are.
+    """
     found = outputs(bert, artifact, examples)
-    return exchange.difference(found, folder, examples)
+    size = max(1.0, float(np.abs(found).max()))
+    return exchange.difference(found, folder, examples) / size
 
 
 def imported(place: str, bert: FrozenBert) -> Artifact:

@@ -130,14 +130,40 @@ def shake(model, seed):
 
 
 def save_outputs(folder, model, examples):
-    """Writes `logits.npz`; of masked words the logarithms of the shares."""
+    """Writes `logits.npz`; of masked words the logarithms of the shares.
+
+    Rows are computed without padding, as of `exchange.row_by_row`; the texts of
+    a choice together.
+    """
     model.eval()
     if isinstance(model, peft.PeftModelForQuestionAnswering):
         model = model.base_model
-    given = {k: torch.tensor(v) for k, v in examples.items()}
     is_peft = isinstance(model, peft.PeftModel)
-    if is_choice(model.base_model.model if is_peft else model):
-        given = {k: v.view(-1, CHOICES, v.shape[-1]) for k, v in given.items()}
+    size = (
+        CHOICES
+        if is_choice(model.base_model.model if is_peft else model)
+        else 1
+    )
+    whole, found = examples["input_mask"], []
+    for first in range(0, len(whole), size):
+        length = whole[first : first + size].sum(axis=1).max()
+        part = {
+            k: v[first : first + size, :length] for k, v in examples.items()
+        }
+        outputs = outputs_of(model, part, size)
+        if outputs.ndim == 3:
+            outputs = exchange.without_prompt(model, outputs, length)
+            missing = whole.shape[1] - length
+            outputs = np.pad(outputs, [(0, 0), (0, missing), (0, 0)])
+        found.append(outputs)
+    np.savez(os.path.join(folder, "logits.npz"), logits=np.concatenate(found))
+
+
+def outputs_of(model, examples, choices):
+    """What a model computes of rows, of which `choices` belong together."""
+    given = {k: torch.tensor(v) for k, v in examples.items()}
+    if choices > 1:
+        given = {k: v.view(-1, choices, v.shape[-1]) for k, v in given.items()}
     with torch.no_grad():
         found = model(
             input_ids=given["input_ids"],
@@ -152,7 +178,7 @@ def save_outputs(folder, model, examples):
         outputs = torch.stack(sides, -1)
     if type(found).__name__ == "MaskedLMOutput":
         outputs = outputs.log_softmax(-1)
-    np.savez(os.path.join(folder, "logits.npz"), logits=outputs.numpy())
+    return outputs.numpy()
 
 
 def is_choice(model):
