@@ -13,6 +13,7 @@ from typing import (
     Iterable,
     List,
     Mapping,
+    Sequence,
     Set,
     Tuple,
     Type,
@@ -247,6 +248,7 @@ def read_adapter(
         values.update(added)
     if own.get("architecture") == UNION:
         method = Union(tuple(Part("", one) for one in methods))
+        _check_union(methods, path)
     tensors.check_all_taken()
     return method, values, {"version": described.get("version"), "name": name}
 
@@ -638,6 +640,7 @@ def adapter_files(exported: Exported) -> Dict[str, Any]:
         method = method.kept(exported.config)
     if isinstance(method, Union):
         parts = [part.method for part in method.parts]
+        _check_union(parts, exported.source)
         config = _unite([_describe(part, exported) for part in parts], exported)
     else:
         parts, config = [method], _describe(method, exported)
@@ -697,6 +700,17 @@ def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
                 value = value[0] if is_bias else value.T
             tensors[_tensor(variable, name)] = value
     return tensors
+
+
+def _check_union(methods: Sequence[TuningMethod], source: str) -> None:
+    """Raises UserError for parts that the library's count of tokens parts."""
+    kinds = [type(method) for method in methods]
+    if Prompt in kinds and LoReft in kinds:
+        raise UserError(
+            f"{source}: a union of prompt tuning and ReFT is not exchanged: "
+            "AdapterHub's library counts virtual tokens among the first of a "
+            "text, which ReFT moves"
+        )
 
 
 def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:

@@ -95,20 +95,31 @@ def check_new_tokens(tokens: Any, source: str) -> List[str]:
 
 
 def as_added(
-    tokens: Sequence[str], vocabulary: Mapping[str, int]
+    tokens: Sequence[str],
+    vocabulary: Mapping[str, int],
+    normalize: Callable[[str], str] = str,
 ) -> List[Added]:
     """A task's own tokens, whole words with the ids that follow a vocabulary's.
 
+    Texts are searched for them as `normalize` writes both.
+
     Raises:
-        UserError: the vocabulary has one of them.
+        UserError: the vocabulary has one of them, or two are the same.
     """
-    first = max(vocabulary.values()) + 1
+    first, seen = max(vocabulary.values()) + 1, set()
     for token in tokens:
-        if token in vocabulary:
+        normal = normalize(token).strip()
+        if {token, normal} & vocabulary.keys():
             raise UserError(
                 f"the new token {token!r} is in BERT's vocabulary already; "
                 "leave it out"
             )
+        if not normal or normal in seen:
+            raise UserError(
+                f"the new token {token!r} is {normal!r} in BERT's letters, as "
+                "another one is or every text; leave it out"
+            )
+        seen.add(normal)
     return [
         Added(number, AddedToken(token, single_word=True), True)
         for number, token in enumerate(tokens, first)

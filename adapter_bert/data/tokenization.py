@@ -148,16 +148,19 @@ class TextTokenizer(abc.ABC):
         }
 
     def _add_new(
-        self, tokens: Sequence[str], pieces: Mapping[str, int]
+        self,
+        tokens: Sequence[str],
+        pieces: Mapping[str, int],
+        normalize: Callable[[str], str] = str,
     ) -> None:
-        """Adds a task's own tokens to those of the model.
+        """Adds a task's own tokens to those of the model; as `as_added`.
 
         Raises:
             UserError: as `as_added`.
         """
         self.new_tokens = tuple(tokens)
         ids = {a.token.content: a.id for a in self.added}
-        self.added += as_added(self.new_tokens, {**pieces, **ids})
+        self.added += as_added(self.new_tokens, {**pieces, **ids}, normalize)
 
     @property
     def between(self) -> List[int]:
@@ -451,8 +454,14 @@ class FullTokenizer(TextTokenizer):
         """
         self.pieces = read_vocabulary(vocab_file)
         self.added = read_added(vocab_file, self.pieces, SPECIAL)
-        self._add_new(new_tokens, self.pieces)
         self.do_lower_case = do_lower_case
+        normalizer = normalizers.BertNormalizer(
+            clean_text=True,
+            handle_chinese_chars=True,
+            strip_accents=do_lower_case,
+            lowercase=do_lower_case,
+        )
+        self._add_new(new_tokens, self.pieces, normalizer.normalize_str)
         self._set_ids(self.pieces, self.pieces)
         # Stray entries do not count. A script without cases is neither.
         self.is_cased = _share_changed(self.pieces, str.lower) > STRAY
@@ -473,12 +482,7 @@ class FullTokenizer(TextTokenizer):
                 max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
             )
         )
-        self._tokenizer.normalizer = normalizers.BertNormalizer(
-            clean_text=True,
-            handle_chinese_chars=True,
-            strip_accents=do_lower_case,
-            lowercase=do_lower_case,
-        )
+        self._tokenizer.normalizer = normalizer
         self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         # The blanks around a token make no tokens, and belong to no answer.
         blanks = {"lstrip": False, "rstrip": False}

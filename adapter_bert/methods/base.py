@@ -94,6 +94,8 @@ class TuningMethod:
             change no output; "" for none.
         factored: whether its matrices are products of its values, so that
             sums of values are no sums of what adapters compute.
+        is_addition: whether the recipe of the method that it is trained with
+            holds for the head.
         parts: the methods in a composition.
         hooks_class: how it acts on BERT.
         observes: the names of the values that `Hooks.observe` gives.
@@ -110,6 +112,7 @@ class TuningMethod:
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     factored: ClassVar[bool] = False
+    is_addition: ClassVar[bool] = False
     parts: ClassVar[Tuple[Part, ...]] = ()
     hooks_class: ClassVar[Type[Hooks]] = NoHooks
     observes: ClassVar[Tuple[str, ...]] = ()

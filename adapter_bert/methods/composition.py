@@ -42,6 +42,7 @@ from adapter_bert.methods.base import (
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.methods.houlsby import AdapterHooks
+from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.prompt import Prompt
 from adapter_bert.methods.reft import LoReft
 
@@ -237,7 +238,8 @@ class Composition(TuningMethod):
 
         Raises:
             UserError: of a part only the name is known; this BERT cannot take
-                a part's arguments; two parts would train the same variables.
+                a part's arguments; two parts would train the same variables; a
+                trained part has new words.
         """
         for part in self.parts:
             if part.method is None:
@@ -247,6 +249,12 @@ class Composition(TuningMethod):
                     "--library"
                 )
             part.method.check(config)
+            if part.name and any(m.is_addition for m in _single(part.method)):
+                raise UserError(
+                    f"{self.name}: {part.name} has new words of its own "
+                    "(--new_tokens), which no other adapter takes over; expected "
+                    "trained adapters without new words"
+                )
         added = collections.Counter(
             name for m in self.trained for name in m.variables(config)
         )
@@ -290,7 +298,7 @@ class Composition(TuningMethod):
     @property
     def undecayed(self) -> FrozenSet[str]:
         """Those of the part that is trained; several parts share the head."""
-        found = [method.undecayed for method in self.trained]
+        found = [m.undecayed for m in self.trained if not m.is_addition]
         if len(found) == 1:
             return found[0]
         return frozenset().union(*found) - {"head"}
@@ -383,8 +391,8 @@ class Composition(TuningMethod):
     def merge(self, config, read, values):
         """Refused: parts may add computation."""
         raise UserError(
-            f"{self.name} cannot be merged into BERT's weights; merge its "
-            "parts, which adapter-bert merge adds up"
+            f"{self.name} cannot be merged into BERT's weights; merge the "
+            "adapters that it is made of, which adapter-bert merge adds up"
         )
 
     def _arguments(self):
@@ -700,7 +708,8 @@ class Average(Composition):
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (
-            hooks[0].places == {"project"} or isinstance(hooks[0], AdapterHooks)
+            isinstance(hooks[0], AdapterHooks)
+            or all(type(part.method) is Lora for part in self.parts)
         )
         changes = any(part.method.trains(config) for part in self.parts)
         if self.scale != 1.0 and (changes or not is_alike):

@@ -28,7 +28,8 @@ class DoraHooks(LoraHooks):
         length = self._length(name, dense.read("kernel"))
         # A constant for the gradient, section 4.3.
         wanted = tf.cast(self.values[f"{name}/dora_m"], tf.float32)
-        factor = wanted / tf.stop_gradient(length)
+        # A column of zeros stays one.
+        factor = tf.math.divide_no_nan(wanted, tf.stop_gradient(length))
         factor, bias = (
             # Of rows' own, between rows and outputs.
             tf.cast(x[:, tf.newaxis] if len(x.shape) == 2 else x, outputs.dtype)
@@ -98,8 +99,11 @@ class Dora(Lora):
         merged = super().merge(config, read, values)
         for name, kernel in merged.items():
             length = np.linalg.norm(kernel, axis=0)
-            scope = name.removesuffix("/kernel")
-            merged[name] = kernel * (values[f"{scope}/dora_m"] / length)
+            wanted = values[f"{name.removesuffix('/kernel')}/dora_m"]
+            factor = np.divide(
+                wanted, length, out=np.zeros_like(wanted), where=length > 0
+            )
+            merged[name] = kernel * factor
         return merged
 
 

@@ -62,6 +62,7 @@ class NewWords(TuningMethod):
     # Of a training of these alone.
     learning_rate: ClassVar[float] = 1e-3
     width: ClassVar[str] = "count"
+    is_addition: ClassVar[bool] = True
     hooks_class: ClassVar[Type[Hooks]] = NewWordsHooks
     positive: ClassVar[Tuple[str, ...]] = ("count",)
     count: int = 1
@@ -86,13 +87,15 @@ def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
     Raises:
         UserError: the method is a composition other than a stack.
     """
-    if not count or count_of(method):
+    if not count:
         return method
     if method.parts and not isinstance(method, Stack):
         raise UserError(
             f"--new_tokens cannot be trained with {method.name}; expected a "
             "method that is no composition, or stack"
         )
+    if count_of(method):
+        return method
     parts = method.parts or (Part("", method),)
     return Stack((*parts, Part("", NewWords(count))))
 

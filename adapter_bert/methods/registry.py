@@ -141,6 +141,11 @@ def _parts(node: ast.expr) -> Iterator[Part]:
             yield Part(ast.literal_eval(name), _method(method))
     elif isinstance(node, ast.Call) or getattr(node, "id", "") in METHODS:
         yield Part("", _method(node))
+    elif getattr(node, "id", "") in PRESETS:
+        raise UserError(
+            f"{node.id} is a union, and no part of another method; write its "
+            f"parts out: {PRESETS[node.id]}"
+        )
     else:
         yield Part(_value(node), None)
 

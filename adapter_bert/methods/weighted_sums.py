@@ -27,6 +27,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.new_words import count_of
 
 AVERAGE, LINEAR, CAT, SVD = "average", "linear", "cat", "svd"
 
@@ -220,15 +221,21 @@ class WeightedSum:
                 f"the adapters' methods are {', '.join(map(str, methods))}; "
                 "expected one method with the same arguments"
             )
-        if self.by in OF_UPDATES or self.by == CAT:
-            raise UserError(
-                f"--by={self.by} adds up updates of lora, and the method is "
-                f"{first.name}; expected {', '.join((AVERAGE, *WAYS))}"
-            )
         if self.by != AVERAGE and first.factored:
             raise UserError(
                 f"the values of {first.name} are factors, whose sum is no sum "
                 "of what the adapters compute; expected --average"
+            )
+        if self.by != AVERAGE and count_of(first):
+            raise UserError(
+                "adapters with new words do not hold the embeddings from which "
+                f"changes count, which --by={self.by} adds up; expected "
+                "--average"
+            )
+        if self.by in OF_UPDATES or self.by == CAT:
+            raise UserError(
+                f"--by={self.by} adds up updates of lora, and the method is "
+                f"{first.name}; expected {', '.join((AVERAGE, *WAYS))}"
             )
         return first, self._merge_values(config, read, first, values, weights)
 
@@ -269,10 +276,11 @@ class WeightedSum:
             )
         rank = sum(ranks) if self.by == CAT else self.rank or max(ranks)
         most = min(config.hidden_size, config.intermediate_size)
-        if by_updates and rank > most:
+        if rank > most:
+            what = "the sum of the ranks" if self.by == CAT else "--rank"
             raise UserError(
-                f"--rank is {rank}, expected at most {most}, the size of "
-                "BERT's matrices"
+                f"{what} is {rank}, expected at most {most}, the size of "
+                "BERT's matrices" + "; pass --by=svd" * (self.by == CAT)
             )
         targets = dict.fromkeys(
             target for m in methods for target in m.targets.split(",")

@@ -327,8 +327,8 @@ def int8_variables(table: ParameterTable) -> FrozenSet[str]:
     ):
         raise UserError(
             f"--base_dtype=int8 is for methods that leave BERT's matrices as "
-            f"they are, but {table.method} changes them; pass "
-            "--base_dtype=float32"
+            f"they are, but {table.method} trains some, or changes BERT's own "
+            "variables as they are read; pass --base_dtype=float32"
         )
     return found
 

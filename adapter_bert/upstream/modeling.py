@@ -370,7 +370,17 @@ class _VariableMaker:
         return self._get(name, shape, initializer, is_trained, collections)
 
     def added(self, name: str, declared: Any) -> Any:
-        """A variable of the method's."""
+        """A variable of the method's.
+
+        Raises:
+            ValueError: its first value follows from pretrained ones.
+        """
+        if isinstance(declared.initializer, encoder.OfPretrained):
+            raise ValueError(
+                f"{name} begins with a value that follows from BERT's own, which "
+                "a graph has not read yet; run_classifier.py --tuning_method "
+                "has the method"
+            )
 
         def initialize(shape, dtype=None, partition_info=None):
             del dtype, partition_info
