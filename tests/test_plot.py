@@ -77,6 +77,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
         for name, method in METHODS.items()
     ]
     kinds[kinds.index("per_task(a, b)")] = "per_task(pals)"
+    kinds[kinds.index("union(a, b)")] = "union(prefix, parallel)"
     for method in kinds:
         fake.add("rte", method, {"accuracy": 0.5}, kept=10)
     styles = plot.styles(fake.groups())

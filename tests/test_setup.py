@@ -112,7 +112,7 @@ def test_every_method_has_a_rate_of_its_own():
     for method in METHODS.values():
         # A composition has the one of its parts.
         if not issubclass(method, Composition):
-            assert 1e-6 < vars(method)["learning_rate"] < 1e-1
+            assert 1e-6 < method.learning_rate < 1e-1
     assert METHODS["fusion"].learning_rate == 5e-5
     # google-research/bert's default.
     assert METHODS["full"].learning_rate == 5e-5

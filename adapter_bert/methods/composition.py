@@ -252,8 +252,8 @@ class Composition(TuningMethod):
             if part.name and any(m.is_addition for m in _single(part.method)):
                 raise UserError(
                     f"{self.name}: {part.name} has new words of its own "
-                    "(--new_tokens), which no other adapter takes over; expected "
-                    "trained adapters without new words"
+                    "(--new_tokens), which no other adapter takes over; "
+                    "expected trained adapters without new words"
                 )
         added = collections.Counter(
             name for m in self.trained for name in m.variables(config)

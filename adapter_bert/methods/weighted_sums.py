@@ -244,6 +244,11 @@ class WeightedSum:
         own = encoder.list_variables(config)
         declared = method.variables(config)
         found: Values = {}
+        if any(one.keys() != values[0].keys() for one in values):
+            raise UserError(
+                "the adapters hold values of other variables each; expected "
+                "adapters that were trained by one version of this program"
+            )
         for name, value in values[0].items():
             all_values = [one[name] for one in values]
             frozen = name in declared and not declared[name].trained

@@ -377,9 +377,9 @@ class _VariableMaker:
         """
         if isinstance(declared.initializer, encoder.OfPretrained):
             raise ValueError(
-                f"{name} begins with a value that follows from BERT's own, which "
-                "a graph has not read yet; run_classifier.py --tuning_method "
-                "has the method"
+                f"{name} begins with a value that follows from BERT's own, "
+                "which a graph has not read yet; run_classifier.py "
+                "--tuning_method has the method"
             )
 
         def initialize(shape, dtype=None, partition_info=None):
