@@ -228,8 +228,8 @@ def test_lines_that_are_no_new_words_are_refused(
         ("x\ny\nx\n", "token 3 is 'x'; expected .* each token once"),
         ("x" * 101, "expected 1 to 100 letters"),
         ("cat\n", "the new token 'cat' is in BERT's vocabulary already"),
-        ("Dogs\ndogs\n", "once it is normalized, as another one"),
-        ("\u0301\n", "once it is normalized"),
+        ("Dogs\ndogs\n", "in BERT's letters, as another one"),
+        ("\u0301\n", "is '' in BERT's letters"),
     ):
         words.write_text(text)
         with pytest.raises(UserError, match=message):
