@@ -542,6 +542,8 @@ CONTRADICTIONS = {
         ({"rank_pattern": {}}, r"of rank \d .*expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
         ({"init_r": None}, "has no init_r"),
+        ({"init_r": 10**15}, "expected 1000000000000000 as init_r"),
+        ({"init_r": 10**400}, "init_r is 1000.*at most 3.4e38"),
         ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
         ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
@@ -575,6 +577,33 @@ def test_a_description_that_cannot_be_followed_is_one_line(
     with pytest.raises(UserError, match=message) as caught:
         read(folder)
     assert "\n" not in str(caught.value)
+
+
+LONG = "a" * 100_000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"peft_type": LONG},
+        {"task_type": LONG},
+        {"bias": LONG},
+        {"use_qalora": LONG},
+        {"init_lora_weights": LONG},
+        {"target_modules": f"({LONG}"},
+        {"target_modules": {LONG: 1}},
+        {"layers_to_transform": LONG},
+        {"layers_to_transform": [0] * 100_000, "target_modules": ".*"},
+        {"layers_to_transform": [0], "layers_pattern": {LONG: 1}},
+    ],
+    ids=lambda values: " ".join(values),
+)
+def test_a_long_value_is_not_repeated_whole(copied, values):
+    folder = copied("peft/lora_7")
+    change(folder / CONFIG, **values)
+    with pytest.raises(UserError, match="aaaa|0, 0, 0") as caught:
+        read(folder)
+    assert len(str(caught.value).replace(str(folder), "")) < 500
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def _most_common(numbers: List[Any]) -> Any:
 def _target(place: str, module: str, path: str) -> str:
     """The name in `TARGETS` of a module's place in its layer."""
     if place not in PLACES:
-        raise UserError(f"{path}: updates of {module} are not read")
+        raise UserError(f"{path}: updates of {module[:80]} are not read")
     return PLACES[place]
 
 
@@ -138,8 +138,8 @@ def _check_beginning(adapter: Adapter) -> None:
     begun = described.get("init_lora_weights")
     if begun not in BEGINNINGS:
         raise UserError(
-            f"{path}: init_lora_weights is {begun!r}, with which peft changes "
-            "BERT's own matrices too; save it with "
+            f"{path}: init_lora_weights is {begun!r:.80}, with which peft "
+            "changes BERT's own matrices too; save it with "
             "path_initial_model_for_weight_conversion, which makes it LoRA"
         )
 
@@ -185,6 +185,7 @@ def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
     _check_numbers(adapter, "init_r", "lora_alpha")
     alpha, first = described["lora_alpha"], described["init_r"]
     check_number(alpha, f"{path}: lora_alpha")
+    check_number(first, f"{path}: init_r")
     if not (alpha > 0 and first > 0):
         raise UserError(
             f"{path}: lora_alpha is {alpha} and init_r {first}, expected "
@@ -198,7 +199,7 @@ def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
         rank = len(down)
         singular = tensors.take(f"{ROOT}{module}.lora_E", rank, 1)
         up = tensors.take(f"{ROOT}{module}.lora_B", None, rank)
-        wanted = kept.get(f"{module}.lora_E", [True] * first)
+        wanted = kept.get(f"{module}.lora_E", first)
         wanted = wanted.count(True) if isinstance(wanted, list) else wanted
         if rank != wanted:
             raise UserError(
