@@ -542,7 +542,10 @@ CONTRADICTIONS = {
         ({"rank_pattern": {}}, r"of rank \d .*expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
         ({"init_r": None}, "has no init_r"),
-        ({"init_r": 10**15}, "expected 1000000000000000 as init_r"),
+        (
+            {"init_r": 10**15, "rank_pattern": None},
+            "expected 1000000000000000 as init_r",
+        ),
         ({"init_r": 10**400}, "init_r is 1000.*at most 3.4e38"),
         ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
