@@ -234,7 +234,9 @@ def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
 
 @pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
-    fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
+    fusion = types.SimpleNamespace(
+        source="x", method=parse("fusion(a, b)"), head=None
+    )
     with pytest.raises(UserError, match="^x: fusion is not written for "):
         foreign_adapters.PROGRAMS[program].write(fusion)
 
@@ -542,11 +544,6 @@ CONTRADICTIONS = {
         ({"rank_pattern": {}}, r"of rank \d .*expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
         ({"init_r": None}, "has no init_r"),
-        (
-            {"init_r": 10**15, "rank_pattern": None},
-            "expected 1000000000000000 as init_r",
-        ),
-        ({"init_r": 10**400}, "init_r is 1000.*at most 3.4e38"),
         ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
         ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
