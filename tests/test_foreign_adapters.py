@@ -234,7 +234,9 @@ def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
 
 @pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
-    fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
+    fusion = types.SimpleNamespace(
+        source="x", method=parse("fusion(a, b)"), head=None
+    )
     with pytest.raises(UserError, match="^x: fusion is not written for "):
         foreign_adapters.PROGRAMS[program].write(fusion)
 
@@ -575,6 +577,33 @@ def test_a_description_that_cannot_be_followed_is_one_line(
     with pytest.raises(UserError, match=message) as caught:
         read(folder)
     assert "\n" not in str(caught.value)
+
+
+LONG = "a" * 100_000
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"peft_type": LONG},
+        {"task_type": LONG},
+        {"bias": LONG},
+        {"use_qalora": LONG},
+        {"init_lora_weights": LONG},
+        {"target_modules": f"({LONG}"},
+        {"target_modules": {LONG: 1}},
+        {"layers_to_transform": LONG},
+        {"layers_to_transform": [0] * 100_000, "target_modules": ".*"},
+        {"layers_to_transform": [0], "layers_pattern": {LONG: 1}},
+    ],
+    ids=lambda values: " ".join(values),
+)
+def test_a_long_value_is_not_repeated_whole(copied, values):
+    folder = copied("peft/lora_7")
+    change(folder / CONFIG, **values)
+    with pytest.raises(UserError, match="aaaa|0, 0, 0") as caught:
+        read(folder)
+    assert len(str(caught.value).replace(str(folder), "")) < 500
 
 
 @pytest.mark.parametrize(

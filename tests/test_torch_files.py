@@ -117,6 +117,18 @@ def of(*arguments, **more):
     return whole(table({"x": tensor(*arguments, **more)}))
 
 
+def with_size(content, name, size):
+    """The zip file, whose directory tells another size of a part."""
+    place = content.rindex(name) - 46 + 24
+    return content[:place] + struct.pack("<I", size) + content[place + 4 :]
+
+
+def with_keys(instructions):
+    """A file of the older form, whose fifth pickle has these."""
+    none = pickle.dumps([], protocol=2)
+    return as_older(table({}), {}).removesuffix(none) + instructions
+
+
 class Program:
     """A pickle that makes a folder when it is read."""
 
@@ -155,6 +167,18 @@ REFUSED = {
         whole(table({"x": FUNCTION + b"(" + number(0) * 4 + b"tR"})),
         "a tensor has no storage",
     ),
+    "a storage that is a list": (
+        whole(table({"x": b"](" + text("storage") * 5 + b"eQ"})),
+        "a storage is no tuple",
+    ),
+    "eleven arguments": (
+        whole(table({"x": FUNCTION + b"(" + number(0) * 11 + b"tR"})),
+        "calls a function with other arguments",
+    ),
+    "a list of arguments": (
+        whole(table({"x": FUNCTION + b"](" + number(0) * 4 + b"eR"})),
+        "calls a function with other arguments",
+    ),
     "another kind": (of("0", "torch.FloatTensor", 6, [6], [1]), "is no part"),
     "numbers of no kind": (
         of("0", "collections.OrderedDict", 6, [6], [1]),
@@ -175,6 +199,17 @@ REFUSED = {
         "larger than the file",
     ),
     "another size": (of("0", FLOAT, 5, [5], [1]), "another size than"),
+    "a part that is shorter than its directory says": (
+        with_size(
+            whole(
+                table({"x": tensor("0", FLOAT, 900, [900], [1])}),
+                more=bytes(4000),
+            ),
+            b"a/data/0",
+            3600,
+        ),
+        "'a/data/0' ends too early",
+    ),
     "no such storage": (of("1", FLOAT, 6, [6], [1]), "'a/data/1' is missing"),
     "a storage of two types": (
         whole(
@@ -196,6 +231,10 @@ REFUSED = {
         "a value's name is no text",
     ),
     "an end too early": (whole(b"\x80\x02}"), "ends too early"),
+    "millions of tables": (
+        whole(b"\x80\x02" + b"}" * 2**22 + b"."),
+        "MemoryError|too many instructions",
+    ),
     "nothing": (b"", "ends too early"),
     "another beginning": (
         as_older(table({}), {}, magic=7),
@@ -211,6 +250,23 @@ REFUSED = {
             {"0": struct.pack("<q", 6) + ONE[:-1]},
         ),
         "ends too early",
+    ),
+    "an older one with another number of values": (
+        as_older(
+            table({"x": tensor("0", FLOAT, 6, [6], [1], is_old=True)}),
+            {"0": struct.pack("<q", 7) + ONE},
+        ),
+        "'0' has another size than its tensors",
+    ),
+    "storages that are no list": (with_keys(b")."), "storages are no list"),
+    "a deep storage": (
+        with_keys(b"])" + b"\x85" * 2**20 + b"a."),
+        "a storage of no tensor",
+    ),
+    # Tuples of 2**200 values.
+    "a wide storage": (
+        with_keys(b"])q\0" + b"h\0\x86q\0" * 200 + b"a."),
+        "a storage of no tensor",
     ),
     "safetensors": (struct.pack("<Q", 2) + b"{}", "no table of tensors"),
 }
@@ -233,6 +289,19 @@ def test_the_table_itself_is_read(tmp_path):
     assert found == {}
 
 
+@pytest.mark.parametrize(
+    "offset, shape, strides, count",
+    [(0, (7,), (1,), 6), (5, (2,), (1,), 6), (0, (2, 2), (5, 1), 6)]
+    + [(0, (6,), (1,), 5), (0, (7,), (1,), 7)],
+)
+def test_no_view_leaves_its_storage(offset, shape, strides, count):
+    """Even if nothing has compared their sizes."""
+    storage = torch_files.Storage("0", FLOAT, count)
+    view = torch_files.View(storage, offset, shape, strides)
+    with pytest.raises(ValueError):
+        torch_files._values(view, ONE)
+
+
 @pytest.mark.parametrize("form", ["alone", "zip", "older"])
 def test_no_program_is_run(tmp_path, form):
     content = pickle.dumps(Program(str(tmp_path / "was run")), protocol=2)
@@ -251,6 +320,18 @@ def test_instructions_take_no_more_than_a_limit(tmp_path, monkeypatch):
     read(tmp_path, whole(pickled))
     with pytest.raises(UserError, match="too many instructions"):
         read(tmp_path, whole(pickled[:-1] + b"(}u."))
+
+
+def test_five_pickles_share_one_limit(tmp_path, monkeypatch):
+    pickled = table({"x": tensor("0", FLOAT, 6, [6], [1], is_old=True)})
+    stored = struct.pack("<q", 6) + ONE
+    content = as_older(pickled, {"0": stored})
+    count = len(content) - len(stored)
+    monkeypatch.setattr(torch_files, "MOST_INSTRUCTIONS", count)
+    read(tmp_path, content)
+    monkeypatch.setattr(torch_files, "MOST_INSTRUCTIONS", count - 2)
+    with pytest.raises(UserError, match="too many instructions"):
+        read(tmp_path, content)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -161,6 +161,6 @@ def check(
         elif fields[name]:
             if not (value is True if name in ON else is_off):
                 raise UserError(
-                    f"{source}: {name} is {value!r}: no method of this project "
-                    f"computes {fields[name]}"
+                    f"{source}: {name} is {value!r:.80}: no method of this "
+                    f"project computes {fields[name]}"
                 )

@@ -108,15 +108,15 @@ def read(
     }
     if kind not in readers:
         raise UserError(
-            f"{path}: peft's {kind} is not read; expected LORA, ADALORA, VERA, "
-            "or IA3 that is the same function as this project's"
+            f"{path}: peft's {kind[:80]} is not read; expected LORA, ADALORA, "
+            "VERA, or IA3 that is the same function as this project's"
         )
     reader, known = readers[kind]
     foreign_fields.check(described, known, path)
     if described.get("bias", "none") != "none":
         raise UserError(
             f"{path}: BERT's own biases were trained too (bias="
-            f"{described['bias']!r}), which is no method of this project; "
+            f"{described['bias']!r:.80}), which is no method of this project; "
             "expected bias='none'"
         )
     tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
@@ -155,10 +155,10 @@ def _read_ia3(adapter: Adapter):
         variable = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
         if variable not in values:
             raise UserError(
-                f"{path}: (IA)^3 scales {place} too, which this project's does "
-                "not; peft's default does for BERT, since 'output.dense' is "
-                "also in attention.output.dense; expected target_modules="
-                r"'.*(key|value|layer\.\d+\.output\.dense)'"
+                f"{path}: (IA)^3 scales {place[:80]} too, which this "
+                "project's does not; peft's default does for BERT, since "
+                "'output.dense' is also in attention.output.dense; expected "
+                r"target_modules='.*(key|value|layer\.\d+\.output\.dense)'"
             )
         shape = _scale_shape(name, values[variable].size)
         scale = tensors.take(f"{ROOT}{module}.ia3_l", *shape)
@@ -219,9 +219,9 @@ def _kind_of_head(
         found = in_config or None
     if found is None:
         raise UserError(
-            f"{path}: task_type is {task!r}, and auto_mapping names no class "
-            f"of BERT's with a head; expected {' or '.join(TASKS)}; an adapter "
-            "without its task's head answers nothing"
+            f"{path}: task_type is {task!r:.80}, and auto_mapping names no "
+            f"class of BERT's with a head; expected {' or '.join(TASKS)}; an "
+            "adapter without its task's head answers nothing"
         )
     if in_config and in_config != found:
         if found != foreign_heads.ANY_OF_TEXTS or (

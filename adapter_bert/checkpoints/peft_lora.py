@@ -119,7 +119,7 @@ def _most_common(numbers: List[Any]) -> Any:
 def _target(place: str, module: str, path: str) -> str:
     """The name in `TARGETS` of a module's place in its layer."""
     if place not in PLACES:
-        raise UserError(f"{path}: updates of {module} are not read")
+        raise UserError(f"{path}: updates of {module[:80]} are not read")
     return PLACES[place]
 
 
@@ -138,8 +138,8 @@ def _check_beginning(adapter: Adapter) -> None:
     begun = described.get("init_lora_weights")
     if begun not in BEGINNINGS:
         raise UserError(
-            f"{path}: init_lora_weights is {begun!r}, with which peft changes "
-            "BERT's own matrices too; save it with "
+            f"{path}: init_lora_weights is {begun!r:.80}, with which peft "
+            "changes BERT's own matrices too; save it with "
             "path_initial_model_for_weight_conversion, which makes it LoRA"
         )
 

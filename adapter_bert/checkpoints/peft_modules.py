@@ -83,14 +83,14 @@ def _targeted(
         layers = [layers]
     if not isinstance(layers, (list, type(None))):
         raise UserError(
-            f"{path}: layers_to_transform is {layers!r}, expected a number or "
-            "a list"
+            f"{path}: layers_to_transform is {layers!r:.80}, expected a number "
+            "or a list"
         )
     if layers:
         if isinstance(targets, str):
             raise UserError(
-                f"{path}: layers_to_transform is {layers!r}, which peft takes "
-                "only where target_modules is a list"
+                f"{path}: layers_to_transform is {layers!r:.80}, which peft "
+                "takes only where target_modules is a list"
             )
         patterns = described.get("layers_pattern") or r"[^.]*"
         if isinstance(patterns, str):
@@ -124,7 +124,9 @@ def named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
         return set(itertools.compress(modules, _matches(names, modules, path)))
     if isinstance(names, (list, tuple)):
         return _ending(modules, names)
-    raise UserError(f"{path}: {key} is {names!r}, expected a pattern or a list")
+    raise UserError(
+        f"{path}: {key} is {names!r:.80}, expected a pattern or a list"
+    )
 
 
 def _ending(modules: Iterable[str], ends: Iterable[Any]) -> Set[str]:
@@ -154,7 +156,7 @@ def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
     except tf.errors.OpError as error:
         raise UserError(
             f"{path}: {pattern[:80]!r} is no regular expression that can be "
-            f"used here: {first_line(error)}; name the modules in a list"
+            f"used here: {first_line(error)[:200]}; name the modules in a list"
         ) from error
     return found.numpy().tolist()
 
@@ -162,7 +164,7 @@ def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
 def _check_patterns(patterns: Any, key: str, path: str) -> None:
     """Refuses too many patterns, and those that may take long."""
     if not isinstance(patterns, list):
-        raise UserError(f"{path}: {key} is {patterns!r}, expected a list")
+        raise UserError(f"{path}: {key} is {patterns!r:.80}, expected a list")
     if len(patterns) > MOST_PATTERNS:
         raise UserError(
             f"{path}: {key} has {len(patterns)} patterns, expected at most "
@@ -237,7 +239,7 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     for module in held:
         if module not in wanted:
             raise UserError(
-                f"{path}: {WEIGHTS_FILE} holds tensors of {module}, which "
+                f"{path}: {WEIGHTS_FILE} holds tensors of {module[:80]}, which "
                 "target_modules and what limits it (exclude_modules, "
                 "layers_to_transform, layers_pattern) leave out"
             )

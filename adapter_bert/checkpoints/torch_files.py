@@ -49,12 +49,14 @@ TYPES = {
 BFLOAT16 = "torch.BFloat16Storage"
 # The numbers that the older form begins with.
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
-# Bytes of instructions; those of 10,000 tensors are 2 MB.
-MOST_INSTRUCTIONS = 2**24
+# Bytes of a file's instructions; those of 10,000 tensors are 2 MB.
+MOST_INSTRUCTIONS = 2**22
 # Values may be read by several tensors. So this many bytes of float32 at most
 # are made of each byte of a file.
 GROWTH = 8
 MOST_AXES = 16
+# `torch.save` gives its functions seven.
+MOST_ARGUMENTS = 10
 PICKLE = re.compile(r"([^/]+/)?data\.pkl")
 # Errors of Python's reader of zip files for damaged ones, and of instructions
 # that end too early or take what is not there.
@@ -64,6 +66,7 @@ UNREADABLE = (
     RuntimeError,
     EOFError,
     LookupError,
+    MemoryError,
     OSError,
     OverflowError,
     TypeError,
@@ -171,14 +174,14 @@ class _Interpreter:
 
     def run(self) -> Any:
         """What the instructions build; raises one of `UNREADABLE`."""
-        first = self.place
         while True:
             [code] = self._take(1)
             if code == ord("."):
                 return self.stack.pop()
             if code not in INSTRUCTIONS:
                 _refuse(f"the instruction {code:#x} makes no table of tensors")
-            if self.place - first > MOST_INSTRUCTIONS:
+            # Instructions are what a file begins with, in either form.
+            if self.place > MOST_INSTRUCTIONS:
                 _refuse("it has too many instructions")
             INSTRUCTIONS[code](self)
 
@@ -254,6 +257,8 @@ class _Interpreter:
     def _storage(self) -> None:
         """Values that are elsewhere in the file."""
         told = self.stack.pop()
+        if not isinstance(told, tuple):
+            _refuse("a storage is no tuple")
         # The older form has also a part of a storage, which few files use.
         if len(told) == 6 and told[5] is None:
             told = told[:5]
@@ -267,6 +272,9 @@ class _Interpreter:
         arguments, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, Name) or name not in FUNCTIONS:
             _refuse("it calls what is no function")
+        # Each call copies its arguments, and a tuple may be given many times.
+        if not isinstance(arguments, tuple) or len(arguments) > MOST_ARGUMENTS:
+            _refuse("it calls a function with other arguments")
         self._push(FUNCTIONS[name](*arguments))
 
     def _ignore_state(self) -> None:
@@ -342,7 +350,11 @@ def _open_zip(content: bytes) -> Tuple[Dict[str, View], _Read]:
             _refuse("it is compressed, which torch.save does not do")
         if size not in (None, member.file_size):
             _refuse(f"{name[:80]!r} has another size than its tensors")
-        return archive.read(member)
+        found = archive.read(member)
+        # The directory may say more than the file has.
+        if len(found) != member.file_size:
+            _refuse(f"{name[:80]!r} ends too early")
+        return found
 
     pickles = list(filter(PICKLE.fullmatch, members))
     if len(pickles) != 1:
@@ -372,16 +384,21 @@ def _open_older(content: bytes) -> Tuple[Dict[str, View], _Read]:
     _, version, system, table, keys = found
     if version != PROTOCOL or _table(system).get("little_endian") is not True:
         _refuse("it is of another version or processor")
-    sizes = {
-        view.storage.key: view.storage.count * _item_size(view.storage)
-        for view in _views(table).values()
+    storages = {
+        view.storage.key: view.storage for view in _views(table).values()
     }
     places = {}
+    if not isinstance(keys, list):
+        _refuse("its storages are no list")
     for key in keys:
-        if key not in sizes:
+        # A key that is no text could take for ever to hash.
+        if not isinstance(key, str) or key not in storages:
             _refuse("it holds a storage of no tensor")
+        count = storages[key].count
+        if content[place : place + 8] != struct.pack("<q", count):
+            _refuse(f"{key[:80]!r} has another size than its tensors")
         places[key] = place + 8
-        place += 8 + sizes[key]
+        place += 8 + count * _item_size(storages[key])
 
     def read(key: str, size: int) -> bytes:
         first = places[key]
@@ -420,11 +437,13 @@ def _values(view: View, content: bytes) -> np.ndarray:
     kind = np.dtype(TYPES[view.storage.kind])
     if not math.prod(view.shape):
         return np.zeros(view.shape, np.float32)
-    found = np.lib.stride_tricks.as_strided(
-        np.frombuffer(content, kind, offset=view.offset * kind.itemsize),
+    # Unlike `as_strided`, raises ValueError for steps that leave the storage.
+    found = np.ndarray(
         view.shape,
+        kind,
+        np.frombuffer(content, kind, view.storage.count),
+        view.offset * kind.itemsize,
         [step * kind.itemsize for step in view.strides],
-        writeable=False,
     )
     if view.storage.kind == BFLOAT16:
         return (found.astype(np.uint32, order="C") << 16).view(np.float32)
