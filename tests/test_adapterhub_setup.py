@@ -312,7 +312,7 @@ CONTRADICTIONS = {
         ),
         (
             {"adapter_setup": block("en", "task", "en")},
-            "Stack has en, task, en; expected each adapter once",
+            "Stack has en, task, en; expected each of them once",
         ),
         ({"head_setup": 7}, "head_setup is 7, expected the name of a head"),
         ({"head_setup": ["task", "en"]}, "for each of 1 that answer"),

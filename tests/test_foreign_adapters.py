@@ -234,7 +234,9 @@ def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
 
 @pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_a_refusal_claims_nothing_of_the_program(program):
-    fusion = types.SimpleNamespace(source="x", method=parse("fusion(a, b)"))
+    fusion = types.SimpleNamespace(
+        source="x", method=parse("fusion(a, b)"), head=None
+    )
     with pytest.raises(UserError, match="^x: fusion is not written for "):
         foreign_adapters.PROGRAMS[program].write(fusion)
 

@@ -151,8 +151,8 @@ def _read_flexible(
         )
     if count > len(tensors.names):
         raise UserError(
-            f"{tensors.path} lacks tensors: it has {len(tensors.names)} of the "
-            f"head, but {path} says {str(count)[:80]} layers; save it again"
+            f"{tensors.path} lacks tensors: it has {len(tensors.names)}, but "
+            f"{path} says {str(count)[:80]} layers; save the head again"
         )
     bias, between = own.get("bias", True), own.get("activation_function")
     shape = HeadShape(

@@ -245,17 +245,14 @@ class _Reader:
         if is_single:
             return _single(children[0])
         below = 1 if kind == STACK else 2
-        known = {
-            **said,
-            "children": [self.known(child, below) for child in children],
-        }
-        names = _names(known)
+        known = [self.known(child, below) for child in children]
+        names = [_our_name(_names(child)) for child in known]
         if len(set(names)) < len(names):
             raise UserError(
                 f"{self.path}: {kind} has {', '.join(names)[:200]}; expected "
-                "each adapter once"
+                "each of them once"
             )
-        return known
+        return {**said, "children": known}
 
     def place(self, name: str) -> str:
         """The folder of what has a name in the setup."""
