@@ -378,6 +378,9 @@ def test_the_fusion_of_the_folder_is_read_whatever_lies_next_to_it(
     [expected] = read(bert, GOLDEN / "fusion_folders" / "a,b").values()
     for name, value in expected.values.items():
         np.testing.assert_array_equal(found.values[name], value)
+    change(folder / "mine" / FUSION, adapter_names=["a", "a"])
+    with pytest.raises(UserError, match="Fuse has a, a; expected each of th"):
+        read(bert, folder / "mine")
 
 
 def test_two_adapters_of_one_name_are_not_read_together(bert, copied):

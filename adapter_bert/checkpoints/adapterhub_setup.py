@@ -138,6 +138,7 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
         root = os.path.dirname(files.absolute(folder))
         path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
         reader = _Reader(path, root, config, folder)
+        setup = reader.known(setup)
         head = adapterhub_heads.read(folder, config, told)
         answer = reader.read(setup, "", head, described.get("version"))
         return {described["name"]: answer}
