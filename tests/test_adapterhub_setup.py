@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_foreign_adapters import change
 
+from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.commands import library
@@ -200,6 +201,10 @@ def read(bert, folder, *told):
         ),
         ("fusion({'a': parallel(4), 'b': parallel(3)})", "it otherwise"),
         (
+            "fusion({'a': pfeiffer(4), 'b': adapterdrop(1, 'pfeiffer', 4)})",
+            "the last of them in all layers of the others",
+        ),
+        (
             "fusion({'a': pfeiffer(4), 'b': pfeiffer(3, layers='1')})",
             "the last of them in all layers of the others",
         ),
@@ -288,6 +293,27 @@ CONTRADICTIONS = {
             {"adapter_setup": {**block("en"), "children": ["en"]}},
             "en is no block",
         ),
+        (
+            {"adapter_setup": {**block("en", "task"), "reverse": True}},
+            "'reverse' is 'True', a field that this version does not know",
+        ),
+        (
+            {"adapter_setup": {**block("en", "task", kind="Parallel"), "x": 1}},
+            "'x' is '1', a field that this version does not know",
+        ),
+        (
+            {
+                "adapter_setup": {
+                    **block("en"),
+                    "children": [{**single("en"), "kwargs": {"x": 1}}],
+                }
+            },
+            "single has kwargs {'x': 1}, but the library knows none",
+        ),
+        (
+            {"adapter_setup": block("en", "task", "en")},
+            "Stack has en, task, en; expected each of them once",
+        ),
         ({"head_setup": 7}, "head_setup is 7, expected the name of a head"),
         ({"head_setup": ["task", "en"]}, "for each of 1 that answer"),
         ({"head_setup": {"type": "BatchSplit"}}, "expected the name of a he"),
@@ -338,6 +364,33 @@ def test_a_setup_that_cannot_be_followed_is_one_line(
     with pytest.raises(UserError, match=message) as caught:
         read(bert, folder)
     assert "\n" not in str(caught.value)
+
+
+def test_the_fusion_of_the_folder_is_read_whatever_lies_next_to_it(
+    bert, copied
+):
+    folder = copied("fusion_folders")
+    shutil.copytree(folder / "a,b", folder / "mine")
+    path = folder / "a,b" / "model_adapter_fusion.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file({k: v + 1 for k, v in tensors.items()}, path)
+    [found] = read(bert, folder / "mine").values()
+    [expected] = read(bert, GOLDEN / "fusion_folders" / "a,b").values()
+    for name, value in expected.values.items():
+        np.testing.assert_array_equal(found.values[name], value)
+    change(folder / "mine" / FUSION, adapter_names=["a", "a"])
+    with pytest.raises(UserError, match="Fuse has a, a; expected each of th"):
+        read(bert, folder / "mine")
+
+
+def test_two_adapters_of_one_name_are_not_read_together(bert, copied):
+    folder = copied("adapterhub/language")
+    shutil.copytree(folder, folder / "one")
+    for name in ("adapter_config.json", "adapter.safetensors"):
+        (folder / name).unlink()
+    shutil.copytree(folder / "one", folder / "two")
+    with pytest.raises(UserError, match="two adapters that are called 'en'; n"):
+        read(bert, folder)
 
 
 def test_an_adapters_folder_has_its_name(bert, copied):
@@ -430,8 +483,12 @@ def test_several_that_answer_come_in_and_go_out_together(call, tmp_path):
         call("import", shelf, folder, "--name=both", BERT)
     with pytest.raises(UserError, match="holds 2 heads; leave out --label"):
         call("import", shelf, folder, "--name=c,d", BERT, "--label=x")
+    with pytest.raises(UserError, match="--name is c,C; expected another"):
+        call("import", shelf, folder, "--name=c,C", BERT)
     said = call("import", shelf, folder, "--name=c,d.1", BERT)
     assert said == "added c, of adapterhub\nadded d.1, of adapterhub\n"
+    with pytest.raises(UserError, match="has an adapter 'c' already"):
+        call("import", shelf, folder, "--name=e,c", BERT)
     call("verify", shelf, BERT)
     words = "export", shelf, "c,d.1", out, "--to=adapterhub"
     with pytest.raises(UserError, match="mixes up in Parallel; pass --init"):
@@ -442,6 +499,16 @@ def test_several_that_answer_come_in_and_go_out_together(call, tmp_path):
     assert written["head_setup"] == ["c", "d_1"]
     card = (out / "README.md").read_text()
     assert "model.load_adapter_setup('out'" in card and "| d_1 |" in card
+    # Adapters of two BERTs do not answer together.
+    other = shelf / "c" / "adapter_config.json"
+    content = json.loads(other.read_text())
+    whole = other.read_text()
+    del content[files.SEAL]
+    content["base"]["fingerprint"] = "0" * 64
+    other.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="c,d.1 are of 2 BERTs; expected ada"):
+        call("export", shelf, "c,d.1", tmp_path / "x", "--to=adapterhub")
+    other.write_text(whole)
     # So do folders of adapters without a setup.
     (out / SETUP).unlink()
     said = call("import", tmp_path / "other", out, "--name=a,b", BERT)

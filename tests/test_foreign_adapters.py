@@ -370,7 +370,8 @@ CONTRADICTIONS = {
     ("adapterhub/houlsby_7", CONFIG, "config__"): [
         ({"non_linearity": "laplace"}, "'laplace' is not .*expected .*gelu"),
         ({"scaling": "what"}, "scaling is 'what', expected a number"),
-        ({"scaling": -1e300}, r"^scaling is -1e\+300, .* at most 3.4e38"),
+        ({"scaling": -1e300}, r": scaling is -1e\+300, .* at most 3.4e38"),
+        ({"scaling": []}, r"adapter_config.json: scaling is '\[\]', expected"),
         ({"reduction_factor": 4}, r"the shape \[7, 16\], expected \[4, 16\]"),
         ({"reduction_factor": {"2": 8, "default": 2.1}}, r"ted \[2, 16\];"),
         ({"reduction_factor": {"7": 8}}, "or one for each layer"),
@@ -393,6 +394,9 @@ CONTRADICTIONS = {
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
         ({"layers": 0}, "the head has 0 layers"),
+        ({"layers": True}, "the head has True layers, expected a whole num"),
+        ({"layers": 3 * 10**8}, "lacks tensors: .* says 300000000 layers"),
+        ({"head_type": []}, "no config.head_type of type str"),
         ({"label2id": {"a": float("inf")}}, "holds what JSON does not have"),
         ({"num_labels": 2}, r"shape \[3, 16\], expected"),
         ({"layers": 1}, r"has the shape \[16, 16\]"),
@@ -429,6 +433,7 @@ CONTRADICTIONS = {
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
         ({"mh_adapter": True}, "next to the attention"),
+        ({"scaling": 10**400}, ": scaling is 10+, expected .* at most 3.4e38"),
     ],
     ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
@@ -471,12 +476,15 @@ CONTRADICTIONS = {
     ],
     ("adapterhub/prompt_7", CONFIG, "config__"): [
         ({"combine": "suffix"}, "expected prefix or prefix_after_bos"),
+        ({"combine": []}, "no config.combine of type str"),
         ({"prompt_length": 3}, r"shape \[7, 16\], expected \[3, 16\]"),
     ],
     ("adapterhub/loreft_3", CONFIG, "config__"): [
         ({"r": 2}, r"shape \[3, 16\], expected \[2, 16\]"),
         ({"r": 16}, "rank is 16, expected less than"),
         ({"prefix_positions": None}, "expected three whole numbers"),
+        ({"prefix_positions": 10**30}, "prefix is 10+ .* model's 24 tokens"),
+        ({"suffix_positions": 25}, "suffix is 25, expected .* 24 tokens"),
         ({"prefix_positions": 0, "suffix_positions": 0}, "not both 0"),
         ({"layers": [3]}, "only the layers 0 to 2"),
         ({"layers": [0]}, "of no part .*layer.1.reft"),
@@ -544,6 +552,8 @@ CONTRADICTIONS = {
         ({"rank_pattern": {}}, r"of rank \d .*expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
         ({"init_r": None}, "has no init_r"),
+        ({"init_r": 10**13, "rank_pattern": {}}, "expected 10+ as init_r"),
+        ({"init_r": 10**400}, "init_r is 10+, expected .* at most 3.4e38"),
         ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
         ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
@@ -709,6 +719,46 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
     with pytest.raises(UserError, match="in layer . too, .* has 1 layers"):
         foreign_adapters.read(str(GOLDEN / case), config)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("layer.000000000099", "in layer 000000000099 too, .* has 3 layers"),
+        (f"layer.{'0' * 5000}1", "in layer 0+ too, .* has 3 layers"),
+        ("layer.\u0661", "in layer \u0661 too, .* has 3 layers"),
+        ("layer.01", "in layer 01 too, .* has 3 layers, from 0 on"),
+        ("layer.1", "tensors of one module of BERT by two names"),
+    ],
+    ids=["zeros", "many zeros", "other digits", "two names", "without bert"],
+)
+@pytest.mark.parametrize("layers", [None, [0, 1, 2]])
+def test_a_layer_has_one_name(copied, name, message, layers):
+    """Else one of two updates would be lost silently."""
+    folder, place = copied("peft/lora_7"), "bert.encoder.layer.1"
+    other = place.replace("layer.1", name)
+    if name == "layer.1":
+        other = "encoder.layer.1"
+    change(folder / CONFIG, layers_to_transform=layers)
+
+    def add(tensors):
+        added = {k.replace(place, other): v for k, v in tensors.items()}
+        return {**tensors, **added}
+
+    change_tensors(folder / PEFT_TENSORS, add)
+    with pytest.raises(UserError, match=message):
+        read(folder)
+
+
+def test_virtual_tokens_of_a_union_leave_heads_of_tokens_their_places(copied):
+    """As those of a prompt alone."""
+    folder = copied("adapterhub/union_prompt")
+    for name in (HUB_HEAD, HEAD_TENSORS):
+        shutil.copy(GOLDEN / "adapterhub" / "prompt_questions" / name, folder)
+    found = read(folder)
+    assert found.task["name"] == "squad"
+    places = [getattr(p.method, "heads_read", None) for p in found.method.parts]
+    assert [place for place in places if place] == ["cls"]
 
 
 def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):

@@ -207,6 +207,14 @@ def test_the_number_of_choices_is_told_where_the_files_lack_it():
         read("theirs/adapterhub/choice", None, ["a", "b", "c"])
 
 
+@pytest.mark.parametrize("label2id", [5, [{}, {}], [1, 2]])
+def test_choices_are_numbered_by_their_names(copied, label2id):
+    folder = copied("theirs/adapterhub/choice")
+    change(folder / HEAD_CONFIG, config__label2id=label2id)
+    with pytest.raises(UserError, match="label2id is .*, expected a number f"):
+        read(folder)
+
+
 def test_the_kind_of_peft_s_sequences_can_be_told(copied):
     folder = copied("ours/peft/lora_multi_label")
     expected = read(folder).task
@@ -358,6 +366,12 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
         assert choose(folder, name) == str(tmp_path / place)
     with pytest.raises(UserError, match="0 are meant"):
         choose(folder, "three")
+    # A description that is none, next to a setup.
+    (tmp_path / "two" / CONFIG).write_text("[]")
+    (tmp_path / "two" / "adapter_setup.json").write_text("{}")
+    assert choose(folder, "two") == str(tmp_path / "two")
+    shutil.rmtree(tmp_path / "two")
+    shutil.copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
     # One that lies outside is meant unless another is named.
     shutil.copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
     assert choose(folder) == folder

@@ -80,7 +80,7 @@ CONFIG = {
         f"{place}.{name}?": kind
         for place in ("config", "config.configs?.[]")
         for kind, names in {
-            str: "architecture non_linearity",
+            str: "architecture non_linearity combine",
             float: "alpha",
             list: "leave_out attn_matrices",
             int: "r prompt_length prefix_length bottleneck_size "
@@ -208,10 +208,19 @@ def read(
     head = Head(MASKED_LM, usual_shape(MASKED_LM))
     if adapterhub_heads.is_in(folder) or not isinstance(method, MadX):
         head = adapterhub_heads.read(folder, config, told)
-    if isinstance(method, Prompt) and head.kind in OF_TOKENS:
-        # Such heads read each token in its own place.
-        method = dataclasses.replace(method, heads_read=CLS)
+    if head.kind in OF_TOKENS:
+        method = _of_tokens(method)
     return method, values, head, origin
+
+
+def _of_tokens(method: TuningMethod) -> TuningMethod:
+    """A method for heads that read each token in its own place."""
+    if isinstance(method, Prompt):
+        return dataclasses.replace(method, heads_read=CLS)
+    if isinstance(method, Union):
+        parts = [Part(p.name, _of_tokens(p.method)) for p in method.parts]
+        return dataclasses.replace(method, parts=tuple(parts))
+    return method
 
 
 def read_adapter(
@@ -411,6 +420,14 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     config, path = adapter.config, adapter.path
     adapter = adapter._replace(own={**BOTTLENECK, **adapter.own})
     own, scaling = adapter.own, adapter.own["scaling"]
+    is_number = isinstance(scaling, (int, float))
+    if is_number:
+        check_number(scaling, f"{path}: scaling")
+    elif scaling not in ("learned", "channel"):
+        raise UserError(
+            f"{path}: scaling is {str(scaling)[:80]!r}, expected a number, "
+            "learned or channel"
+        )
     kind, layers = _bottleneck_kind(own, path), _layers(adapter)
     sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
     hidden = config.hidden_size
@@ -460,18 +477,13 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         value = adapter.tensors.take(_tensor(variable, adapter.name), *wanted)
         values[variable] = value.T.reshape(shape)
     for scope in method.scopes(config).values():
-        if scaling in ("learned", "channel"):
-            scale = adapter.tensors.take(
-                f"{module_of(scope)}.{adapter.name}.scaling",
-                1 if scaling == "learned" else hidden,
-            )
-        elif isinstance(scaling, (int, float)):
-            check_number(scaling, "scaling")
+        if is_number:
             in_method = kind is Parallel and _is_number(scaling)
             scale = np.float32([1.0 if in_method else scaling])
         else:
-            raise UserError(
-                f"scaling is {scaling!r}, expected a number, learned or channel"
+            scale = adapter.tensors.take(
+                f"{module_of(scope)}.{adapter.name}.scaling",
+                1 if scaling == "learned" else hidden,
             )
         for name in ("weights2", "biases2"):
             values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale

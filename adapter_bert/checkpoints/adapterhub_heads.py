@@ -40,6 +40,7 @@ CONFIG = {
     "model_type?": str,
     "hidden_size?": int,
     "config?": dict,
+    "config?.head_type?": str,
     "config?.use_pooler?": bool,
     "config?.bias?": bool,
     "num_labels?": int,
@@ -143,8 +144,16 @@ def _read_flexible(
         return _read_masked_lm(own, prefix, tensors, config, path)
     foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
     count = own.get("layers")
-    if not isinstance(count, int) or count < 1:
-        raise UserError(f"{path}: the head has {count!r} layers")
+    if type(count) is not int or count < 1:
+        raise UserError(
+            f"{path}: the head has {str(count)[:80]} layers, expected a whole "
+            "number above 0"
+        )
+    if count > len(tensors.names):
+        raise UserError(
+            f"{tensors.path} lacks tensors: it has {len(tensors.names)}, but "
+            f"{path} says {str(count)[:80]} layers; save the head again"
+        )
     bias, between = own.get("bias", True), own.get("activation_function")
     shape = HeadShape(
         layers=count, pooler=bool(own.get("use_pooler")), bias=bias

@@ -76,6 +76,8 @@ SINGLE, PARALLEL, STACK, AVERAGE, FUSE = (
     "Average",
     "Fuse",
 )
+# Fields of a block.
+BLOCK: foreign_fields.Fields = dict.fromkeys(("type", "children", "kwargs"))
 # Blocks that no method here computes, and why.
 REFUSED = {
     "Split": "gives each adapter a part of a text's tokens",
@@ -135,7 +137,8 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
         setup = {"type": FUSE, "children": adapters}
         root = os.path.dirname(files.absolute(folder))
         path = os.path.join(folder, adapterhub_fusion.CONFIG_FILE)
-        reader = _Reader(path, root, config)
+        reader = _Reader(path, root, config, folder)
+        setup = reader.known(setup)
         head = adapterhub_heads.read(folder, config, told)
         answer = reader.read(setup, "", head, described.get("version"))
         return {described["name"]: answer}
@@ -144,6 +147,8 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
     setup, heads = described["adapter_setup"], described.get("head_setup")
     reader = _Reader(path, folder, config)
     is_parallel = setup["type"] == PARALLEL
+    if is_parallel:
+        reader.check_fields(setup)
     said = setup["children"] if is_parallel else [setup]
     blocks = [reader.known(block) for block in said]
     if isinstance(heads, str) or heads is True or not heads:
@@ -188,19 +193,35 @@ def _names(block: Dict[str, Any]) -> List[str]:
 class _Reader:
     """Reads the blocks of one description."""
 
-    def __init__(self, path: str, root: str, config: BertConfig):
-        """Takes the description's path, and the folder of the adapters."""
+    def __init__(
+        self, path: str, root: str, config: BertConfig, fusion: str = ""
+    ):
+        """Takes the description's path, and the folder of the adapters.
+
+        `fusion` is the folder of the one fusion; by default fusions lie in
+        folders next to the adapters, with the adapters' names.
+        """
         self.path, self.root, self.config = path, root, config
-        self.folders = files.folders(root)
+        self.folders, self.fusion = files.folders(root), fusion
+
+    def check_fields(self, block: Dict[str, Any]) -> None:
+        """Raises UserError for what the library does not write."""
+        foreign_fields.check(block, BLOCK, self.path)
+        if block["type"] != AVERAGE and block.get("kwargs"):
+            raise UserError(
+                f"{self.path}: {block['type']} has kwargs "
+                f"{str(block['kwargs'])[:80]}, but the library knows none of it"
+            )
 
     def known(self, block: Any, level: int = 0) -> Dict[str, Any]:
         """A block, if it is one that can be read; else raises UserError."""
         said = block if isinstance(block, dict) else {}
         kind, children = said.get("type"), said.get("children")
         types = list(map(type, children)) if isinstance(children, list) else []
-        if kind == SINGLE and types == [str]:
-            return said
-        if not isinstance(kind, str) or not types or kind == SINGLE:
+        is_single = kind == SINGLE and types == [str]
+        if not is_single and (
+            not isinstance(kind, str) or not types or kind == SINGLE
+        ):
             raise UserError(
                 f"{self.path}: {str(block)[:80]} is no block; expected a type "
                 "and its children"
@@ -210,24 +231,28 @@ class _Reader:
                 f"{self.path}: {kind} {REFUSED[kind]}, which no method of this "
                 "project does; expected Stack, Average, Fuse or Parallel"
             )
-        allowed: Tuple[str, ...] = ()
+        allowed: Tuple[str, ...] = (SINGLE,)
         if level == 0:
-            allowed = (STACK, AVERAGE, FUSE)
+            allowed = (SINGLE, STACK, AVERAGE, FUSE)
         elif level == 1:
-            allowed = (AVERAGE, FUSE)
+            allowed = (SINGLE, AVERAGE, FUSE)
         if kind not in allowed:
             raise UserError(
                 f"{self.path}: {str(kind)[:80]} is not read here; expected "
                 "Parallel alone around others, Stack around Average and Fuse, "
                 "and these around adapters"
             )
-        if kind != AVERAGE and said.get("kwargs"):
-            raise UserError(
-                f"{self.path}: {kind} has kwargs {str(said['kwargs'])[:80]}, "
-                "but the library knows none of it"
-            )
+        self.check_fields(said)
+        if is_single:
+            return _single(children[0])
         below = 1 if kind == STACK else 2
         known = [self.known(child, below) for child in children]
+        names = [_our_name(_names(child)) for child in known]
+        if len(set(names)) < len(names):
+            raise UserError(
+                f"{self.path}: {kind} has {', '.join(names)[:200]}; expected "
+                "each of them once"
+            )
         return {**said, "children": known}
 
     def place(self, name: str) -> str:
@@ -318,7 +343,7 @@ class _Reader:
     ) -> Tuple[TuningMethod, Arrays]:
         """A fusion of parts that have been read."""
         names = _names(block)
-        folder = self.place(",".join(names))
+        folder = self.fusion or self.place(",".join(names))
         described = adapterhub_fusion.describe(folder, self.config)
         if described["adapter_names"] != names:
             raise UserError(
@@ -504,7 +529,7 @@ def _fits(
     source: str,
 ) -> bool:
     """Whether an average or a fusion is the same with others in a stack."""
-    own = [part.method for part in block.parts]
+    own = [_kept(part.method, config) for part in block.parts]
     if any(method.parts for method in own):
         return False
     outside = [leaf for other in others for leaf in _leaves(other)]

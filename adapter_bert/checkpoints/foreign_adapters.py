@@ -65,7 +65,8 @@ def choose(folder: str, name: str = "") -> str:
     for place in (folder, *(os.path.join(folder, part) for part in inner)):
         path = os.path.join(place, CONFIG_FILE)
         if files.exists(path) and detect(place):
-            own = files.read_json(path, "an adapter's description").get("name")
+            own = files.read_json(path, "an adapter's description")
+            own = own.get("name") if isinstance(own, dict) else None
             places[place] = own if isinstance(own, str) else ""
     if not name and (folder in places or not places):
         return folder
@@ -129,8 +130,8 @@ def read_all(
         The adapters, by the names that the other program has for them.
 
     Raises:
-        UserError: no known program has written it, it cannot be read, a label
-            is no name, or the model is a RoBERTa.
+        UserError: no known program has written it, it cannot be read, two
+            have one name, a label is no name, or the model is a RoBERTa.
     """
     check_is_bert(config, folder)
     places = [folder]
@@ -140,7 +141,12 @@ def read_all(
     found: Dict[str, Foreign] = {}
     for place in places:
         told = Told(tuple(labels) if len(places) == 1 else (), multi_label)
-        found.update(_read(place, config, pairs, told))
+        for name, foreign in _read(place, config, pairs, told).items():
+            if found.setdefault(name, foreign) is not foreign:
+                raise UserError(
+                    f"{folder} holds two adapters that are called "
+                    f"{name[:80]!r}; name the folder of one (--adapter)"
+                )
     if not found:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "

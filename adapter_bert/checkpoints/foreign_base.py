@@ -253,14 +253,17 @@ def foreign_activation(name: str) -> str:
 
 
 def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
-    """Raises UserError if a tensor is of a layer that a model does not have."""
+    """Raises UserError if a tensor is of a layer that a model does not have.
+
+    A number has no zeros before it: two names would be of one layer.
+    """
+    layers = set(map(str, range(config.num_hidden_layers)))
     for name in names:
         match = re.search(r"\bencoder\.layer\.(\d+)\.", name)
-        # Python refuses to read a number of thousands of digits.
-        if match and int(match[1][:9]) >= config.num_hidden_layers:
+        if match and match[1] not in layers:
             raise UserError(
-                f"{source}: the adapter is in layer {match[1]} too, but this "
-                f"BERT has {config.num_hidden_layers} layers; expected the "
+                f"{source}: the adapter is in layer {match[1][:80]} too, but "
+                f"this BERT has {len(layers)} layers, from 0 on; expected the "
                 "BERT that it was trained on"
             )
 

@@ -130,7 +130,13 @@ def _choices(
     described: Mapping[str, Any], told: Told, source: str
 ) -> Tuple[str, ...]:
     """Names of choices, whose number alone has a meaning."""
-    names = told.labels or tuple(described.get("label2id") or ())
+    label2id = described.get("label2id")
+    if not isinstance(label2id, (dict, type(None))):
+        raise UserError(
+            f"{source}: label2id is {str(label2id)[:200]}, expected a number "
+            "for each name of a choice, or null"
+        )
+    names = told.labels or tuple(label2id or ())
     count = described.get("num_choices", len(names))
     if not names and type(count) is int and count <= MOST_CHOICES:
         names = tuple(map("choice{}".format, range(count)))

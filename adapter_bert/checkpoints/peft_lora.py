@@ -185,6 +185,7 @@ def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
     _check_numbers(adapter, "init_r", "lora_alpha")
     alpha, first = described["lora_alpha"], described["init_r"]
     check_number(alpha, f"{path}: lora_alpha")
+    check_number(first, f"{path}: init_r")
     if not (alpha > 0 and first > 0):
         raise UserError(
             f"{path}: lora_alpha is {alpha} and init_r {first}, expected "
@@ -198,7 +199,7 @@ def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
         rank = len(down)
         singular = tensors.take(f"{ROOT}{module}.lora_E", rank, 1)
         up = tensors.take(f"{ROOT}{module}.lora_B", None, rank)
-        wanted = kept.get(f"{module}.lora_E", [True] * first)
+        wanted = kept.get(f"{module}.lora_E", first)
         wanted = wanted.count(True) if isinstance(wanted, list) else wanted
         if rank != wanted:
             raise UserError(

@@ -98,10 +98,11 @@ def _targeted(
         _check_patterns(patterns, "layers_pattern", path)
         whole = "|".join(rf"(?:.*\.)?(?:{pattern})" for pattern in patterns)
         within = _matches(rf"(?:{whole})\.\d+\..*", modules, path)
+        numbers = set(map(str, layers))
         chosen = {
             module
             for module in itertools.compress(modules, within)
-            if int(re.search(r"\.(\d+)\.", module)[1]) in layers
+            if re.search(r"\.(\d+)\.", module)[1] in numbers
         }
         # A whole name stands for itself, in any layer.
         chosen.update(module for module in found if module in targets)
@@ -219,6 +220,11 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     pattern = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.(.*)")
     matches = filter(None, map(pattern.fullmatch, held))
     places = [(int(m[1]), m[2], m[0]) for m in matches]
+    if len({place[:2] for place in places}) < len(places):
+        raise UserError(
+            f"{tensors.path} holds tensors of one module of BERT by two names, "
+            "with bert. and without; save one of them"
+        )
     root = "" if any(m.startswith("encoder.") for m in held) else "bert."
     # All matrices of BERT, in the order of its layers.
     known = [

@@ -51,7 +51,14 @@ def _import(arguments: argparse.Namespace) -> None:
     names = arguments.name.split(",")
     for name in names:
         check_name(name)
+    if len(set(map(str.lower, names))) < len(names):
+        raise UserError(
+            f"--name is {arguments.name}; expected another name for each "
+            "adapter (capital letters make no other name)"
+        )
     library = AdapterLibrary(arguments.library, create=True)
+    for name in names:
+        library.check_free(name, library.names())
     folder = arguments.folder
     is_one = len(names) == 1 and not foreign_adapters.detect(folder)
     if arguments.adapter or is_one:
@@ -116,7 +123,7 @@ def _export(arguments: argparse.Namespace) -> None:
     bert = base = None
     if arguments.init_checkpoint:
         bert = open_init_checkpoint(arguments.init_checkpoint).weights
-    several, cards = [], []
+    several, cards, fingerprints = [], [], set()
     for name in arguments.name.split(","):
         entry = library.entry(name)
         artifact = check(library.folder(name))
@@ -138,7 +145,13 @@ def _export(arguments: argparse.Namespace) -> None:
             )
             ours = dataclasses.replace(ours, head=head)
         several.append(ours)
+        fingerprints.add(artifact.config["base"]["fingerprint"])
         cards.append((artifact.config, entry.scores, entry.data))
+    if len(fingerprints) > 1:
+        raise UserError(
+            f"{arguments.name} are of {len(fingerprints)} BERTs; expected "
+            "adapters of one, so export them apart"
+        )
     card = make_card(arguments.to, several[0], folder, *cards[0])
     if len(several) > 1:
         card = make_joint_card(several, folder, cards)
@@ -332,7 +345,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "Copy an adapter of AdapterHub or peft into the library.",
         ("folder", "folder that this program wrote"),
     )
-    flag("--name", required=True, help="name of the adapter")
+    flag(
+        "--name",
+        required=True,
+        help="name of the adapter; of several a name for each, with commas "
+        "between them",
+    )
     flag(
         "--adapter",
         default="",
@@ -367,7 +385,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "export",
         _export,
         "Write an adapter for another program.",
-        name,
+        ("name", f"{name[1]}, or of several, with commas between them"),
         ("folder", "folder to write, new or empty"),
     )
     flag(

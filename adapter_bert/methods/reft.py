@@ -137,8 +137,9 @@ class LoReft(TuningMethod):
     Raises:
         UserError: a rank below 1, not even one token, an unknown nonlinearity,
             a dropout out of range, layers that cannot be read or that the
-            model does not have, a rank that is no smaller than BERT's hidden
-            size, tied subspaces of one side alone.
+            model does not have, more tokens than its texts have, a rank that
+            is no smaller than BERT's hidden size, tied subspaces of one side
+            alone.
 
     Source: Wu et al. 2024 (ReFT), sections 3.2 and 3.3; AdapterHub's
     `ReftConfig`, whose defaults these are.
@@ -187,12 +188,18 @@ class LoReft(TuningMethod):
         return "" if self.orthogonal else "rank"
 
     def check(self, config):
-        """Compares `layers` and `rank` with the model."""
+        """Compares `layers`, `rank` and numbers of tokens with the model."""
         base.choose_layers(self.layers, config)
         if self.rank >= config.hidden_size:
             raise UserError(
                 f"loreft: rank is {self.rank}, expected less than the model's "
                 f"hidden size {config.hidden_size}"
+            )
+        longest = config.max_position_embeddings
+        if max(self.prefix, self.suffix) > longest:
+            raise UserError(
+                f"loreft: prefix is {self.prefix} and suffix is {self.suffix}, "
+                f"expected at most the model's {longest} tokens"
             )
 
     @property

@@ -268,7 +268,7 @@ class AdapterLibrary:
         with self._changing():
             folder = self._place(name)
             others = [other for other in self.names() if other != name]
-            self._check_free(new_name, others)
+            self.check_free(new_name, others)
             self._move(folder, os.path.join(self.path, new_name))
 
     def _move(self, folder: str, new: str) -> None:
@@ -279,7 +279,7 @@ class AdapterLibrary:
     def _check_new(self, name: str, artifact: Artifact) -> None:
         """Refuses a taken name, another BERT, and the same adapter again."""
         names = self.names()
-        self._check_free(name, names)
+        self.check_free(name, names)
         config = artifact.config
         for other in names:
             try:
@@ -304,8 +304,8 @@ class AdapterLibrary:
                     "another name"
                 )
 
-    def _check_free(self, name: str, names: List[str]) -> None:
-        """Refuses a name that equals another except for capital letters."""
+    def check_free(self, name: str, names: List[str]) -> None:
+        """Raises UserError for a name of another, but for capital letters."""
         for other in names:
             if other.lower() == name.lower():
                 raise UserError(
