@@ -73,10 +73,10 @@ EDITS = (
 # What comes before a page's commands: files that it makes anew go, and those
 # that it says it takes are made.
 BEFORE = {
-    "docs/own_data.md": "rm -r out/tickets out/new",
-    "docs/adapter_library.md": "rm -r shelf",
+    "docs/own_data.md": "rm -rf out/tickets out/new",
+    "docs/adapter_library.md": "rm -rf shelf",
     "docs/exchange.md": """
-rm -r shelf
+rm -rf shelf
 theirs=tests/golden/exchange_setups
 BERT=$theirs/bert
 ln -s $theirs/fusion_folders/b FOLDER
