@@ -195,6 +195,7 @@ def read(case, *told):
         (HUB, "dora(2)", "AdapterHub's DoRA scales .*; write it for peft"),
         (HUB, "vera(2)", "AdapterHub's VeRA trains .*; write it for peft"),
         (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
+        (HUB, "union(prompt(2), loreft(2))", "counts virtual tokens among"),
         (HUB, "union(prompt(2), bapna(4))", "bapna is not written for Adap"),
         (
             HUB,

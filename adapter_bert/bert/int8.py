@@ -44,7 +44,7 @@ class Quantized(NamedTuple):
 
 
 def names(variables: Iterable[str]) -> FrozenSet[str]:
-    """Of the names of BERT's own variables those of matrices in int8."""
+    """Chooses the names of matrices in int8 among BERT's own variables."""
     return frozenset(
         name
         for name in variables

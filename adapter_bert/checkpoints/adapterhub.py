@@ -669,14 +669,14 @@ def head_files(exported: Exported) -> Dict[str, Any]:
     """The contents of a head's files by name; nothing without a head."""
     if exported.head is None:
         return {}
-    config, beside, tensors = adapterhub_heads.write(
+    config, more, tensors = adapterhub_heads.write(
         exported.head, exported.name, exported.config, exported.source
     )
     return {
         adapterhub_heads.WEIGHTS_FILE: tensors,
         adapterhub_heads.CONFIG_FILE: {
             "config": config,
-            **beside,
+            **more,
             **description(exported),
         },
     }

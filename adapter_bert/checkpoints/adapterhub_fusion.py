@@ -38,7 +38,7 @@ CONFIG = {
 # The weight of the library's penalty. Source: its
 # `get_fusion_regularization_loss`.
 PENALTY = 0.01
-# A place's variables -> tensors, of which a kernel is the transpose.
+# A place's variables -> tensors; a kernel is transposed.
 TENSORS = {
     "query/kernel": "query.weight",
     "query/bias": "query.bias",

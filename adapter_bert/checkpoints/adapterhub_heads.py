@@ -1,7 +1,7 @@
 """The heads of AdapterHub's library `adapters` 1.3, read and written.
 
-Flexible heads, of its own models, have any number of layers. Static heads are
-those of transformers' models. Source: `adapters/heads/` and `head_utils.py`.
+Flexible heads, of its own models, have any number of layers. Static heads
+belong to transformers' models. Source: `adapters/heads/` and `head_utils.py`.
 """
 
 import dataclasses
@@ -250,8 +250,8 @@ def write(
         "dropout_prob": None,
         **{field: values[field] for field in fields.split()},
     }
-    beside = {} if head.threshold is None else {THRESHOLD: head.threshold}
-    return own, beside, tensors
+    more = {} if head.threshold is None else {THRESHOLD: head.threshold}
+    return own, more, tensors
 
 
 def _write_masked_lm(head: Head, prefix: str, config: BertConfig):

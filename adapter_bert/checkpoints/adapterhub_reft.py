@@ -2,7 +2,7 @@
 
 The library trains an orthonormal basis as PyTorch's parametrization has it:
 `base @ reflections`, with a fixed matrix `base`. Here bases are kept as they
-are, and are written without a parametrization, as those of NoReFT. DiReFT is
+are, and are written without a parametrization, as NoReFT's bases. DiReFT is
 NoReFT of `W + R`, if there is no activation; the library's files have no place
 for DiReFT itself.
 """
