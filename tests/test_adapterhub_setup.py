@@ -201,6 +201,10 @@ def read(bert, folder, *told):
         ),
         ("fusion({'a': parallel(4), 'b': parallel(3)})", "it otherwise"),
         (
+            "fusion({'a': pfeiffer(4), 'b': pfeiffer(3, gating=true)})",
+            "it otherwise",
+        ),
+        (
             "fusion({'a': pfeiffer(4), 'b': adapterdrop(1, 'pfeiffer', 4)})",
             "the last of them in all layers of the others",
         ),
