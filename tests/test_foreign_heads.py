@@ -380,9 +380,24 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     assert choose(str(tmp_path / ".cache")) == str(tmp_path / ".cache")
 
 
-def test_every_method_of_the_registry_is_exchanged_or_refused():
+def test_every_method_of_the_registry_has_arguments_in_the_matrix():
     for name in exchange_matrix.METHODS:
         exchange_matrix.registry.parse(exchange_matrix.method_text(name))
+
+
+@pytest.mark.parametrize(
+    "text", ["loreft(2)", "prompt(2)", "prefix(2, false, gating=true)"]
+)
+def test_choices_that_the_library_fails_at_are_not_written(
+    bert, tmp_path, text
+):
+    task = exchange_matrix.HEADS[kinds.CHOICE]
+    method = exchange_matrix.registry.parse(text)
+    artifact = exchange.random_artifact(bert, method, task, 0)
+    with pytest.raises(UserError, match="library fails at .* of multiple choi"):
+        foreign_adapters.write(
+            HUB, str(tmp_path / "out"), exported(artifact, "x"), ""
+        )
 
 
 def test_a_head_without_a_bias_is_not_written_where_heads_have_one(
