@@ -42,10 +42,10 @@ config = modeling.BertConfig(**json.loads({config!r}))
 engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
 found = []
-for name, parts, output in {cases!r}:
+for name, parts, output, method in {cases!r}:
     folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
     os.makedirs(folder)
-    job = make_job(config, folder, task=TASKS[name], parts=parts)
+    job = make_job(config, folder, method, task=TASKS[name], parts=parts)
     rows = make_rows(TASKS[name])
     losses = train(engine, job, rows, steps=6)
     found.append([losses, predict(engine, job, rows, 7)[output].tolist()])
@@ -56,7 +56,7 @@ print(json.dumps(found))
 def run_on_devices(config, folder, name, devices, *cases):
     """Losses and predictions of trainings on logical CPUs.
 
-    Cases are the names of a task and of an output, and the number of parts.
+    Cases are a task's name, the number of parts, an output's name, a method.
     """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
@@ -83,15 +83,21 @@ def test_two_devices_give_the_result_of_one(
     shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
     # Each of the engines gets some of the tasks.
     cases = {
-        "estimator": [("tagging", 1, "logits"), ("tiny", 2, "logits")],
-        "strategy": [("tiny", 1, "logits"), (MULTI.name, 2, SETS)],
+        "estimator": [
+            ("tagging", 1, "logits", "houlsby(size=4)"),
+            ("tiny", 2, "logits", "adalora(init_rank=4, rank=2)"),
+        ],
+        "strategy": [
+            ("tiny", 1, "logits", "adalora(init_rank=4, rank=2)"),
+            (MULTI.name, 2, SETS, "houlsby(size=4)"),
+        ],
     }[name]
     found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
     engine = choose_engine(name)[0](Hardware())
-    for (losses, outputs), (of, parts, output) in zip(found, cases):
+    for (losses, outputs), (of, parts, output, method) in zip(found, cases):
         task = TASKS[of]
         (tmp_path / of).mkdir()
-        job = make_job(steady_config, tmp_path / of, task=task)
+        job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
@@ -102,7 +108,7 @@ def test_two_devices_give_the_result_of_one(
             np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
         )
         other = make_job(
-            steady_config, tmp_path / "two" / f"{of}{parts}", task=task
+            steady_config, tmp_path / "two" / f"{of}{parts}", method, task=task
         )
         check_equal(trained_values(other), trained_values(job), 1e-5)
 
