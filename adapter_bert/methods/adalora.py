@@ -203,9 +203,7 @@ class AdaLora(TuningMethod):
                 found[f"{scope}/lora_b"] = scale[:, np.newaxis] * up[places]
         layers, targets = config.num_hidden_layers, self.targets.split(",")
         pattern = write_pattern(ranks, most, layers, targets)
-        method = dataclasses.replace(
-            self.lora, rank=most, rank_pattern=pattern
-        )
+        method = dataclasses.replace(self.lora, rank=most, rank_pattern=pattern)
         return method, found
 
     def merge(self, config, read, values):

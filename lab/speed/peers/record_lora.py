@@ -150,7 +150,7 @@ def main():
         with torch.no_grad():
             for parameter in trained.values():
                 parameter.add_(torch.randn_like(parameter) * 0.3)
-        outputs = model(*inputs)
+        outputs = model.base_model(*inputs)
         outputs.loss.backward()
         recorded[f"{method}/output"] = to_numpy(outputs.last_hidden_state)
         for name, parameter in trained.items():
