@@ -120,7 +120,9 @@ def allocate(
             scores[name] += tf.reduce_mean(down, 0) + tf.reduce_mean(up, 1)
         ranking = tf.sort(tf.concat(list(scores.values()), 0))
         cuts = allocation.cuts(ranking.shape[0], len(singular), steps)
-        chooses = (step >= last) | (step % allocation.delta_t == 0)
+        # `==` compares no values in a TensorFlow 1 graph.
+        is_due = tf.equal(step % allocation.delta_t, 0)
+        chooses = (step >= last) | is_due
         cut = tf.reduce_sum(tf.cast((step >= cuts) & chooses, tf.int32))
         # The greatest score of what is cut, below all if that is nothing.
         limit = tf.gather(tf.concat([[-1.0], ranking], 0), cut)
