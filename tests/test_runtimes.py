@@ -1,0 +1,480 @@
+"""Files of TensorFlow Lite and ONNX Runtime, in their own runtimes."""
+
+import importlib.util
+import json
+import os
+import re
+import sys
+
+import numpy as np
+import pytest
+import tokenizers
+from conftest import (
+    ROOT,
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    own_lines,
+    run_command,
+    write_bert,
+)
+from test_exported_kinds import PLAIN
+from test_joint_answers import PAIR, SCORE, SETS, SQUAD, TAGS
+from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of
+
+from adapter_bert import command_line
+from adapter_bert.bert import encoder
+from adapter_bert.commands import export as export_command
+from adapter_bert.errors import UserError
+from adapter_bert.serving import runtimes
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.runtimes import ONNX, TFLITE
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.from_description import restore_task
+
+TEXTS = [text for text, _ in SENTENCES]
+PAIRS = list(zip(TEXTS, TEXTS[1:]))
+# The environment of `make onnx`; this one may lack its packages.
+NAMED = os.environ.get(export_command.PYTHON)
+MADE = ROOT / ".venv-onnx"
+PYTHON = NAMED or str(MADE / "bin/python")
+HAS_ONNX = all(map(importlib.util.find_spec, runtimes.ONNX_PACKAGES))
+FORMS = [
+    TFLITE,
+    pytest.param(
+        ONNX,
+        marks=pytest.mark.skipif(
+            not HAS_ONNX,
+            reason="test_onnx_in_its_environment runs it where `make onnx` has",
+        ),
+    ),
+]
+SCALED = {**SCORE, "scale": [0.0, 0.1]}
+# Method and task by a name.
+ADAPTERS = {
+    "small": ("houlsby(size=3, nonlinearity='gelu_erf')", CLASSIFICATION),
+    "pair": ("lora(rank=3)", PAIR),
+    "score": ("prompt(length=3)", SCORE),
+    "sets": ("prefix(length=3, inner_size=8)", SETS),
+    "squad": ("full", SQUAD),
+    "tags": ("ia3", TAGS),
+    "choice": ("lora(rank=3)", PLAIN),
+}
+# What those do not compute.
+METHODS = (
+    "houlsby(size=4, gating=True, nonlinearity='mish')",
+    "pals(size=6, heads=2)",
+    "loreft(rank=2)",
+    "prefix(length=3, inner_size=8, gating=True)",
+    "stack(mad_x(size=4, inverse_size=3), new_words(count=3))",
+    "union(dora(rank=2), vera(rank=5, targets='value'), compacter(8, n=4))",
+    "diff_pruning(sparsity=0.05)",
+    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
+    "average({'a': houlsby(4), 'b': lora(rank=2)}, weights='3,1')",
+)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A BERT with the exact gelu, whose matrices are worth rounding."""
+    config = encoder.BertConfig(
+        vocab_size=len(TINY_WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_act="gelu_erf",
+    )
+    values = {
+        name: np.random.default_rng(number)
+        .normal(float(name.endswith("gamma")), 0.1, one.shape)
+        .astype(np.float32)
+        for number, (name, one) in enumerate(encoder.declare(config).items())
+    }
+    folder = tmp_path_factory.mktemp("base")
+    return str(write_bert(folder, TINY_WORDS, config, values))
+
+
+@pytest.fixture(scope="module")
+def bert(base):
+    return FrozenBert.open(base)
+
+
+@pytest.fixture(scope="module")
+def made(base, tmp_path_factory):
+    """Folders and values of `ADAPTERS`, by name."""
+    place, found = tmp_path_factory.mktemp("adapters"), {}
+    for seed, (name, (method, task)) in enumerate(ADAPTERS.items()):
+        more = {"task_settings": {"columns": ["text", "one", "two"]}}
+        more = more if name == "choice" else {}
+        folder = place / name
+        found[name] = (
+            str(folder),
+            *make_artifact(folder, base, method, None, task, seed, **more),
+        )
+    return found
+
+
+@pytest.fixture
+def export(bert, tmp_path):
+    """Writes a folder of an adapter, and loads it without this project."""
+
+    def write(folder, form, weights="float32"):
+        task = load_task(bert, folder, None)
+        place = tmp_path / "file"
+        runtimes.export(bert, "mine", task, str(place), form, weights)
+        return Folder(place, form)
+
+    return write
+
+
+class Folder:
+    """A folder as a program of its user reads it."""
+
+    def __init__(self, place, form):
+        runtime = runtimes.RUNTIMES[form]
+        self.told = json.loads((place / "task.json").read_text())
+        self.size = (place / runtime.file).stat().st_size
+        self.run = runtime.load(str(place / runtime.file))
+        path = str(place / "tokenizer.json")
+        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        self.tokenizer.enable_padding()
+
+    def batch(self, rows):
+        """Inputs of texts, pairs, or lists of pairs of a row's choices."""
+        flat = [row for row in rows for row in (row if is_list(row) else [row])]
+        found = self.tokenizer.encode_batch(flat)
+        shape = [len(rows), *[-1] * is_list(rows[0]), len(found[0].ids)]
+        columns = {
+            "input_ids": [row.ids for row in found],
+            "input_mask": [row.attention_mask for row in found],
+            "segment_ids": [row.type_ids for row in found],
+        }
+        return {
+            name: np.array(x, np.int32).reshape(shape)
+            for name, x in columns.items()
+        }
+
+    def ask(self, rows):
+        return self.run(self.batch(rows))
+
+
+def is_list(value):
+    return isinstance(value, list)
+
+
+@pytest.fixture(scope="module")
+def predictor(bert, made):
+    return {
+        name: Predictor(bert).add(folder, name)
+        for name, (folder, *_) in made.items()
+    }
+
+
+# The outputs
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["small", "pair", "score", "sets", "choice"])
+def test_a_file_answers_as_the_predictor(bert, made, export, form, name):
+    """From texts, by the library's tokenizer alone."""
+    folder = export(made[name][0], form)
+    predictor = Predictor(bert)
+    predictor.add(made[name][0], name)
+    rows = {"pair": PAIRS, "choice": [(t, *PAIRS[0]) for t in TEXTS]}
+    rows = rows.get(name, TEXTS)
+    right = predictor(name, rows)
+    if name == "score":
+        assert folder.told["outputs"] == {"value": ["rows"]}
+        expected = [answer["value"] for answer in right]
+        found = folder.ask(rows)["value"]
+    else:
+        expected = [list(answer["scores"].values()) for answer in right]
+        labels = list(right[0]["scores"])
+        assert folder.told["labels"] == labels
+        if name == "choice":
+            rows = [[(text, choice) for choice in cs] for text, *cs in rows]
+        found = folder.ask(rows)["scores"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    # Rows differ, so that equal ones would be noticed.
+    assert np.ptp(found, axis=0).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["squad", "tags"])
+def test_outputs_of_each_token(base, made, export, form, name):
+    """As the head computes them of each row alone, without padding."""
+    path, method, values = made[name]
+    folder = export(path, form)
+    batch = folder.batch(PAIRS if name == "squad" else TEXTS)
+    lengths = batch["input_mask"].sum(axis=1)
+    rows = [
+        [batch[key][row, :length].tolist() for key in batch]
+        for row, length in enumerate(lengths)
+    ]
+    task = restore_task(ADAPTERS[name][1], {}, "a test")
+    features = [(ids, segments) for ids, _, segments in rows]
+    expected = outputs_of(base, method, values, task, features)
+    found = folder.run(batch)
+    for row, (right, length) in enumerate(zip(expected, lengths)):
+        if name == "tags":
+            odds = np.exp(right["logits"])
+            scores = found["scores"][row, :length]
+            np.testing.assert_allclose(
+                scores, odds / odds.sum(-1, keepdims=True), rtol=0, atol=1e-5
+            )
+            continue
+        for side in ("start", "end"):
+            logits = found[f"{side}_logits"][row]
+            order = np.argsort(-logits[:length], kind="stable")
+            best = right[f"{side}_logits"][:length]
+            np.testing.assert_allclose(logits[order], best, atol=1e-5)
+            assert (logits[length:] < -1e29).all()
+    if name == "tags":
+        assert folder.told["task"]["tags"] == TAGS["tags"]
+    else:
+        assert folder.told["settings"]["max_query_length"] == 12
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_written(base, export, tmp_path, form, method):
+    make_artifact(tmp_path / "adapter", base, method)
+    folder = export(str(tmp_path / "adapter"), form)
+    assert folder.told["difference"] <= runtimes.LIMITS["float32"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_int8(made, export, form, tmp_path):
+    whole = export(made["pair"][0], form)
+    expected = whole.ask(PAIRS)["scores"]
+    os.rename(tmp_path / "file", tmp_path / "whole")
+    small = export(made["pair"][0], form, "int8")
+    assert small.size < 0.75 * whole.size
+    assert small.told["weights"] == "int8"
+    found = small.ask(PAIRS)["scores"]
+    assert 0 < np.abs(found - expected).max() < 0.02
+
+
+def test_a_file_says_what_it_is(bert, made, export):
+    folder = export(made["pair"][0], TFLITE)
+    told = folder.told
+    assert told["name"] == "mine" and told["kind"] == "classification"
+    assert told["columns"] == ["text", "text_b"] and told["texts"] == [2]
+    assert told["inputs"]["input_ids"] == ["rows", "tokens"]
+    assert told["base"] == bert.base.describe()
+    assert sorted(told["files"]) == ["model.tflite", "tokenizer.json"]
+    assert told["max_seq_length"] == 24
+    # Which the tokenizer's file keeps.
+    long = " ".join(["cat"] * 40)
+    assert len(folder.tokenizer.encode(long, long).ids) == 24
+
+
+# What is not kept
+
+
+@pytest.mark.parametrize("wrong", [1e-3, float("nan")])
+def test_a_file_with_other_outputs_is_not_kept(
+    bert, made, export, monkeypatch, tmp_path, wrong
+):
+    whole = runtimes.RUNTIMES[TFLITE]
+
+    def load(path):
+        run = whole.load(path)
+        return lambda batch: {k: v + wrong for k, v in run(batch).items()}
+
+    monkeypatch.setitem(runtimes.RUNTIMES, TFLITE, whole._replace(load=load))
+    with pytest.raises(UserError, match="computes other outputs than Tensor"):
+        export(made["small"][0], TFLITE)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_operation_that_a_runtime_lacks_is_named(
+    made, export, monkeypatch, tmp_path
+):
+    """Here the error function, without what makes it the whole activation."""
+    monkeypatch.setattr(
+        "adapter_bert.bert.functional.for_runtimes",
+        __import__("contextlib").nullcontext,
+    )
+    with pytest.raises(UserError, match="it lacks the operations Erf"):
+        export(made["small"][0], TFLITE)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_that_is_too_large(made, export, monkeypatch):
+    monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
+    with pytest.raises(UserError, match="of TensorFlow Lite holds less"):
+        export(made["small"][0], TFLITE)
+
+
+# The command
+
+
+@pytest.fixture
+def command(base, tmp_path):
+    """Runs `adapter-bert export --format=tflite`, within this process."""
+    given = {
+        "init_checkpoint": base,
+        "output_dir": tmp_path / "out",
+        "format": TFLITE,
+    }
+    with entry_point(export_command) as run:
+        yield lambda **more: run(**{**given, **more})
+
+
+def test_the_command_writes_a_file(command, made, tmp_path, caplog):
+    command(adapter=made["pair"][0], max_seq_length=12)
+    folder = Folder(tmp_path / "out", TFLITE)
+    assert folder.told["max_seq_length"] == 12
+    assert folder.ask(PAIRS)["scores"].shape == (len(PAIRS), 2)
+    assert "which differs from TensorFlow by" in caplog.messages[-1]
+    with pytest.raises(UserError, match="out is there already"):
+        command(adapter=made["pair"][0])
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        ({"format": "torch"}, "format.*should be one of <saved_model|tflite"),
+        ({"weights": "int4"}, "weights.*should be one of <float32|int8"),
+        ({"format": "saved_model", "weights": "int8"}, "--weights goes with"),
+        ({"embeddings": "cls"}, "--embeddings goes with --format=saved_model"),
+        ({"predict_batch_size": 3}, "--predict_batch_size goes with"),
+        ({"base_dtype": "int8"}, "--base_dtype is int8, but --format=tflite"),
+        ({"compute_dtype": "bfloat16"}, "--compute_dtype is bfloat16"),
+        ({"output_dir": ""}, "--output_dir is missing"),
+        ({"output_dir": "gs://bucket/out"}, "is no local folder"),
+        ({"output_dir": ROOT}, "is there already"),
+        ({"adapter": ""}, "no adapter is named"),
+    ],
+)
+def test_what_is_refused_before_a_model_is_opened(
+    command, made, more, told, monkeypatch
+):
+    monkeypatch.setattr(FrozenBert, "open", None)
+    if more.get("adapter") == "":
+        given = more = {}
+    else:
+        given = {"adapter": made["pair"][0], **more}
+    with pytest.raises(Exception, match=told) as refused:
+        command(**given)
+    assert len(str(refused.value).splitlines()) <= 2
+
+
+@pytest.mark.newer_stack
+def test_tasks_that_are_no_file(command, base, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(FrozenBert, "open", None)
+    shelf = tmp_path / "shelf"
+    command_line_names = "pair, small"
+    from adapter_bert.serving.library import AdapterLibrary
+
+    library = AdapterLibrary(str(shelf), create=True)
+    for name in ("pair", "small"):
+        library.add(made[name][0], name)
+    told = f"takes one task, but 2 are named: {command_line_names}; name one"
+    with pytest.raises(UserError, match=told):
+        command(library=shelf)
+    make_artifact(tmp_path / "words", base, "ia3", None, {"name": "masked_lm"})
+    with pytest.raises(UserError, match="of the kind masked_lm, which cannot"):
+        command(adapter=tmp_path / "words")
+
+
+@pytest.mark.newer_stack
+def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
+    asked = []
+
+    def go_on_with(*arguments):
+        asked.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(command_line, "go_on_with", go_on_with)
+    with pytest.raises(SystemExit):
+        command(format=ONNX, adapter=made["pair"][0])
+    [(packages, *rest)] = asked
+    assert packages == ("onnxruntime", "tf2onnx")
+    assert rest == ["export", "onnx", "ADAPTER_BERT_ONNX"]
+
+
+@pytest.mark.newer_stack
+@pytest.mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
+def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
+    """Where a program has loaded TensorFlow, as from Python."""
+    monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
+    monkeypatch.setattr(FrozenBert, "open", None)
+    with pytest.raises(UserError, match="lacks onnxruntime, tf2onnx; run `ad"):
+        command(format=ONNX, adapter=made["pair"][0])
+
+
+# Programs of users
+
+
+def snippets():
+    """The programs in docs/export.md that read a folder, by their runtime."""
+    text = (ROOT / "docs/export.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = [block for block in blocks if "tokenizer.json" in block]
+    assert len(blocks) == 2
+    return {TFLITE: blocks[0], ONNX: blocks[1]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_page_s_program_runs_without_this_project(
+    bert, made, form, tmp_path
+):
+    task = load_task(bert, made["pair"][0], None)
+    runtimes.export(bert, "mrpc", task, str(tmp_path / "mrpc"), form)
+    (tmp_path / "ask.py").write_text(
+        f"{snippets()[form]}\nimport sys\n"
+        "assert 'adapter_bert' not in sys.modules\nprint(labels)\n"
+    )
+    # -I keeps this checkout out.
+    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
+
+
+def needs_onnx(test):
+    """Marks a test that needs `make onnx`."""
+    is_missing = not os.path.exists(NAMED or MADE / "installed")
+    why = f"no {PYTHON}; `make onnx` makes it, {export_command.PYTHON} "
+    skipped = pytest.mark.skipif(is_missing, reason=f"{why}names another")
+    return pytest.mark.gate(pytest.mark.newer_stack(skipped(test)))
+
+
+@needs_onnx
+@pytest.mark.skipif(HAS_ONNX, reason="this is its environment")
+def test_onnx_in_its_environment():
+    """The tests above that are skipped without ONNX's packages."""
+    done = run_command(
+        *(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *("-k", "onnx and not environment", "tests/test_runtimes.py"),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert re.search(r"\d\d passed", done.stdout)
+    assert "skipped" not in done.stdout
+
+
+@needs_onnx
+def test_the_command_writes_onnx(base, made, tmp_path):
+    words = [
+        f"--init_checkpoint={base}",
+        f"--adapter={made['small'][0]}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--format=onnx",
+        "--weights=int8",
+    ]
+    command = [sys.executable, "-m", "adapter_bert", "export", *words]
+    done = run_command(*command, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = own_lines(done.stderr)
+    assert "which differs from TensorFlow by" in lines[-1]
+    assert len(lines) < 8
+    told = json.loads((tmp_path / "out/task.json").read_text())
+    assert told["format"] == "onnx" and "onnxruntime" in told["versions"]
