@@ -841,11 +841,13 @@ def export(
         bert: the BERT that the adapters were trained on.
         adapters: as of `Predictor`.
         output_dir: folder for the model's versions: 1, 2, ...
-        **settings: flags of `adapter-bert export` by their names.
+        **settings: flags of `adapter-bert export` by their names. With
+            `format="tflite"` one adapter becomes a file of TensorFlow Lite, and
+            `output_dir` is the new folder for the file.
 
     Returns:
         The folder of the new version, which `adapter-bert serve` and
-        TensorFlow Serving load.
+        TensorFlow Serving load; or the file's.
 
     Raises:
         UserError: an adapter is missing, damaged or of another BERT, or its

@@ -267,6 +267,14 @@ class Modules:
         return tf.cast(normal, context.dtype)
 
 
+def masked_scores(mask: tf.Tensor) -> tf.Tensor:
+    """What is added to the scores, float32 [B, 1, 1, T], of a mask [B, T].
+
+    TensorFlow Lite has no `tf.newaxis` where sizes are known at a call only.
+    """
+    return tf.expand_dims(tf.expand_dims((1.0 - mask) * MASKED_SCORE, 1), 1)
+
+
 class BertOutput(NamedTuple):
     """The encoder's outputs.
 
@@ -343,7 +351,7 @@ class Bert(Modules):
         context = dataclasses.replace(context, handed_on=handed_on)
         every = dataclasses.replace(context, first_token=False)
         mask = tf.cast(context.input_mask, hidden.dtype)
-        bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+        bias = masked_scores(mask)
         for layer in layers:
             is_last = layer == self.config.num_hidden_layers - 1
             arguments = (outputs[-1], bias, context if is_last else every)
