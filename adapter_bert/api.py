@@ -758,9 +758,10 @@ def embed(
     texts: Table,
     *,
     adapter: Optional[Adapter] = None,
-    pooling: str = embeddings.MEAN,
+    pooling: Optional[str] = None,
     layers: Union[int, Sequence[int]] = (-1,),
-    normalize: bool = False,
+    normalize: Optional[bool] = None,
+    vector_size: Optional[int] = None,
     predict_batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Union[np.ndarray, List[TokenVectors]]:
@@ -774,17 +775,23 @@ def embed(
             pairs.
         adapter: folder or run of an adapter that acts on BERT; default: BERT
             alone.
-        pooling: `mean` of the tokens, `cls` (the first token) or `tokens`.
+        pooling: `mean` of the tokens, `cls` (the first token), `tokens`, or
+            `trained`: as the adapter's training says, or the BERT's folder
+            of sentence-transformers; default: `trained` if one says it, else
+            `mean`.
         layers: numbered as Python's lists are, -1 the last one; vectors of
             several are concatenated.
-        normalize: whether each vector has the length 1.
+        normalize: whether each vector has the length 1; default: as `trained`
+            vectors were, else no.
+        vector_size: so many first entries are kept, for which the adapter was
+            trained; default: all.
         predict_batch_size: rows computed at once.
         max_seq_length: longest input in tokens; default: the adapter's, else
-            BERT's.
+            for `trained` vectors the folder's, else BERT's.
 
     Returns:
-        float32 [N, D * number of layers]; for `tokens` a list of each row's
-        `tokens` and `vectors`, float32 [T, D * number of layers].
+        float32 [N, D * number of layers] or [N, vector_size]; for `tokens` a
+        list of each row's `tokens` and `vectors`, float32 [T, as before].
 
     Raises:
         UserError: an argument or a row is not as expected, or the adapter is
@@ -793,6 +800,7 @@ def embed(
     values = {
         "layers": layers,
         "normalize": normalize,
+        "vector_size": vector_size,
         "predict_batch_size": predict_batch_size,
         "max_seq_length": max_seq_length,
     }
@@ -800,7 +808,12 @@ def embed(
     with of_keywords((Answering, Embedding), values, "embed()"):
         asked, vectors = read(Answering), read(Embedding)
     numbers = adapter_flags.read_layers(vectors)
-    form = VectorForm(pooling, numbers, vectors.normalize)
+    form = VectorForm(
+        pooling or embeddings.MEAN,
+        numbers,
+        vectors.normalize,
+        vectors.vector_size,
+    )
     form.check(_checked(bert).config)
     task = None
     with process_options.restored():
@@ -823,9 +836,10 @@ def embed(
             frozen,
             rows,
             task=task,
-            pooling=form.pooling,
+            pooling=pooling,
             layers=form.layers,
             normalize=form.normalize,
+            size=form.size,
             batch_size=asked.predict_batch_size,
             max_seq_length=asked.max_seq_length,
         )
