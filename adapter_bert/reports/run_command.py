@@ -19,6 +19,7 @@ from adapter_bert.tasks.kinds import (
     PRETRAINING,
     QUESTIONS,
     TAGGING,
+    VECTORS,
     kind_of,
 )
 from adapter_bert.tasks.tagging_files import FORMATS
@@ -31,6 +32,7 @@ PROGRAMS = {
     TAGGING: "run_tagger.py",
     MASKED_LM: "run_mlm.py",
     PRETRAINING: "run_pretraining.py",
+    VECTORS: "run_vectors.py",
 }
 CUSTOM = "custom"
 # Flags by their names in `training` and `versions` of `run.json`.

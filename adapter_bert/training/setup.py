@@ -345,6 +345,11 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
     )
+    if experiment.do_train and not table.trained:
+        raise UserError(
+            f"{model.method} trains the task's head alone, and the task "
+            f"{task.name} has none; pass another --tuning_method"
+        )
     quantized: FrozenSet[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
