@@ -80,17 +80,6 @@ def read(folder: str) -> Tuple[str, Pooled]:
         UserError: a file is missing or damaged, or a module or a field has no
             counterpart here.
     """
-    try:
-        return _read(folder)
-    except UserError as error:
-        raise UserError(
-            f"{error}; to take the BERT without its vectors, pass its "
-            "model.safetensors"
-        ) from error
-
-
-def _read(folder: str) -> Tuple[str, Pooled]:
-    """As `read`."""
     model, pooling, normalize = _modules(os.path.join(folder, MODULES_FILE))
     path = os.path.join(folder, WHOLE_FILE)
     if files.exists(path):

@@ -167,7 +167,13 @@ def open_pretrained(path: str) -> Pretrained:
     if not files.is_folder(path):
         return _open_file(path)
     if sentence_transformers.is_folder(path):
-        place, pooled = sentence_transformers.read(path)
+        try:
+            place, pooled = sentence_transformers.read(path)
+        except UserError as error:
+            raise UserError(
+                f"{error}; to take the BERT without its vectors, pass its "
+                f"{SAFETENSORS_FILE}"
+            ) from error
         opened = _open_file(_find_model(place))
         return dataclasses.replace(opened, pooled=pooled)
     # A training that goes on there may delete a checkpoint.

@@ -59,6 +59,8 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import VECTORS, kind_of
 
 ADAPTER_BERT, SENTENCES = "adapter_bert", "sentence_transformers"
 # Forms that are another one, and more.
@@ -138,6 +140,11 @@ def read_pooled(
         UserError: nothing says how vectors are pooled.
     """
     found = opened.pooled
+    if artifact and kind_of(artifact.config["task"]) == VECTORS:
+        task = restore_task(
+            artifact.config["task"], {}, artifact.weights.source
+        )
+        found = Pooled(task.pooled, bool(task.normalize))
     if pooling:
         found = Pooled(pooling, False, found and found.max_seq_length)
     if found is None:

@@ -40,10 +40,12 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
+from adapter_bert.tasks import vectors as vector_task
 from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.tasks.vectors import CLS, MEAN
 from adapter_bert.training.prediction import check_finite
 
-CLS, MEAN, TOKENS = "cls", "mean", "tokens"
+TOKENS = "tokens"
 POOLINGS = (CLS, MEAN, TOKENS)
 # The pooling of the adapter's training, else of BERT's folder.
 TRAINED = "trained"
@@ -100,7 +102,8 @@ class VectorForm:
 
         Raises:
             UserError: nothing says how vectors are pooled, or layers are named
-                next to what was trained, or the form does not fit BERT.
+                next to what was trained, or the form does not fit BERT, or
+                the adapter was not trained for the size.
         """
         form = self
         if form.pooling == TRAINED:
@@ -124,6 +127,15 @@ class VectorForm:
             )
         form = dataclasses.replace(form, normalize=bool(form.normalize))
         form.check(bert.config)
+        own = task and task.task
+        if form.size and isinstance(own, vector_task.Vectors):
+            known = {*own.sizes, bert.config.hidden_size}
+            if form.size not in known:
+                sizes = ", ".join(map(str, sorted(known)))
+                raise UserError(
+                    f"--vector_size is {form.size}, but the adapter was "
+                    f"trained for {sizes}"
+                )
         return form
 
     def check(self, config: BertConfig) -> None:
@@ -165,12 +177,8 @@ class VectorForm:
         """
         states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
         found = tf.concat(states, axis=-1)
-        if self.pooling == CLS:
-            found = found[:, 0]
-        elif self.pooling == MEAN:
-            weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
-            count = tf.reduce_sum(weights, axis=1)
-            found = tf.reduce_sum(found * weights, axis=1) / count
+        if self.pooling != TOKENS:
+            found = vector_task.pool(found, mask, self.pooling)
         found = found[..., : self.size]
         if self.normalize:
             found = tf.math.l2_normalize(found, axis=-1, epsilon=SMALLEST)
@@ -180,7 +188,10 @@ class VectorForm:
 def trained_form(
     bert: FrozenBert, task: Optional[LoadedTask]
 ) -> Optional[Pooled]:
-    """How the vectors of an adapter or of BERT alone were trained."""
+    """How the vectors of an adapter, or else of BERT's folder, were trained."""
+    own = task and task.task
+    if isinstance(own, vector_task.Vectors):
+        return Pooled(own.pooled, bool(own.normalize))
     return bert.pooled
 
 

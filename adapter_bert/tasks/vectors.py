@@ -29,7 +29,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
 from adapter_bert.tasks import glue, metrics, vector_losses
 from adapter_bert.tasks.kinds import VECTORS
-from adapter_bert.tasks.retrieval import cosines, retrieval_scores
+from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import NUMBER
 
@@ -156,7 +156,6 @@ class Vectors(Task[Rows]):
     split_files: SplitFiles = NONE_NAMED
 
     test_splits = ()
-    answers_texts = False
     compares_rows = True
     columns = ("text",)
 
@@ -201,6 +200,11 @@ class Vectors(Task[Rows]):
     def pooled(self) -> str:
         """The pooling of the flags or the adapter, else the default."""
         return self.pooling or MEAN
+
+    @property
+    def head_kind(self):
+        """Heads of one pooling compute alike."""
+        return type(self), self.pooled
 
     def describe(self):
         """How vectors follow from hidden states."""
@@ -410,6 +414,13 @@ class Vectors(Task[Rows]):
         """The vectors of each row's texts, float32 [rows, C, D]."""
         found = outputs["vectors"]
         return found.reshape(len(rows), -1, found.shape[-1])
+
+    def answer(self, rows, predictions):
+        """`vector`, the entries of each row's only vector."""
+        found = predictions[:, 0]
+        if self.normalize:
+            found = unit(found).astype(np.float32)
+        return [{"vector": vector} for vector in found.tolist()]
 
     def evaluate(self, rows, features, predictions):
         """Correlations of the cosines with scores, or scores of the search.
