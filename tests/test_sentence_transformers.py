@@ -1,23 +1,37 @@
 """Folders of sentence-transformers: read, written, and what is refused."""
 
 import contextlib
+import glob
 import json
+import os
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_convert_checkpoint import convert  # noqa: F401
+from test_device_programs import PEER, ROOT
 from test_json_files import spoil
+from tiny_artifacts import make_artifact
 
 from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
 
 pytestmark = pytest.mark.newer_stack
+RECORD = ROOT / "lab/speed/peers/record_sentence_vectors.py"
+HAS_LIBRARY = glob.glob(
+    os.path.join(
+        os.path.dirname(os.path.dirname(PEER)),
+        "lib/python*/site-packages/sentence_transformers",
+    )
+)
 TEXTS = ["the cat sat", "a dog", "", "the mat " * 40]
 # As version 5.7 writes them.
 NEW_TYPES = (
@@ -276,3 +290,107 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
             convert(bert, form, tmp_path / "none", *flags)
     with pytest.raises(UserError, match="holds a BERT's"):
         convert(tiny_bert, "google", folder)
+
+
+def run_library(*arguments):
+    """Runs `adapter-bert library` within this process."""
+    parsed = library.parse(list(map(str, arguments)))
+    parsed.function(parsed)
+
+
+@pytest.fixture
+def imported(golden_dir, tmp_path):
+    """The recorded adapter in a library, with its BERT."""
+    recorded = golden_dir / "sentence_transformers"
+    shelf, whole = tmp_path / "shelf", recorded / "whole"
+    bert = f"--init_checkpoint={whole}"
+    run_library("import", shelf, recorded / "peft", "--name=query", bert)
+    return shelf, whole
+
+
+def test_recorded_vectors(golden_dir, imported, tmp_path):
+    """Of a whole model and of an adapter, there and back again."""
+    recorded = golden_dir / "sentence_transformers"
+    texts = json.loads((recorded / "texts.json").read_text())
+    shelf, whole = imported
+    bert = FrozenBert.open(str(whole))
+    expected = np.load(whole / "vectors.npy")
+    np.testing.assert_allclose(embed(bert, texts), expected, atol=1e-5)
+    query = load_task(bert, str(shelf / "query"), None)
+    assert query.max_seq_length == 12
+    expected = np.load(recorded / "peft" / "vectors.npy")
+    found = embed(bert, texts, task=query)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    written = tmp_path / "written"
+    to = ("export", shelf, "query", written, "--to=peft")
+    with pytest.raises(UserError, match="query makes vectors, which sentence"):
+        run_library(*to)
+    run_library(*to, f"--init_checkpoint={whole}")
+    assert "SentenceTransformer(" in (written / "README.md").read_text()
+    run_library(
+        "import",
+        shelf,
+        written,
+        "--name=again",
+        f"--init_checkpoint={whole}",
+    )
+    again = load_task(bert, str(shelf / "again"), None)
+    np.testing.assert_array_equal(embed(bert, texts, task=again), found)
+    with pytest.raises(UserError, match="do not say how vectors are made"):
+        run_library(
+            "export", shelf, "query", tmp_path / "hub", "--to=adapterhub"
+        )
+    change(written, "adapter_config.json", task_type="SEQ_CLS")
+    with pytest.raises(UserError, match="makes vectors, expected FEATURE_EXT"):
+        run_library(
+            "import",
+            shelf,
+            written,
+            "--name=wrong",
+            f"--init_checkpoint={whole}",
+        )
+
+
+@pytest.mark.skipif(
+    not HAS_LIBRARY,
+    reason=f"no sentence-transformers for {PEER}; `make peers` installs it",
+)
+def test_the_library_makes_the_same_vectors(
+    convert,  # noqa: F811
+    imported,
+    golden_dir,
+    tmp_path,  # noqa: F811
+):
+    """Of merged adapters, and of peft's."""
+    shelf, whole = imported
+    merged, peft = tmp_path / "merged", tmp_path / "peft"
+    adapter = tmp_path / "adapter"
+    described = {"name": "vectors", "pooling": "cls", "normalize": True}
+    make_artifact(adapter, whole, "dora(rank=5)", None, described)
+    form = "sentence_transformers"
+    convert(whole, form, merged, f"--adapter={adapter}")
+    run_library(
+        "export",
+        shelf,
+        "query",
+        peft,
+        "--to=peft",
+        f"--init_checkpoint={whole}",
+    )
+    texts = golden_dir / form / "texts.json"
+    subprocess.run(
+        [PEER, RECORD, "answer", texts, whole, merged, peft], check=True
+    )
+    bert = FrozenBert.open(str(whole))
+    for folder, trained in ((merged, adapter), (peft, shelf / "query")):
+        np.testing.assert_allclose(
+            np.load(folder / "vectors.npy"),
+            embed(
+                bert,
+                json.loads(texts.read_text()),
+                task=load_task(bert, str(trained), None),
+            ),
+            atol=1e-5,
+        )
+    opened = sources.open_init_checkpoint(str(merged))
+    assert opened.pooled == Pooled("cls", True, 24)

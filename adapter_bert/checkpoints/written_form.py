@@ -122,12 +122,21 @@ def write_vocabulary(
     Raises:
         UserError: a file cannot be written.
     """
-    place = os.path.join(folder, sources.VOCABULARY_FILE)
-    files.write_bytes(place, vocabulary_bytes(path))
+    for name, content in tokenizer_files(path, tokenizer, **said).items():
+        place = os.path.join(folder, name)
+        if isinstance(content, bytes):
+            files.write_bytes(place, content)
+        else:
+            files.write_json(place, content)
+
+
+def tokenizer_files(
+    path: str, tokenizer: TextTokenizer, **said: Any
+) -> Dict[str, Any]:
+    """The contents of `write_vocabulary`'s files, bytes or objects, by name."""
+    found: Dict[str, Any] = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
     said.update(as_decoder(tokenizer.added))
-    if said:
-        place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
-        files.write_json(place, said)
+    return {**found, **({sources.TOKENIZER_CONFIG_FILE: said} if said else {})}
 
 
 def write_model(

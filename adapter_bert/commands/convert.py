@@ -37,6 +37,7 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.foreign_base import pooled_of
 from adapter_bert.checkpoints.sentence_transformers import POOLINGS, Pooled
 from adapter_bert.checkpoints.upstream_form import (
     ROWS,
@@ -59,7 +60,6 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import VECTORS, kind_of
 
 ADAPTER_BERT, SENTENCES = "adapter_bert", "sentence_transformers"
@@ -141,10 +141,7 @@ def read_pooled(
     """
     found = opened.pooled
     if artifact and kind_of(artifact.config["task"]) == VECTORS:
-        task = restore_task(
-            artifact.config["task"], {}, artifact.weights.source
-        )
-        found = Pooled(task.pooled, bool(task.normalize))
+        found = pooled_of(artifact)
     if pooling:
         found = Pooled(pooling, False, found and found.max_seq_length)
     if found is None:
