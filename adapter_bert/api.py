@@ -41,6 +41,7 @@ from adapter_bert.commands import (
     run_mlm,
     run_squad,
     run_tagger,
+    run_vectors,
 )
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
@@ -56,6 +57,7 @@ from adapter_bert.serving.library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
 from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
 from adapter_bert.training.engines import Hardware
@@ -71,6 +73,7 @@ PROGRAMS: Dict[str, Any] = {
     tagging.NAME: run_tagger,
     QUESTIONS: run_squad,
     masked_lm.NAME: run_mlm,
+    VECTORS: run_vectors,
 }
 # A split's name among rows in memory, and the flag of its file.
 SPLITS = {
@@ -355,7 +358,7 @@ def train(
         eval_rows: of the dev set.
         predict_rows: without labels.
         task_name: `custom` for rows of your own, a GLUE task with `data_dir`,
-            `tagging`, `squad` or `masked_lm`.
+            `tagging`, `squad`, `masked_lm` or `vectors`.
         **settings: flags of the task's program by their names (docs/flags.md),
             `output_dir` at least. Unlike in the programs, `engine` is
             `strategy` by default.
@@ -536,6 +539,12 @@ def _columns(program: Any, adapter: str) -> Tuple[List[str], List[str]]:
     Raises:
         UserError: the adapter is missing or damaged.
     """
+    if program is run_vectors:
+        text, *others, score = (
+            getattr(read(run_vectors.Texts), name)
+            for name in run_vectors.COLUMNS
+        )
+        return [text, *filter(None, others)], [score] if score else []
     if program not in (run_classifier, run_tagger):
         return [], []
     known: Dict[str, Any] = {}
