@@ -23,6 +23,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.vectors import Vectors
 
 pytestmark = pytest.mark.newer_stack
 RECORD = ROOT / "lab/speed/peers/record_sentence_vectors.py"
@@ -249,6 +250,16 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
         with pytest.raises(UserError, match=message):
             embed(model, TEXTS, **how)
     assert VectorForm("tokens").completed(bert, None) == VectorForm("tokens")
+
+
+def test_a_training_begins_with_the_folder_s_vectors(folder, tiny_bert):
+    task, plain = Vectors(), sources.open_init_checkpoint(str(tiny_bert))
+    opened = sources.open_init_checkpoint(str(folder))
+    assert task.fit_base(plain) == task
+    found = task.fit_base(opened)
+    assert (found.pooling, found.normalize) == ("mean", True)
+    named = Vectors(pooling="cls", normalize=False)
+    assert named.fit_base(opened) == named
 
 
 def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F811

@@ -259,6 +259,10 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return self
 
+    def fit_base(self, opened: Any) -> "Task":
+        """This task, with what a BERT's own files say of it (`Pretrained`)."""
+        return self
+
     def begin_head(self, base: Any) -> Any:
         """Weights (`checkpoints/weights.py`) whose head fits this task's."""
         return base

@@ -126,13 +126,15 @@ class Vectors(Task[Rows]):
     pooling: Optional[str] = Topic.METHOD.setting(
         None,
         "A text's vector: mean over its tokens, or cls, the first token; "
-        "default: the adapter's, else mean.",
+        "default: the adapter's, else that of the BERT's folder of "
+        "sentence-transformers, else mean.",
         choices=(CLS, MEAN),
     )
     normalize: Optional[bool] = Topic.METHOD.setting(
         None,
         "Whether vectors that the adapter gives have length 1; trained and "
-        "scored are cosines in any case. Default: the adapter's, else false.",
+        "scored are cosines in any case. Default: the adapter's, else the "
+        "folder's, else false.",
     )
     sizes: Sequence[int] = Topic.METHOD.setting(
         [],
@@ -247,6 +249,18 @@ class Vectors(Task[Rows]):
                     f"{own!r}; leave out the flag"
                 )
         return dataclasses.replace(self, **trained)
+
+    def fit_base(self, opened):
+        """This task, with the vectors of a folder of sentence-transformers."""
+        if opened.pooled is None:
+            return self
+        pooled = dataclasses.asdict(opened.pooled)
+        found = {
+            name: pooled[name]
+            for name in ("pooling", "normalize")
+            if getattr(self, name) is None
+        }
+        return dataclasses.replace(self, **found)
 
     @property
     def training_settings(self):

@@ -189,6 +189,8 @@ def _task_and_method(
     new = len(_new_tokens(experiment, sources))
     method = new_words.with_new_words(experiment.method, new)
     begun = run_record.read_run(experiment.output_dir)
+    if sources.description is None and sources.opened is not None:
+        task = task.fit_base(sources.opened)
     if sources.description is None and begun:
         task = task.go_on(begun["task"], experiment.output_dir)
     elif sources.description is not None:
