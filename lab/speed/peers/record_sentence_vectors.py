@@ -26,7 +26,11 @@ import peft
 import torch
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    Pooling,
+    Transformer,
+)
 
 TEXTS = [
     "the cat sat on the mat",
