@@ -786,8 +786,8 @@ def embed(
             alone.
         pooling: `mean` of the tokens, `cls` (the first token), `tokens`, or
             `trained`: as the adapter's training says, or the BERT's folder
-            of sentence-transformers; default: `trained` if one says it, else
-            `mean`.
+            of sentence-transformers; default: `trained` if one says it and
+            the last layer is asked, else `mean`.
         layers: numbered as Python's lists are, -1 the last one; vectors of
             several are concatenated.
         normalize: whether each vector has the length 1; default: as `trained`

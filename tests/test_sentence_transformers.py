@@ -243,7 +243,11 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
     )
     for model, how, message in (
         (plain, {"pooling": "trained"}, "nor the BERT's folder says how"),
-        (bert, {"layers": [0]}, "--layers is for --embeddings=cls, mean"),
+        (
+            bert,
+            {"pooling": "trained", "layers": [0]},
+            "--layers is for --embeddings=cls, mean",
+        ),
         (bert, {"size": 17}, "--vector_size is 17, but a vector has 16"),
         (plain, {"size": 0}, "--vector_size is 0, but a vector has 16"),
     ):

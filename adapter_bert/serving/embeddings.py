@@ -420,7 +420,8 @@ def embed(
         rows: texts, or pairs of texts.
         task: whose adapter acts on BERT; None for BERT alone.
         pooling: `cls`, `mean`, `tokens` or `trained`, as of `VectorForm`;
-            default: `trained` if vectors were trained, else `mean`.
+            default: `trained` for the last layer if its vectors were, else
+            `mean`.
         layers: whose outputs are concatenated, as of `VectorForm`.
         normalize: whether each vector's length becomes 1; default: as
             `trained` vectors were, else no.
@@ -436,7 +437,8 @@ def embed(
         UserError: as `Embedder` and its calls.
     """
     if pooling is None:
-        pooling = TRAINED if trained_form(bert, task) else MEAN
+        is_last = tuple(layers) == (-1,)
+        pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
     form = VectorForm(pooling, tuple(layers), normalize, size)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
     # Features and padding take the memory of a part of the rows.
