@@ -147,6 +147,8 @@ class EstimatorEngine(Engine):
         self._devices = ["CPU:0"]
         # A second session would initialize the TPU anew.
         self.can_pause = not hardware.use_tpu
+        # Replicas of a TPU can be added up alone.
+        self.can_compare = not hardware.use_tpu
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:

@@ -178,6 +178,16 @@ def _start_engine(experiment: Experiment) -> Engine:
             "--eval_steps, --keep_best and --early_stopping cannot be used "
             "with TPUEstimator on a TPU; pass --engine=strategy"
         )
+    if (
+        experiment.do_train
+        and experiment.task.compares_rows
+        and not engine.can_compare
+    ):
+        raise UserError(
+            f"the task {experiment.task.name} compares the rows of all "
+            "devices, which TPUEstimator cannot on a TPU; pass "
+            "--engine=strategy"
+        )
     engine.check_devices()
     if experiment.do_train:
         check_batch_size(
