@@ -297,6 +297,7 @@ def test_untouched_layers(tiny_config):
         return model.untouched_layers
 
     assert untouched("lora") == 0
+    assert untouched("lora(targets='pooler')") == config.num_hidden_layers
     assert untouched("pfeiffer(layers='1')") == 1
     assert untouched("head") == config.num_hidden_layers
     assert untouched("head", ["bert/pooler/dense/bias"]) == 2
