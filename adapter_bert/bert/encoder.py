@@ -481,8 +481,6 @@ class Bert(Modules):
         pooled = self.pool(sequence_output, context)[:, 0]
         return tf.tanh(tf.cast(pooled, tf.float32))
 
-    def pool(
-        self, sequence_output: tf.Tensor, context: Context
-    ) -> tf.Tensor:
+    def pool(self, sequence_output: tf.Tensor, context: Context) -> tf.Tensor:
         """`pooled_output` before its tanh, float32 [B, 1, D]."""
         return self.project(POOLER, sequence_output[:, :1], context)

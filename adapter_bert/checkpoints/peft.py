@@ -4,6 +4,7 @@ peft keeps no labels: they are named as transformers names them, or as a config
 of transformers' says that lies in the folder.
 """
 
+import dataclasses
 import os
 import re
 from typing import Any, Dict, Mapping, Tuple
@@ -17,6 +18,7 @@ from adapter_bert.checkpoints import (
     foreign_heads,
     peft_lora,
     peft_modules,
+    peft_words,
 )
 from adapter_bert.checkpoints.foreign_base import (
     Adapter,
@@ -35,6 +37,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.new_words import (
+    NEW_WORDS,
+    with_new_words,
+    without_new_words,
+)
 from adapter_bert.methods.vera import Vera
 from adapter_bert.tasks.kinds import CHOICE, MASKED_LM, QUESTIONS, TAGGING
 
@@ -62,7 +69,8 @@ CONFIG = {
 ADAPTER_NAME = re.compile(
     r"(\.lora_[AB])\.[^.]+(?=\.weight$)"
     r"|(\.lora_magnitude_vector)\.[^.]+\.weight$"
-    r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]))\.(?!weight$)[^.]+$"
+    r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]"
+    r"|trainable_tokens_delta))\.(?!weight$)[^.]+$"
     r"|\.modules_to_save\.[^.]+(?=\.)"
 )
 SEQUENCES = "SEQ_CLS"
@@ -120,12 +128,7 @@ def read(
             "expected bias='none'"
         )
     tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
-    if any(".base_layer." in name for name in tensors.names):
-        raise UserError(
-            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
-            "of a whole model does; save the adapter and the head alone "
-            "(model.save_pretrained)"
-        )
+    peft_words.check(tensors, path)
     # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
@@ -134,6 +137,11 @@ def read(
     adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, told)
     method, values = reader(adapter)
+    rows, words = peft_words.read(adapter)
+    if rows is not None:
+        method = with_new_words(method, len(rows))
+        values = {**values, NEW_WORDS: rows}
+        head = dataclasses.replace(head, words=words)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
 
@@ -237,7 +245,7 @@ def _kind_of_head(
 
 def write(exported: Exported) -> Dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
-    method, shared = exported.method, {}
+    method, shared = without_new_words(exported.method), {}
     if isinstance(method, Lora) and method.gating:
         raise UserError(
             f"{exported.source}: LoRA with gates is not written for peft; "
@@ -258,6 +266,18 @@ def write(exported: Exported) -> Dict[str, Any]:
             f"{exported.source}: {method.name} is not written for peft; "
             "expected lora, dora, vera or ia3"
         )
+    contents: Dict[str, Any] = {}
+    if exported.new_tokens:
+        if not isinstance(method, Lora):
+            raise UserError(
+                f"{exported.source}: new words next to {method.name} are not "
+                "written for peft, which has them with LoRA alone"
+            )
+        more, contents = peft_words.describe(
+            exported.new_tokens, exported.config
+        )
+        config.update(more)
+        shared.update(peft_words.tensors_of(exported))
     head, tensors = exported.head, {}
     if head.shape != usual_shape(head.kind):
         raise UserError(
@@ -303,6 +323,7 @@ def write(exported: Exported) -> Dict[str, Any]:
             "parent_library": "transformers.models.bert.modeling_bert",
         }
     return {
+        **contents,
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {**common, **config},
         MODEL_CONFIG_FILE: {"model_type": "bert", **model},

@@ -28,7 +28,9 @@ from adapter_bert import files
 from adapter_bert.data.added_tokens import (
     NEW,
     Added,
+    NewToken,
     as_added,
+    content_of,
     fingerprint,
     read_added,
     register,
@@ -109,7 +111,7 @@ class TextTokenizer(abc.ABC):
 
     vocabulary: Dict[str, int]
     added: List[Added]
-    new_tokens: Sequence[str]
+    new_tokens: Sequence[NewToken]
     vocab_size: int
     do_lower_case: bool
     classify_id: int
@@ -137,7 +139,7 @@ class TextTokenizer(abc.ABC):
             for role in ("cls", "sep", "unk", "mask")
         )
         text = json.dumps(model, sort_keys=True)
-        told = {*told, *self.new_tokens}
+        told = {*told, *map(content_of, self.new_tokens)}
         self._description = {
             "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
@@ -149,7 +151,7 @@ class TextTokenizer(abc.ABC):
 
     def _add_new(
         self,
-        tokens: Sequence[str],
+        tokens: Sequence[NewToken],
         pieces: Mapping[str, int],
         normalize: Callable[[str], str] = str,
     ) -> None:
@@ -441,7 +443,7 @@ class FullTokenizer(TextTokenizer):
         self,
         vocab_file: str,
         do_lower_case: bool = True,
-        new_tokens: Sequence[str] = (),
+        new_tokens: Sequence[NewToken] = (),
     ):
         """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 

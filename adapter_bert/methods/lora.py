@@ -68,9 +68,7 @@ def check_targets(method: str, text: str) -> List[str]:
     return names
 
 
-def check_pooler(
-    method: str, targets: str, config: encoder.BertConfig
-) -> None:
+def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
     """Raises UserError for the pooler of a model that has none."""
     if POOLER in targets.split(",") and not config.has_pooler:
         raise UserError(
