@@ -197,7 +197,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     }
     assert held == {
         "one": {new, new + 1},
-        "other": {new},
+        "other": {new, new + 1},
         "rows": {new, new + 1},
         "plain": set(),
     }
