@@ -1,13 +1,11 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import os
-import pathlib
 import shutil
 import sys
 
 import pytest
-from conftest import ROOT, run_process
+from conftest import RECORDED, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
 from tokenizers import Tokenizer
 
@@ -22,10 +20,7 @@ from adapter_bert.serving.trained_task import load_task
 pytest_plugins = ["library_folders"]
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange"
-)
+GOLDEN = RECORDED / "exchange"
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
-from conftest import ROOT
+from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_writer import written
@@ -41,10 +40,7 @@ from lab.speed import exchange as both
 
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange"
-)
+GOLDEN = RECORDED / "exchange"
 HUB, PEFT = foreign_adapters.PROGRAMS
 THEIRS = [
     f"{program}/{path.name}"
@@ -59,11 +55,8 @@ OURS = [
 
 
 @pytest.fixture(scope="module")
-def bert():
-    """Computes without graphs, whose building takes longer."""
-    tf.config.run_functions_eagerly(True)
-    yield FrozenBert.open(str(GOLDEN / "bert"))
-    tf.config.run_functions_eagerly(False)
+def bert(eagerly):
+    return FrozenBert.open(str(GOLDEN / "bert"))
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +202,7 @@ def read(case, *told):
         ),
         (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
         (PEFT, "loreft(2)", "expected lora, dora, vera or ia3"),
-        (PEFT, "stack(ia3, new_words(1))", "new words next to ia3 are not"),
+        (PEFT, "stack(ia3, new_words(1))", "new words next to ia3 with a head"),
         (HUB, "stack(lora(2), new_words(1))", "new_words in a composition"),
         (HUB, "lora(2, targets='query,pooler')", "LoRA at pooler .* for peft"),
         (PEFT, "layernorm", "layernorm is not written for peft"),

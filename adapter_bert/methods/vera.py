@@ -60,8 +60,9 @@ class VeraHooks(Hooks):
         if name == encoder.POOLER:
             # To which nothing is handed on.
             shared = self.begin(context)
-        down = shared[DOWN][: inputs.shape[-1]]
-        up = shared[UP][:, : outer.shape[-1]]
+        # Else a shared layer would compute their gradients too.
+        down, up = (tf.stop_gradient(shared[x]) for x in (DOWN, UP))
+        down, up = down[: inputs.shape[-1]], up[:, : outer.shape[-1]]
         x = tf.matmul(x, tf.cast(down, x.dtype)) * inner
         return outputs + tf.matmul(x, tf.cast(up, x.dtype)) * outer
 
