@@ -7,11 +7,14 @@ import sys
 import pytest
 from conftest import RECORDED, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
+from tokenizers import Tokenizer
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
 
 # Has `make`.
 pytest_plugins = ["library_folders"]
@@ -212,6 +215,53 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     call("import", shelf, out, "--name=back", f"--init_checkpoint={bert}")
     with pytest.raises(UserError, match="is not written for peft"):
         call("export", shelf, "hub", tmp_path / "x", "--to=peft")
+
+
+def test_an_export_with_another_bert_is_refused(call, tiny_bert, tmp_path):
+    """Than the adapter's, for either program, and nothing is written."""
+    shelf, folder = tmp_path / "shelf", GOLDEN / "peft" / "lora_7"
+    own = f"--init_checkpoint={GOLDEN / 'bert'}"
+    call("import", shelf, folder, "--name=a", own)
+    for program in ("adapterhub", "peft"):
+        export = ["export", shelf, "a", tmp_path / program, f"--to={program}"]
+        with pytest.raises(UserError, match="is another BERT than that of a;"):
+            call(*export, f"--init_checkpoint={tiny_bert}")
+        assert not (tmp_path / program).exists()
+        call(*export, own)
+
+
+def test_golden_new_words_come_in_and_go_out(call, tmp_path):
+    """With the rules by which the adapter's tokenizer finds them."""
+    shelf, bert = tmp_path / "shelf", GOLDEN / "bert"
+    folder, other = GOLDEN / "peft" / "new_words", tmp_path / "other"
+    own = f"--init_checkpoint={bert}"
+    call("import", shelf, folder, "--name=a", own)
+    shown = json.loads(call("show", shelf, "a"))["adapter_config"]
+    within, whole = shown["tokenizer"]["new_tokens"]
+    assert (within["content"], within["single_word"]) == ("foo", False)
+    assert whole == "mat 7"
+    task = load_task(FrozenBert.open(str(bert)), f"{shelf}/a", None)
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in ("The foos, a mat 7 .", "mat 7s foo"):
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        assert 40 in expected
+        assert task.tokenizer.encode_ids([text]) == [expected]
+    call("export", shelf, "a", other, "--to=peft", "--base_model=b")
+    config = json.loads((other / "adapter_config.json").read_text())
+    assert config["trainable_token_indices"] == [40, 41]
+    card = (other / "README.md").read_text()
+    assert "AddedToken('mat 7', single_word=True)" in card
+    assert card.count("AutoTokenizer.from_pretrained('b')") == 1
+    call("import", shelf, other, "--name=b", own)
+    again = json.loads(call("show", shelf, "b"))["adapter_config"]
+    assert again["tokenizer"] == shown["tokenizer"]
+    (other / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match="2 new words, but .* names 0 tokens"):
+        call("import", shelf, other, "--name=c", own)
+    words = (bert / "vocab.txt").read_text().replace("cat", "cow")
+    (other / "vocab.txt").write_text(words)
+    with pytest.raises(UserError, match="vocab.txt is another vocabulary"):
+        call("import", shelf, other, "--name=c", own)
 
 
 HEADS = GOLDEN.parent / "exchange_heads"

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
+from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -49,7 +50,7 @@ from peft import PeftModel
 from transformers import {model_class}, AutoTokenizer
 
 {labels}model = {model_class}.from_pretrained({base}{num_labels})
-model = PeftModel.from_pretrained(model, {folder}){unwrap}
+{words}model = PeftModel.from_pretrained(model, {folder}){unwrap}
 """,
 }
 ANSWERS = {
@@ -284,11 +285,21 @@ def _usage(program, exported, folder, description) -> str:
     labels = [] if head.kind == CHOICE else list(head.labels)
     base = repr(exported.base_name)
     counted = head.kind == REGRESSION or labels
+    tokenizer = f"tokenizer = AutoTokenizer.from_pretrained({base})\n"
+    words = ""
+    if exported.new_tokens:
+        tokens = ", ".join(map(_token, exported.new_tokens))
+        words = (
+            f"{tokenizer}tokenizer.add_tokens([{tokens}])\n"
+            "model.resize_token_embeddings(len(tokenizer))\n"
+        )
+        tokenizer = ""
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
         load=load,
         labels=f"labels = {labels}\n" if labels else "",
+        words=words,
         model_class=HEAD_CLASSES[head.kind][0].replace("Bert", "AutoModel", 1),
         num_labels=f", num_labels={len(labels) or 1}" if counted else "",
         # peft's own model of this kind drops token_type_ids.
@@ -302,6 +313,13 @@ def _usage(program, exported, folder, description) -> str:
         choices=len(head.labels),
     )
     return (
-        f"{model}model.eval()\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({base})\n\n{answer}"
-    )
+        f"{'from transformers import AddedToken' * bool(words)}\n"
+        f"{model}model.eval()\n{tokenizer}\n{answer}"
+    ).lstrip("\n")
+
+
+def _token(token: NewToken) -> str:
+    """A task's own token in Python."""
+    if isinstance(token, str):
+        return f"AddedToken({token!r}, single_word=True)"
+    return f"AddedToken(**{token!r})"

@@ -18,7 +18,7 @@ from adapter_bert import files
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.weights import Base
-from adapter_bert.data.added_tokens import NEW, check_new_tokens
+from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
@@ -130,7 +130,7 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def new_tokens(description: Dict[str, Any], path: str) -> List[str]:
+def new_tokens(description: Dict[str, Any], path: str) -> List[NewToken]:
     """A task's own tokens, of a description that was read from `path`.
 
     Raises UserError if they are none, or the method has not as many.

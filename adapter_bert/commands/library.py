@@ -10,6 +10,7 @@ docs/adapter_library.md and docs/exchange.md tell more.
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from typing import Any, Dict, List, Optional, Sequence
@@ -28,11 +29,13 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.model_card import make_card, make_joint_card
+from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import Pretrained, identify
 from adapter_bert.checkpoints.written_form import tokenizer_files
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
@@ -79,12 +82,14 @@ def _import(arguments: argparse.Namespace) -> None:
             f"but --name is {arguments.name}; expected a name for each, with "
             "commas between them, or --adapter"
         )
-    tokenizer = sources.read_tokenizer(
+    read_tokenizer = functools.partial(
+        sources.read_tokenizer,
         opened,
         config,
         arguments.vocab_file,
         {"true": True, "false": False, None: None}[arguments.do_lower_case],
     )
+    tokenizer = read_tokenizer()
     base = identify(opened.weights, encoder.list_variables(config))
     for name, foreign in zip(names, found.values()):
         task = restore_task(foreign.task, {}, folder)
@@ -92,11 +97,15 @@ def _import(arguments: argparse.Namespace) -> None:
             config, foreign.method, task.build_head
         )
         values = foreign_adapters.complete(foreign, opened.weights).values
+        own, new = tokenizer, count_of(foreign.method)
+        if new:
+            tokens = find_tokens(folder, tokenizer, new)
+            own = read_tokenizer(tokens)
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
             "base": base.describe(),
-            "tokenizer": tokenizer.describe(),
+            "tokenizer": own.describe(),
             "bert_config": dataclasses.asdict(config),
             "parameters": {
                 "total": table.total_count,

@@ -35,7 +35,11 @@ from adapter_bert.checkpoints.weights import (
     rounded_to_int8,
     start_fingerprint,
 )
-from adapter_bert.data.added_tokens import read_new_tokens
+from adapter_bert.data.added_tokens import (
+    NewToken,
+    content_of,
+    read_new_tokens,
+)
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
@@ -157,7 +161,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     return Sources(opened, opened.trained, opened.run, step)
 
 
-def _new_tokens(experiment: Experiment, sources: Sources) -> List[str]:
+def _new_tokens(experiment: Experiment, sources: Sources) -> List[NewToken]:
     """The task's own tokens, of what was trained or of the flags.
 
     Raises UserError if both have tokens, and others.
@@ -392,7 +396,7 @@ def _begin_words(
         experiment.vocab_file,
         experiment.do_lower_case,
     )
-    pieces = plain.encode_words(tokens)
+    pieces = plain.encode_words([*map(content_of, tokens)])
     shape = len(tokens), model.config.hidden_size
 
     def read(name: str) -> np.ndarray:
