@@ -43,11 +43,11 @@ config = modeling.BertConfig(**json.loads({config!r}))
 engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
 found = []
-for name, parts, output in {cases!r}:
+for name, parts, output, method in {cases!r}:
     folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
     os.makedirs(folder)
     task = VECTORS if name == VECTORS.name else TASKS[name]
-    job = make_job(config, folder, task=task, parts=parts)
+    job = make_job(config, folder, method, task=task, parts=parts)
     rows = make_rows(task)
     losses = train(engine, job, rows, steps=6)
     found.append([losses, predict(engine, job, rows, 7)[output].tolist()])
@@ -58,7 +58,7 @@ print(json.dumps(found))
 def run_on_devices(config, folder, name, devices, *cases):
     """Losses and predictions of trainings on logical CPUs.
 
-    Cases are the names of a task and of an output, and the number of parts.
+    Cases are a task's name, the number of parts, an output's name, a method.
     """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
@@ -86,22 +86,22 @@ def test_two_devices_give_the_result_of_one(
     # Each of the engines gets some of the tasks.
     cases = {
         "estimator": [
-            ("tagging", 1, "logits"),
-            ("tiny", 2, "logits"),
-            (VECTORS.name, 1, "vectors"),
+            ("tagging", 1, "logits", "houlsby(size=4)"),
+            ("tiny", 2, "logits", "adalora(init_rank=4, rank=2)"),
+            (VECTORS.name, 1, "vectors", "houlsby(size=4)"),
         ],
         "strategy": [
-            ("tiny", 1, "logits"),
-            (MULTI.name, 2, SETS),
-            (VECTORS.name, 2, "vectors"),
+            ("tiny", 1, "logits", "adalora(init_rank=4, rank=2)"),
+            (MULTI.name, 2, SETS, "houlsby(size=4)"),
+            (VECTORS.name, 2, "vectors", "houlsby(size=4)"),
         ],
     }[name]
     found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
     engine = choose_engine(name)[0](Hardware())
-    for (losses, outputs), (of, parts, output) in zip(found, cases):
+    for (losses, outputs), (of, parts, output, method) in zip(found, cases):
         task = VECTORS if of == VECTORS.name else TASKS[of]
         (tmp_path / of).mkdir()
-        job = make_job(steady_config, tmp_path / of, task=task)
+        job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
@@ -113,7 +113,7 @@ def test_two_devices_give_the_result_of_one(
             np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
         )
         other = make_job(
-            steady_config, tmp_path / "two" / f"{of}{parts}", task=task
+            steady_config, tmp_path / "two" / f"{of}{parts}", method, task=task
         )
         check_equal(trained_values(other), trained_values(job), 1e-5)
 

@@ -407,6 +407,7 @@ class TestAdapterDrop:
         ("lora(alpha_pattern='1:3, 1.query:4')", "'1.query:4', .* each once"),
         ("lora(rank_pattern='query:0, value:0')", "leaves no matrix"),
         ("vera(layers='2')", "only the layers 0 to 1"),
+        ("adalora(init_rank=17)", r"init_rank is 17 at .*, expected at most"),
         ("lt_sft(sparsity=1e-9)", r"expected at least 1\.\de-04$"),
     ],
 )

@@ -273,11 +273,8 @@ class EstimatorEngine(Engine):
                 job, model, trained, features, step, batch_size
             )
             slots = {
-                f"{p.name}/{slot}": _variable(
-                    f"{p.name}/{slot}", lambda shape=p.shape: tf.zeros(shape)
-                )
-                for p in job.table.trained
-                for slot in optimization.SLOTS
+                name: _variable(name, lambda shape=shape: tf.zeros(shape))
+                for name, shape in job.table.slots.items()
             }
             optimizer = optimization.AdamWeightDecay(
                 trained,
