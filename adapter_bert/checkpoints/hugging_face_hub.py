@@ -151,7 +151,7 @@ def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
             _check(place, patterns, named.at(revision))
             if _matching(place, _within(named.folder, group)):
                 break
-    folder = os.path.join(place, *named.folder.split("/"))
+    folder = place + named.folder
     if not os.path.isdir(folder):
         raise UserError(
             f"{named.at(revision)} holds no file that is read here; expected "
