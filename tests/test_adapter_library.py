@@ -1,15 +1,13 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import os
-import pathlib
 import shutil
 import sys
 
 import hub_server
 import pytest
 import safetensors.numpy
-from conftest import ROOT, run_process
+from conftest import RECORDED, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
@@ -21,10 +19,7 @@ from adapter_bert.errors import UserError
 pytest_plugins = ["library_folders", "hub_server"]
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange"
-)
+GOLDEN = RECORDED / "exchange"
 
 
 @pytest.fixture

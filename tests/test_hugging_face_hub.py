@@ -10,6 +10,7 @@ import safetensors.numpy
 from conftest import own_lines, run_process
 from hub_server import TOKEN, HubServer, contents_of
 from test_architecture import sources as modules_of_the_package
+from test_sentence_transformers import write as write_sentence_transformers
 from test_sources import check_values
 
 from adapter_bert.checkpoints import (
@@ -18,6 +19,7 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.errors import UserError
 
 pytest_plugins = ["hub_server"]
@@ -93,6 +95,16 @@ def test_a_folder_of_a_repository(hub, tiny_bert, tiny_weights):
     assert opened.weights.hub == f"{NAME}/a/b@{commit}"
     with pytest.raises(UserError, match=f"{NAME}/c@{commit} holds no file"):
         sources.open_init_checkpoint(f"{NAME}/c")
+
+
+def test_a_folder_of_sentence_transformers(hub, tiny_bert, tmp_path):
+    """With the way to its vectors."""
+    pooled = Pooled("mean", True, 12)
+    folder = write_sentence_transformers(tmp_path / "st", tiny_bert, pooled)
+    _, commit = hub.add("org/tiny-bert", folder)
+    opened = sources.open_init_checkpoint(NAME)
+    assert opened.pooled == pooled
+    assert opened.weights.hub == f"{NAME}@{commit}"
 
 
 def test_pytorchs_file_is_fetched_where_there_is_no_other(hub, tiny_bert):

@@ -16,6 +16,7 @@ from adapter_bert.tasks.kinds import (
     QUESTIONS,
     REGRESSION,
     TAGGING,
+    VECTORS,
     kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
@@ -33,6 +34,7 @@ PIPELINES = {
     CHOICE: "multiple-choice",
     MASKED_LM: "fill-mask",
     PRETRAINING: "fill-mask",
+    VECTORS: "sentence-similarity",
 }
 LIBRARIES = {
     "adapterhub": "adapter-transformers",
@@ -104,6 +106,13 @@ print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
 }
 
 
+# Code that makes vectors.
+VECTOR_USAGE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({folder})
+print(model.encode(["A text."]).shape)
+"""
 # Code that answers with each of several adapters, AdapterHub's alone.
 JOINT_ANSWERS = """inputs = tokenizer({text}, return_tensors="pt")
 for name, outputs in zip({names}, model(**inputs).head_outputs):
@@ -277,7 +286,9 @@ def _head(program, names, kind, description, scores) -> Dict[str, Any]:
         if name != "loss"
     }
     head = {
-        "library_name": LIBRARIES[program],
+        "library_name": "sentence-transformers"
+        if kind == VECTORS and program != OWN
+        else LIBRARIES[program],
         "base_model": names[1],
         "pipeline_tag": pipeline,
         "tags": TAGS[program],
@@ -316,6 +327,8 @@ def _usage(program, exported, folder, description) -> str:
         return MODELS[program].format(
             base=repr(exported.base_name), folder=repr(folder), load=load
         )
+    if head.kind == VECTORS:
+        return VECTOR_USAGE.format(folder=repr(folder))
     text = _text(bool(description["task"].get("pairs")))
     if head.kind == QUESTIONS:
         text = '"Who sat down?", "He sat down."'

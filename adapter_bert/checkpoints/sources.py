@@ -20,6 +20,7 @@ from adapter_bert.checkpoints import (
     hugging_face_hub,
     published_models,
     run_record,
+    sentence_transformers,
     training_state,
 )
 from adapter_bert.checkpoints.google import check_name, open_tensorflow
@@ -71,11 +72,11 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
     These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
     adapter-bert's or a training checkpoint of this project), a `.safetensors`
-    file, a module of TF-Hub or Kaggle, a folder with one of these, an archive
-    of such a folder, a module's handle, or a repository of Hugging Face's hub
-    (`hf:ORG/NAME`). Of a training checkpoint the model
-    is the BERT under it, with `trained` and `run`. Raises UserError if nothing
-    of the kind is there, or it or a training's BERT is damaged.
+    file, a module of TF-Hub or Kaggle, a folder with one of these or of
+    sentence-transformers, an archive of such a folder, a module's handle, or a
+    repository of Hugging Face's hub (`hf:ORG/NAME`). Of a training checkpoint
+    the model is the BERT under it, with `trained` and `run`. Raises UserError
+    if nothing of the kind is there, or it or a training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -163,7 +164,9 @@ def open_pretrained(path: str) -> Pretrained:
         raise UserError("--init_checkpoint is empty; expected a path")
     if hugging_face_hub.is_named(path):
         path, hub = hugging_face_hub.fetch_model(path)
-        opened = _open_file(path)
+        folder = os.path.dirname(path)
+        is_several = sentence_transformers.is_folder(folder)
+        opened = open_pretrained(folder if is_several else path)
         weights = dataclasses.replace(opened.weights, hub=hub)
         return dataclasses.replace(opened, weights=weights)
     path = published_models.resolve(path)
@@ -171,6 +174,16 @@ def open_pretrained(path: str) -> Pretrained:
         path = published_models.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
+    if sentence_transformers.is_folder(path):
+        try:
+            place, pooled = sentence_transformers.read(path)
+        except UserError as error:
+            raise UserError(
+                f"{error}; to take the BERT without its vectors, pass its "
+                f"{SAFETENSORS_FILE}"
+            ) from error
+        opened = _open_file(_find_model(place))
+        return dataclasses.replace(opened, pooled=pooled)
     # A training that goes on there may delete a checkpoint.
     return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)
 

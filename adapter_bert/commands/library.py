@@ -36,13 +36,16 @@ from adapter_bert.checkpoints.model_card import (
     make_own_card,
 )
 from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import identify
+from adapter_bert.checkpoints.weights import Pretrained, identify
+from adapter_bert.checkpoints.written_form import tokenizer_files
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 COLUMNS = "name task kind labels method MB score data added base".split()
@@ -116,6 +119,9 @@ def _import(arguments: argparse.Namespace) -> None:
             "versions": run_record.versions(),
             "imported": {**foreign.origin, **({"hub": hub} if hub else {})},
         }
+        if foreign.max_seq_length:
+            length = {"max_seq_length": foreign.max_seq_length}
+            description["training"] = length
         if foreign.parts:
             description.update(parts=dict(foreign.parts), carries_parts=True)
         with files.temporary_folder() as place:
@@ -209,9 +215,10 @@ def _write_foreign(
             "--without_head is for --to=adapterhub; leave it out for "
             f"{arguments.to}"
         )
-    bert = base = None
+    opened = bert = base = None
     if arguments.init_checkpoint:
-        bert = open_init_checkpoint(arguments.init_checkpoint).weights
+        opened = open_init_checkpoint(arguments.init_checkpoint)
+        bert = opened.weights
     several, cards, fingerprints = [], [], set()
     for name in arguments.name.split(","):
         entry = library.entry(name)
@@ -233,6 +240,10 @@ def _write_foreign(
                 ours.head, words=bert.read(WORD_EMBEDDINGS)
             )
             ours = dataclasses.replace(ours, head=head)
+        if ours.head and ours.head.kind == VECTORS:
+            ours = dataclasses.replace(
+                ours, tokenizer=_tokenizer(opened, artifact, name)
+            )
         several.append(ours)
         fingerprints.add(artifact.config["base"]["fingerprint"])
         cards.append((artifact.config, entry.scores, entry.data))
@@ -247,6 +258,30 @@ def _write_foreign(
         if bert:
             several = [without_pooler(ours, bert) for ours in several]
     foreign_adapters.write(arguments.to, target, several[0], card, several[1:])
+
+
+def _tokenizer(
+    opened: Optional[Pretrained],
+    artifact: adapter_artifact.Artifact,
+    name: str,
+) -> Dict[str, Any]:
+    """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
+
+    Raises UserError if the BERT is not named.
+    """
+    if opened is None:
+        raise UserError(
+            f"{name} makes vectors, which sentence-transformers reads with the "
+            "BERT's vocabulary; pass the BERT as --init_checkpoint"
+        )
+    path = sources.find_vocabulary(opened)
+    lower = bool(artifact.config["tokenizer"].get("do_lower_case"))
+    return tokenizer_files(
+        path,
+        FullTokenizer(path, lower),
+        tokenizer_class="BertTokenizer",
+        do_lower_case=lower,
+    )
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -417,8 +452,9 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
             "--init_checkpoint",
             default="",
             help="the BERT of the adapter, whose word embeddings peft keeps "
-            "with a head of masked words, and whose pooler becomes a layer of "
-            "the heads of several adapters",
+            "with a head of masked words, whose vocabulary lies next to an "
+            "adapter of vectors, and whose pooler becomes a layer of the heads "
+            "of several adapters",
         )
 
     name = ("name", "name of the adapter")
