@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import run_record, torch_files
+from adapter_bert.checkpoints import hugging_face_hub, run_record, torch_files
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
@@ -440,12 +440,19 @@ def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
         name=name.replace(".", "_"),
         method=registry.parse(config["method"]),
         config=bert_config,
-        base_name=config["base"].get("name") or "bert",
+        base_name=base_name(config["base"]),
         head=head_of(artifact) if with_head else None,
         read=artifact.weights.read,
         source=source,
         new_tokens=tuple(config.get("tokenizer", {}).get(NEW) or ()),
     )
+
+
+def base_name(base: Mapping[str, str]) -> str:
+    """The name by which others find the BERT of a description."""
+    if "hub" in base:
+        return hugging_face_hub.parse(base["hub"]).repository
+    return base.get("name") or "bert"
 
 
 def check_number(number: float, name: str) -> None:

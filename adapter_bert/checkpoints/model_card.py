@@ -13,13 +13,17 @@ from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
     MASKED_LM,
     MULTI_LABEL,
+    PRETRAINING,
     QUESTIONS,
     REGRESSION,
     TAGGING,
     VECTORS,
+    kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
 
+# This project's own format.
+OWN = "adapter-bert"
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 PIPELINES = {
@@ -30,10 +34,19 @@ PIPELINES = {
     TAGGING: "token-classification",
     CHOICE: "multiple-choice",
     MASKED_LM: "fill-mask",
+    PRETRAINING: "fill-mask",
     VECTORS: "sentence-similarity",
 }
-LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
-TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
+LIBRARIES = {
+    "adapterhub": "adapter-transformers",
+    "peft": "peft",
+    OWN: "adapter-bert",
+}
+TAGS = {
+    "adapterhub": ["adapter-transformers", "bert"],
+    "peft": ["bert"],
+    OWN: ["adapter-bert", "bert"],
+}
 
 # Code that loads the model, then code that answers.
 MODELS = {
@@ -183,13 +196,53 @@ def make_card(
     `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
     SHA-256 of the data by split.
     """
-    head = _head(program, exported, description, scores)
+    kind = exported.head.kind if exported.head else MASKED_LM
+    names = exported.name, exported.base_name
+    code = _usage(program, exported, folder, description)
+    code = f"```python\n{code}```"
+    return _card(program, names, kind, code, description, scores, data)
+
+
+def make_own_card(
+    name: str,
+    base: str,
+    repository: str,
+    description: Mapping[str, Any],
+    scores: Mapping[str, float],
+    data: Mapping[str, str],
+) -> str:
+    """The text of a card for an adapter in this project's own format.
+
+    `base` is the name of its BERT, `repository` as for `library import`; else
+    as `make_card`.
+    """
+    kind = kind_of(description["task"])
+    bert = description["base"].get("hub") or base
+    code = f"""\
+```bash
+adapter-bert library import shelf {repository} --name={name} \\
+    --init_checkpoint={bert}
+```"""
+    return _card(OWN, (name, base), kind, code, description, scores, data)
+
+
+def _card(
+    program: str,
+    names: Tuple[str, str],
+    kind: str,
+    code: str,
+    description: Mapping[str, Any],
+    scores: Mapping[str, float],
+    data: Mapping[str, str],
+) -> str:
+    """A card with this code; `names` are those of the adapter and its BERT."""
+    head = _head(program, names, kind, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
     training = description.get("training") or {}
+    name, base = names
     facts = {
         "method": description["method"],
-        "BERT": f"{exported.base_name}, SHA-256 "
-        f"{description['base']['fingerprint']}",
+        "BERT": f"{base}, SHA-256 {description['base']['fingerprint']}",
         **{f"training: {key}": value for key, value in training.items()},
         **{f"data: {split}": f"SHA-256 {sha}" for split, sha in data.items()},
     }
@@ -202,15 +255,14 @@ def make_card(
     return f"""\
 {lines}
 
-# {exported.name}
+# {name}
 
 An adapter for the task `{task}` on a frozen BERT, in the format of \
-`{"adapters" if program == "adapterhub" else "peft"}`.
+`{"adapters" if program == "adapterhub" else program}`.
 
 ## Use
 
-```python
-{_usage(program, exported, folder, description)}```
+{code}
 
 ## Results
 
@@ -222,10 +274,9 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 {table}"""
 
 
-def _head(program, exported, description, scores) -> Dict[str, Any]:
+def _head(program, names, kind, description, scores) -> Dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
-    kind = exported.head.kind if exported.head else MASKED_LM
     pipeline = PIPELINES[kind]
     data_set = "glue" if task in [known.name for known in GLUE] else None
     if task == "squad":
@@ -237,9 +288,9 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
     }
     head = {
         "library_name": "sentence-transformers"
-        if kind == VECTORS
+        if kind == VECTORS and program != OWN
         else LIBRARIES[program],
-        "base_model": exported.base_name,
+        "base_model": names[1],
         "pipeline_tag": pipeline,
         "tags": TAGS[program],
     }
@@ -252,7 +303,7 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
             "dataset": {"name": task, "type": data_set or task},
             "metrics": [{"type": k, "value": v} for k, v in metrics.items()],
         }
-        head["model-index"] = [{"name": exported.name, "results": [result]}]
+        head["model-index"] = [{"name": names[0], "results": [result]}]
     return head
 
 

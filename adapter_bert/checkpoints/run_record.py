@@ -34,6 +34,7 @@ DESCRIPTION = {
     "base": dict,
     "base.fingerprint": str,
     "base.name?": str,
+    "base.hub?": str,
     "data_name?": str,
     "task": dict,
     "task.name": str,
@@ -166,7 +167,7 @@ def write(
     parts: Optional[Mapping[str, str]] = None,
 ) -> None:
     """Writes `run.json`, and `places.json` of the BERT and parts' folders."""
-    places: Dict[str, Any] = {"base": base.path}
+    places: Dict[str, Any] = {"base": base.hub or base.path}
     if parts:
         places["parts"] = dict(parts)
     files.write_json(os.path.join(output_dir, PLACES_FILE), places)
@@ -260,8 +261,8 @@ def _may_differ(name: str, before: Any, now: Any) -> bool:
     # A missing setting was off.
     if before is None and name.startswith("training."):
         return not now
-    # The same weights may lie in another folder.
-    if name == "base.name":
+    # The same weights may lie in another folder, or be of another commit.
+    if name in ("base.name", "base.hub"):
         return True
     if name == "bert_config.hidden_act":
         return same_activation(before, now)

@@ -17,6 +17,7 @@ from adapter_bert.checkpoints import (
     dev_scores,
     google,
     hub_module,
+    hugging_face_hub,
     published_models,
     run_record,
     sentence_transformers,
@@ -74,10 +75,11 @@ def open_init_checkpoint(path: str) -> Pretrained:
     These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
     adapter-bert's or a training checkpoint of this project), a `.safetensors`
     file, a `pytorch_model.bin`, a module of TF-Hub or Kaggle, a folder with one
-    of these or of sentence-transformers, an archive of such a folder, or a
-    module's handle. Of a training checkpoint the model is the BERT under it,
-    with `trained` and `run`. Raises UserError if nothing of the kind is there,
-    or it or a training's BERT is damaged.
+    of these or of sentence-transformers, an archive of such a folder, a
+    module's handle, or a repository of Hugging Face's hub (`hf:ORG/NAME`). Of a
+    training checkpoint the model is the BERT under it, with `trained` and
+    `run`. Raises UserError if nothing of the kind is there, or it or a
+    training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -85,7 +87,7 @@ def open_init_checkpoint(path: str) -> Pretrained:
     is_pretrained = model.path.endswith(
         (".safetensors", TORCH_FILE, hub_module.MODEL_FILE)
     )
-    if is_pretrained or not files.exists(run_file):
+    if is_pretrained or model.weights.hub or not files.exists(run_file):
         return model
     run = run_record.read_description(run_file, "the run's description")
     advice = (
@@ -165,6 +167,13 @@ def open_pretrained(path: str) -> Pretrained:
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
+    if hugging_face_hub.is_named(path):
+        path, hub = hugging_face_hub.fetch_model(path)
+        folder = os.path.dirname(path)
+        is_several = sentence_transformers.is_folder(folder)
+        opened = open_pretrained(folder if is_several else path)
+        weights = dataclasses.replace(opened.weights, hub=hub)
+        return dataclasses.replace(opened, weights=weights)
     path = published_models.resolve(path)
     if published_models.is_archive(path):
         path = published_models.unpack(path)
@@ -431,10 +440,12 @@ def check_same_model(
     """
     expected = description["base"]["fingerprint"]
     if base.fingerprint != expected:
+        hub = description["base"].get("hub")
         raise UserError(
             f"{source} was trained on another BERT (fingerprint "
             f"{expected[:12]}) than {base.path} (fingerprint "
             f"{base.fingerprint[:12]})"
+            + (f"; pass --init_checkpoint={hub}" if hub else "")
         )
     ours, theirs = tokenizer.describe(), description["tokenizer"]
     if NEW not in theirs:

@@ -18,6 +18,7 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
+    hugging_face_hub,
     run_record,
     training_state,
 )
@@ -146,7 +147,10 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
 def _open_sources(experiment: Experiment) -> Sources:
     """Opens `--init_checkpoint` (default: the run's own) and `--adapter`."""
     path = experiment.init_checkpoint
-    if not path and run_record.read_run(experiment.output_dir):
+    begun = run_record.read_run(experiment.output_dir)
+    if begun and path:
+        path = hugging_face_hub.as_recorded(path, begun["base"].get("hub"))
+    elif begun:
         path = run_record.place_of_base(experiment.output_dir)
     opened = open_init_checkpoint(path) if path else None
     if experiment.adapter:
