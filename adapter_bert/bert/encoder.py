@@ -43,6 +43,7 @@ from adapter_bert.bert.hooks import (
     keep_mask,
 )
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
+from adapter_bert.rank_allocation import Allocation
 
 Shape = Tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -119,6 +120,7 @@ class Declared:
         decays: whether weight decay shrinks it, unless it is a bias or belongs
             to a LayerNorm.
         rate: factor of its learning rate.
+        allocation: of AdaLoRA's, how singular values are chosen.
     """
 
     shape: Shape
@@ -126,6 +128,7 @@ class Declared:
     trained: bool = True
     decays: bool = True
     rate: float = 1.0
+    allocation: Optional[Allocation] = None
 
 
 def declare_dense(

@@ -13,6 +13,7 @@ PROGRAMS: Dict[str, str] = {
     "run_squad": "Train and evaluate question answering.",
     "run_tagger": "Train and evaluate tagging.",
     "run_mlm": "Train and evaluate masked language modelling.",
+    "run_vectors": "Train and evaluate vectors of texts.",
     "create_pretraining_data": "Write rows for pretraining, from raw text.",
     "run_pretraining": "Pretrain BERT or an adapter on such rows.",
     "extract_features": "Write BERT's hidden states of texts.",
