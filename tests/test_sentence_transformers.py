@@ -342,14 +342,15 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
         run_library(*to)
     run_library(*to, f"--init_checkpoint={whole}")
     assert "SentenceTransformer(" in (written / "README.md").read_text()
+    other = tmp_path / "other"
     run_library(
         "import",
-        shelf,
+        other,
         written,
         "--name=again",
         f"--init_checkpoint={whole}",
     )
-    again = load_task(bert, str(shelf / "again"), None)
+    again = load_task(bert, str(other / "again"), None)
     np.testing.assert_array_equal(embed(bert, texts, task=again), found)
     with pytest.raises(UserError, match="do not say how vectors are made"):
         run_library(
