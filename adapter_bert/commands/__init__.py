@@ -19,7 +19,7 @@ PROGRAMS: Dict[str, str] = {
     "extract_features": "Write BERT's hidden states of texts.",
     "predict": "Answer texts with one or many adapters.",
     "library": "Manage a folder of adapters; import and export them.",
-    "export": "Write a SavedModel that takes text.",
+    "export": "Write a SavedModel that takes text; TensorFlow Lite; ONNX.",
     "serve": "Serve a library or an exported model over HTTP.",
     "beam": "Predict files of rows with Apache Beam.",
     "merge": "Merge an adapter into a plain BERT, or several into one.",

@@ -22,13 +22,22 @@ from typing import (
     TypeVar,
 )
 
-from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import (
+    Encoding,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from adapter_bert import files
 from adapter_bert.data.added_tokens import (
     NEW,
     Added,
+    NewToken,
     as_added,
+    content_of,
     fingerprint,
     read_added,
     register,
@@ -109,7 +118,7 @@ class TextTokenizer(abc.ABC):
 
     vocabulary: Dict[str, int]
     added: List[Added]
-    new_tokens: Sequence[str]
+    new_tokens: Sequence[NewToken]
     vocab_size: int
     do_lower_case: bool
     classify_id: int
@@ -137,7 +146,7 @@ class TextTokenizer(abc.ABC):
             for role in ("cls", "sep", "unk", "mask")
         )
         text = json.dumps(model, sort_keys=True)
-        told = {*told, *self.new_tokens}
+        told = {*told, *map(content_of, self.new_tokens)}
         self._description = {
             "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
@@ -149,7 +158,7 @@ class TextTokenizer(abc.ABC):
 
     def _add_new(
         self,
-        tokens: Sequence[str],
+        tokens: Sequence[NewToken],
         pieces: Mapping[str, int],
         normalize: Callable[[str], str] = str,
     ) -> None:
@@ -170,6 +179,25 @@ class TextTokenizer(abc.ABC):
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
         return dict(self._description)
+
+    def to_json(self, max_seq_length: int) -> str:
+        """A `tokenizer.json` that makes rows of texts and of pairs.
+
+        With it the library adds the special tokens, and cuts the longer text of
+        a pair first, as `make_row`, but of two long ones perhaps another token.
+        It does not `clean` texts.
+        """
+        start, end = (self.special[f"{role}_token"] for role in ("cls", "sep"))
+        between = " ".join([f"{end}:0"] * self.between_count)
+        second = self.second_segment
+        made = Tokenizer.from_str(self._tokenizer.to_str())
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A {end}",
+            pair=f"{start} $A {between} $B:{second} {end}:{second}",
+            special_tokens=[(start, self.classify_id), (end, self.separate_id)],
+        )
+        made.enable_truncation(max_seq_length)
+        return made.to_str(pretty=True)
 
     @abc.abstractmethod
     def clean(self, text: str) -> str:
@@ -441,7 +469,7 @@ class FullTokenizer(TextTokenizer):
         self,
         vocab_file: str,
         do_lower_case: bool = True,
-        new_tokens: Sequence[str] = (),
+        new_tokens: Sequence[NewToken] = (),
     ):
         """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 

@@ -39,7 +39,7 @@ class NewWordsHooks(Hooks):
             new = tf.reshape(new, [-1, new.shape[2]])
         added = tf.gather(new, rows)
         own = embed(tf.where(is_new, 0, input_ids))
-        return tf.where(is_new[..., tf.newaxis], added, own)
+        return tf.where(tf.expand_dims(is_new, -1), added, own)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +98,14 @@ def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
         return method
     parts = method.parts or (Part("", method),)
     return Stack((*parts, Part("", NewWords(count))))
+
+
+def without_new_words(method: TuningMethod) -> TuningMethod:
+    """The method that new words are stacked on, or the method itself."""
+    parts = [p for p in method.parts if not isinstance(p.method, NewWords)]
+    if count_of(method) and len(parts) == 1 and not parts[0].name:
+        return parts[0].method
+    return method
 
 
 def first_rows(
