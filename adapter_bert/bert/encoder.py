@@ -1,7 +1,8 @@
 """The BERT encoder, over variables that are read by name.
 
-Variables have the names of Google's checkpoints; RoBERTa's have them too. Sizes
-are in `config.py`, the places where a tuning method may act in `hooks.py`.
+Variables have the names of Google's checkpoints, those of models like BERT
+(`architectures.py`) too. Sizes are in `config.py`, the places where a tuning
+method may act in `hooks.py`.
 
 Dimension letters of every docstring and comment:
 
@@ -159,6 +160,7 @@ def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
     found = {
         f"bert/embeddings/{name}": Declared((count, size), normal)
         for name, count in rows.items()
+        if count
     }
     found.update(declare_layer_norm("bert/embeddings", size))
     for layer in range(config.num_hidden_layers):
@@ -307,10 +309,6 @@ class Bert(Modules):
     ) -> tf.Tensor:
         """The inputs of the first layer, float32 [B, T, D]; as a call."""
         config, scope = self.config, "bert/embeddings"
-        token_type, position = (
-            self.read(f"{scope}/{name}_embeddings", context)
-            for name in ("token_type", "position")
-        )
         words = self.values[WORD_EMBEDDINGS]
         if isinstance(words, Quantized):
             embed = words.rows
@@ -318,9 +316,12 @@ class Bert(Modules):
             words = self.read(WORD_EMBEDDINGS, context)
             embed = functools.partial(tf.gather, words)
         hidden = self.hooks.words(input_ids, embed, context)
-        # Of few rows a product with one-hot vectors is fast both ways.
-        one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
-        hidden += tf.tensordot(one_hot, token_type, 1)
+        if config.type_vocab_size:
+            token_type = self.read(f"{scope}/token_type_embeddings", context)
+            # Of few rows a product with one-hot vectors is fast both ways.
+            one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
+            hidden += tf.tensordot(one_hot, token_type, 1)
+        position = self.read(f"{scope}/position_embeddings", context)
         first = config.first_position
         hidden += position[first : first + tf.shape(input_ids)[1]]
         hidden = self.layer_norm(scope, hidden, context)
