@@ -1,33 +1,44 @@
 """Models like BERT against transformers, and what a run of them does."""
 
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_method_contract import check_alike
+from test_method_contract import TEXTS, check_alike, scores
 from test_methods import METHOD_TEXTS
 from test_roberta import reader
-from tiny_artifacts import read_base
+from tiny_artifacts import make_artifact, read_base
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import foreign_base, sources, written_form
+from adapter_bert.checkpoints import (
+    foreign_base,
+    sources,
+    training_state,
+    written_form,
+)
+from adapter_bert.checkpoints.weights import identify
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import TextClassification
 
-NAMES = ("distilbert",)
+NAMES = ("distilbert", "electra", "albert")
 ALL = pytest.mark.parametrize("name", NAMES)
 NEWER = pytest.mark.newer_stack
+# Methods that train some of BERT's own layers alone.
+ALONE = re.compile(r"top_layers|houlsby\(.*layers='|adapterdrop\(first")
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("bad", "good"))
 
 
@@ -115,7 +126,7 @@ def test_golden_ids(folder_of, recorded, name):
 
 @NEWER
 @pytest.mark.gate
-@ALL
+@pytest.mark.parametrize("name", ["distilbert", "electra"])
 def test_methods_and_batches_of_many_tasks(folder_of, tmp_path, name):
     """Each method computes alone what it does in mixed batches and exports."""
     texts = {text.split("(")[0]: text for text in reversed(METHOD_TEXTS)}
@@ -124,17 +135,111 @@ def test_methods_and_batches_of_many_tasks(folder_of, tmp_path, name):
 
 
 @NEWER
+@pytest.mark.gate
+def test_batches_of_many_tasks_on_shared_layers(folder_of, tmp_path):
+    """Each row is as alone; the tokenizer is none that can be exported."""
+    folder, predictor = folder_of("albert"), None
+    bert = FrozenBert.open(str(folder))
+    mixed, alone = Predictor(bert), {}
+    for text in ("houlsby(size=4)", "dora(rank=2)", "mad_x(4, 3)", "bitfit"):
+        make_artifact(tmp_path / text, folder, text)
+        predictor = Predictor(bert)
+        for one in (predictor, mixed):
+            one.add(str(tmp_path / text), text)
+        alone[text] = scores(predictor(text, TEXTS))
+    answers = mixed(list(alone), TEXTS)
+    for text, expected in alone.items():
+        found = scores([answer[text] for answer in answers])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(UserError, match="can tokenize WordPieces alone"):
+        TextModel(bert, {"one": mixed.task("bitfit")}, 8)
+
+
+@NEWER
+def test_what_shared_layers_mean_for_methods(folder_of):
+    _, config, _ = read_base(folder_of("albert"))
+    for text, count in (("layernorm", 2 * 8 + 4 * 16), ("lora(rank=2)", 384)):
+        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        assert table.trained_count == count + 2 * 16 + 2
+    for text in ("top_layers(k=1)", "houlsby(size=4, layers='1')"):
+        with pytest.raises(UserError, match="layers of this model share"):
+            task_model.list_parameters(config, parse(text), TASK.build_head)
+
+
+@NEWER
+@pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
+def test_several_groups_are_refused(folder_of, key):
+    path = folder_of("albert") / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, key: 2}))
+    with pytest.raises(UserError, match=f"{key} is 2, but only 1 can be"):
+        encoder.BertConfig.from_json_file(str(path))
+
+
+@NEWER
 @ALL
 def test_every_method_lists_its_variables(folder_of, name):
     _, config, _ = read_base(folder_of(name))
     shapes = encoder.list_variables(config)
     for text in METHOD_TEXTS:
+        if config.num_hidden_groups and ALONE.match(text):
+            continue
         table = task_model.list_parameters(config, parse(text), TASK.build_head)
         own = {p.name for p in table.parameters if not p.is_added}
         assert own == shapes.keys()
         assert "hidden_weights_0" in {p.name for p in table.trained} or (
             config.has_pooler
         )
+
+
+ELECTRA = {
+    "bert/embeddings/projection": "electra/embeddings_project",
+    "bert": "electra",
+}
+GROUP = "bert/encoder/transformer/group_0/inner_group_0"
+ALBERT = {
+    "bert/embeddings/projection": "bert/encoder/embedding_hidden_mapping_in",
+    **{
+        f"bert/encoder/group_0/{ours}": f"{GROUP}/{theirs}"
+        for ours, theirs in (
+            ("attention/output/LayerNorm", "LayerNorm"),
+            ("attention", "attention_1"),
+            ("output/LayerNorm", "LayerNorm_1"),
+            ("output", "ffn_1/intermediate/output"),
+            ("intermediate", "ffn_1/intermediate"),
+        )
+    },
+}
+
+
+@NEWER
+@pytest.mark.parametrize(
+    "name, theirs, gelu",
+    [("electra", ELECTRA, "gelu_erf"), ("albert", ALBERT, "gelu")],
+)
+def test_googles_checkpoint_is_the_same_model(
+    folder_of, tmp_path, name, theirs, gelu
+):
+    folder = folder_of(name)
+    weights, config, base = read_base(folder)
+    values = {"generator/embeddings/a": np.ones(3)}
+    for variable in encoder.list_variables(config):
+        ours = next((o for o in theirs if variable.startswith(f"{o}/")), "")
+        renamed = theirs.get(ours, "") + variable.removeprefix(ours)
+        values[renamed] = weights.read(variable)
+    training_state.save_tensors(str(tmp_path / "model.ckpt"), values)
+    about = json.loads((folder / "config.json").read_text())
+    if name == "albert":
+        # As in google-research/albert.
+        del about["model_type"]
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps(about))
+    opened = sources.open_init_checkpoint(str(tmp_path / "model.ckpt"))
+    found = sources.read_config(opened)
+    assert found.hidden_act in (config.hidden_act, "gelu_new")
+    shapes = encoder.list_variables(found)
+    assert identify(opened.weights, shapes).fingerprint == base.fingerprint
+    assert opened.weights.gelu == gelu
 
 
 @NEWER

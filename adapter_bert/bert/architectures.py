@@ -18,6 +18,8 @@ OUTPUT = {"weight": "weights", "bias": "bias"}
 Scope = Tuple[str, str, Mapping[str, str]]
 
 TRANSFORM = "cls/predictions/transform"
+# From the embeddings' size to the layers'.
+PROJECTION = "bert/embeddings/projection"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{}_0"
@@ -99,10 +101,62 @@ DISTILBERT = Architecture(
     ),
     biases=(r"vocab_projector\.bias",),
 )
+ELECTRA = Architecture(
+    "electra.",
+    own_keys=("embedding_size",),
+    fixed={"head_activation": "gelu_erf"},
+    scopes=(
+        ("embeddings_project", f"{PROJECTION}/{{}}", DENSE),
+        (r"sequence_summary\.summary", FIRST_OF_HEAD, OUTPUT),
+        (r"generator_predictions\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
+        (
+            r"generator_predictions\.LayerNorm",
+            f"{TRANSFORM}/LayerNorm/{{}}",
+            LAYER_NORM,
+        ),
+    ),
+    biases=(r"generator_lm_head\.bias",),
+)
+_GROUP = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+ALBERT = Architecture(
+    "albert.",
+    own_keys=("embedding_size", "num_hidden_groups"),
+    expected={"num_hidden_groups": 1, "inner_group_num": 1},
+    scopes=(
+        (
+            r"encoder\.embedding_hidden_mapping_in",
+            f"{PROJECTION}/{{}}",
+            DENSE,
+        ),
+        *(
+            (f"{_GROUP}{theirs}", f"bert/encoder/group_0/{ours}/{{}}", ends)
+            for theirs, ours, ends in (
+                (r"attention\.query", "attention/self/query", DENSE),
+                (r"attention\.key", "attention/self/key", DENSE),
+                (r"attention\.value", "attention/self/value", DENSE),
+                (r"attention\.dense", "attention/output/dense", DENSE),
+                (
+                    r"attention\.LayerNorm",
+                    "attention/output/LayerNorm",
+                    LAYER_NORM,
+                ),
+                ("ffn", "intermediate/dense", DENSE),
+                ("ffn_output", "output/dense", DENSE),
+                ("full_layer_layer_norm", "output/LayerNorm", LAYER_NORM),
+            )
+        ),
+        ("pooler", "bert/pooler/dense/{}", DENSE),
+        (r"predictions\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
+        (r"predictions\.LayerNorm", f"{TRANSFORM}/LayerNorm/{{}}", LAYER_NORM),
+    ),
+    biases=(r"predictions\.(?:decoder\.)?bias",),
+)
 # `model_type` of a config -> what it is.
 ARCHITECTURES = {
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
     "distilbert": DISTILBERT,
+    "electra": ELECTRA,
+    "albert": ALBERT,
 }

@@ -1,13 +1,21 @@
 """The sizes of a BERT or a model like it, and what else decides its outputs."""
 
 import dataclasses
+import re
 from typing import Any, Callable, Dict, Union
 
 from adapter_bert import files
 from adapter_bert.bert import functional
-from adapter_bert.bert.architectures import ARCHITECTURES, BERT, ROBERTA
+from adapter_bert.bert.architectures import (
+    ARCHITECTURES,
+    BERT,
+    ELECTRA,
+    ROBERTA,
+)
 from adapter_bert.errors import UserError
 
+# As variables and sites of dropout name their layer.
+LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 # What transformers take where a RoBERTa's config does not say it.
 ROBERTA_PADDING = 1
 
@@ -31,9 +39,11 @@ class BertConfig:
     `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
     the first token's position embedding: 0 in BERT, one more than the padding
     token's id in RoBERTa, where those before it are of padding. A head of texts
-    reads a pooler, or has a layer of its own with `head_activation` if that is
-    not empty, or with tanh in RoBERTa. `hidden_act` is a name; programs that
-    write no config may give an elementwise function.
+    reads a pooler, or has a layer of its own: with `head_activation` if there
+    is one, with tanh in RoBERTa. `embedding_size` is 0 where the layers read
+    the embeddings themselves, and no projection. `num_hidden_groups` is 1 if
+    all layers share their variables, else 0. `hidden_act` is a name; programs
+    that write no config may give an elementwise function.
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
@@ -56,6 +66,8 @@ class BertConfig:
     layer_norm_eps: float = functional.LAYER_NORM_EPSILON
     first_position: int = 0
     head_activation: str = ""
+    embedding_size: int = 0
+    num_hidden_groups: int = 0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -64,8 +76,10 @@ class BertConfig:
             if field.name == "first_position":
                 # At least one position is left.
                 least, limit = 0, self.max_position_embeddings - 1
-            if field.name == "type_vocab_size":
+            if field.name in ("type_vocab_size", "embedding_size"):
                 least = 0
+            if field.name == "num_hidden_groups":
+                least, limit = 0, 1
             if field.type is int and not (
                 type(value) is int and least <= value <= limit
             ):
@@ -89,6 +103,11 @@ class BertConfig:
             functional.activation(self.head_activation)
 
     @property
+    def embedding_width(self) -> int:
+        """Size of the embeddings, E."""
+        return self.embedding_size or self.hidden_size
+
+    @property
     def head_size(self) -> int:
         """Size of one attention head, H."""
         return self.hidden_size // self.num_attention_heads
@@ -101,7 +120,14 @@ class BertConfig:
     @property
     def is_bert(self) -> bool:
         """Whether it is a BERT, and no model that is like one."""
-        return self.has_pooler
+        return self.has_pooler and not self.embedding_size
+
+    def variable(self, name: str) -> str:
+        """BERT's own variable, or scope, that a layer reads under a name.
+
+        That is the name, or the one of a group of layers that share theirs.
+        """
+        return LAYER.sub("group_0", name) if self.num_hidden_groups else name
 
     @property
     def has_pooler(self) -> bool:
@@ -128,7 +154,9 @@ class BertConfig:
         values = files.read_json(path, "the BERT config")
         if not isinstance(values, dict):
             raise UserError(f"{path} holds no JSON object of BERT sizes")
-        model_type = values.get("model_type") or "bert"
+        # Google's ALBERTs do not say it.
+        unsaid = "albert" if values.get("num_hidden_groups") else "bert"
+        model_type = values.get("model_type") or unsaid
         own = ARCHITECTURES.get(model_type, BERT)
         for key, known in (
             ("model_type", tuple(ARCHITECTURES)),
@@ -157,6 +185,8 @@ class BertConfig:
         }
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
+        if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
+            sizes["embedding_size"] = 0
         first = _first_position(values, path) if own is ROBERTA else 0
         return cls(**{**sizes, **own.fixed, "first_position": first})
 

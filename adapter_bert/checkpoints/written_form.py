@@ -27,7 +27,12 @@ ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
 
 # Fields of a `BertConfig` that no BERT's config has.
-OF_OTHERS = ("first_position", "head_activation")
+OF_OTHERS = (
+    "first_position",
+    "head_activation",
+    "embedding_size",
+    "num_hidden_groups",
+)
 
 
 def check_free(folder: str) -> None:

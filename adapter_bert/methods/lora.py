@@ -313,7 +313,7 @@ class Lora(TuningMethod):
             )
         shapes = encoder.list_variables(config)
         for scope, matrix in matrices.items():
-            most = min(shapes[f"{scope}/kernel"])
+            most = min(shapes[config.variable(f"{scope}/kernel")])
             if matrix.rank > most:
                 raise UserError(
                     f"{self.name}: rank is {matrix.rank} at {scope}, expected "
@@ -342,7 +342,7 @@ class Lora(TuningMethod):
         """`<scope>/lora_a` and `lora_b` for each target."""
         shapes, found = encoder.list_variables(config), {}
         for scope, matrix in self.matrices(config).items():
-            inputs, outputs = shapes[f"{scope}/kernel"]
+            inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
             down, up = (inputs, matrix.rank), (matrix.rank, outputs)
             found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
             found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)

@@ -116,7 +116,10 @@ class Vera(TuningMethod):
             for layer in base.choose_layers(self.layers, config)
             for target in self.targets.split(",")
         ]
-        return {scope: shapes[f"{scope}/kernel"] for scope in scopes}
+        return {
+            scope: shapes[config.variable(f"{scope}/kernel")]
+            for scope in scopes
+        }
 
     def matrices(
         self, config: encoder.BertConfig

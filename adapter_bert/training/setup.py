@@ -386,7 +386,7 @@ def _begin_words(
         experiment.do_lower_case,
     )
     pieces = plain.encode_words(tokens)
-    shape = len(tokens), model.config.hidden_size
+    shape = len(tokens), model.config.embedding_width
 
     def read(name: str) -> np.ndarray:
         if name != new_words.NEW_WORDS:

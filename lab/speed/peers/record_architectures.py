@@ -17,6 +17,17 @@ import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat fast slow "
@@ -33,6 +44,13 @@ TEXTS = (
 )
 # Tokens of each row that the models compute; the first is as long as can be.
 LENGTHS = (24, 11, 3)
+# What pieces are found in.
+SENTENCES = (
+    "the cat sat on the mat, and a dog ran fast.",
+    "a slow dog sat in; the film was not bad!",
+    "is the film good? it is not a good film.",
+    "the cat sat out on a mat . the dog ran in , not slow",
+)
 # Places whose logits of words are recorded.
 MASKED = (0, 2, 1)
 SIZES = {
@@ -52,6 +70,8 @@ MODELS = {
         "n_heads": 2,
         "hidden_dim": 32,
     },
+    "Electra": {"embedding_size": 8},
+    "Albert": {"embedding_size": 8, "num_hidden_layers": 3},
 }
 # As of transformers' attribute maps.
 RENAMED = {"DistilBert": SIZES.keys() & {*list(SIZES)[:4]}}
@@ -59,6 +79,8 @@ RENAMED = {"DistilBert": SIZES.keys() & {*list(SIZES)[:4]}}
 
 def make_tokenizer(name, folder):
     """The tokenizer of a model, whose files are in the folder afterwards."""
+    if name == "Albert":
+        return make_unigram(folder / "tokenizer.json")
     path = folder / "vocab.txt"
     path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
     kind = getattr(transformers, f"{name}TokenizerFast")
@@ -68,21 +90,61 @@ def make_tokenizer(name, folder):
     return tokenizer
 
 
+def make_unigram(path):
+    """A tokenizer in the parts of ALBERT's, of pieces from `SENTENCES`.
+
+    But for a table of its normalizer, which is 300 kB.
+    """
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace("``", '"'),
+            normalizers.Replace("''", '"'),
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="▁", prepend_scheme="always"
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=60,
+        special_tokens=["<pad>", "<unk>", "[CLS]", "[SEP]"],
+        unk_token="<unk>",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(SENTENCES, trainer)
+    described = json.loads(tokenizer.to_str())
+    described["model"]["vocab"].append(["[MASK]", 0.0])
+    tokenizer = Tokenizer.from_str(json.dumps(described))
+    tokenizer.add_special_tokens([AddedToken("[MASK]", lstrip=True)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    path.write_text(tokenizer.to_str(), encoding="utf-8")
+    return transformers.AlbertTokenizerFast(tokenizer_file=str(path))
+
+
 def make_models(name, config):
     """Models of one encoder for texts and for masked words, all random."""
-    models = []
+    found = []
     for end in ("ForSequenceClassification", "ForMaskedLM"):
         model = getattr(transformers, name + end)(config).eval()
-        if models:
+        if found:
             model.base_model.load_state_dict(
-                models[0].base_model.state_dict(), strict=False
+                found[0].base_model.state_dict(), strict=False
             )
         with torch.no_grad():
             for key, parameter in model.named_parameters():
-                if not models or not key.startswith(model.base_model_prefix):
+                if not found or not key.startswith(model.base_model_prefix):
                     parameter.add_(torch.randn_like(parameter) * 0.2)
-        models.append(model)
-    return models
+        found.append(model)
+    return found
 
 
 def make_inputs(vocab_size, segments):
@@ -103,7 +165,7 @@ def record(folder, name):
     tokenizer = make_tokenizer(name, folder)
     sizes = {k: v for k, v in SIZES.items() if k not in RENAMED.get(name, ())}
     config = getattr(transformers, f"{name}Config")(
-        vocab_size=len(tokenizer), **sizes, **MODELS[name]
+        vocab_size=len(tokenizer), **{**sizes, **MODELS[name]}
     )
     texts, words = make_models(name, config)
     inputs = make_inputs(len(tokenizer), hasattr(config, "type_vocab_size"))
@@ -133,7 +195,7 @@ def record(folder, name):
         # As a batch: alone, an empty second text would be taken for none.
         of = {k: v[0] for k, v in tokenizer(*([text] for text in row)).items()}
         tokens.append([row, of["input_ids"], of.get("token_type_ids")])
-    (folder / "expected.json").write_text(json.dumps(tokens), encoding="utf-8")
+    (folder / "expected.json").write_text(json.dumps(tokens))
     np.savez_compressed(
         folder / "expected.npz",
         embedding_output=found.hidden_states[0].numpy(),
