@@ -9,6 +9,7 @@
 # make mutants     setup, then changes of the code, which tests must notice:
 #                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
+# make onnx        an environment for adapter-bert export --format=onnx, in .venv-onnx
 # make compilers   an environment for adapter-bert compile, in .venv-compilers: 4 GB with
 #                  the compilers of TPUs and of NVIDIA's GPUs, for Linux on x86-64
 # make compilers-matrix
@@ -50,10 +51,12 @@ IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 PEER := .venv-peer
 # Apache Beam, which asks for older packages than the others.
 BEAM := .venv-beam
+# TensorFlow with what converts its graphs to ONNX, and ONNX Runtime.
+ONNX := .venv-onnx
 # JAX with the compilers of accelerators, and the TensorFlow that has GPUs' kernels.
 COMPILERS := .venv-compilers
 
-.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam compilers tpu-client notebooks docs lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam onnx compilers tpu-client notebooks docs lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -131,6 +134,19 @@ $(BEAM)/installed: requirements/beam.txt
 	$(BEAM)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
+onnx: $(ONNX)/installed
+
+# With this checkout's package, so that the environment's own adapter-bert works.
+$(ONNX)/installed: requirements/onnx.txt pyproject.toml
+	@found=; for python in python3.11 python3.12; do \
+		if $$python -c '' 2> /dev/null; then found=$$python; break; fi; \
+	done; \
+	test -n "$$found" || { echo 'error: make onnx needs Python 3.11 or 3.12, and none was found' >&2; exit 1; }; \
+	$$found -m venv --clear $(ONNX)
+	$(ONNX)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(ONNX)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
 compilers: $(COMPILERS)/installed
 
 # With this checkout's package, so that the environment's own adapter-bert works.
@@ -182,7 +198,7 @@ lint: setup
 
 # Needs uv. No address of a package index gets into the locks.
 lock:
-	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 compilers:3.11 notebooks:3.10 \
+	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 onnx:3.11 compilers:3.11 notebooks:3.10 \
 		mutants:3.10 docs:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
@@ -194,4 +210,4 @@ lock:
 
 clean:
 	@test ! -e $(VENV) || $(IS_VENV) || { echo 'error: $(VENV) is no virtual environment; delete it yourself' >&2; exit 1; }
-	rm -rf $(VENV) .venv-tf221 $(PEER) $(BEAM) $(COMPILERS)
+	rm -rf $(VENV) .venv-tf221 $(PEER) $(BEAM) $(ONNX) $(COMPILERS)

@@ -41,6 +41,7 @@ from adapter_bert.commands import (
     run_mlm,
     run_squad,
     run_tagger,
+    run_vectors,
 )
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
@@ -56,6 +57,7 @@ from adapter_bert.serving.library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
 from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
 from adapter_bert.training.engines import Hardware
@@ -71,6 +73,7 @@ PROGRAMS: Dict[str, Any] = {
     tagging.NAME: run_tagger,
     QUESTIONS: run_squad,
     masked_lm.NAME: run_mlm,
+    VECTORS: run_vectors,
 }
 # A split's name among rows in memory, and the flag of its file.
 SPLITS = {
@@ -355,7 +358,7 @@ def train(
         eval_rows: of the dev set.
         predict_rows: without labels.
         task_name: `custom` for rows of your own, a GLUE task with `data_dir`,
-            `tagging`, `squad` or `masked_lm`.
+            `tagging`, `squad`, `masked_lm` or `vectors`.
         **settings: flags of the task's program by their names (docs/flags.md),
             `output_dir` at least. Unlike in the programs, `engine` is
             `strategy` by default.
@@ -536,6 +539,12 @@ def _columns(program: Any, adapter: str) -> Tuple[List[str], List[str]]:
     Raises:
         UserError: the adapter is missing or damaged.
     """
+    if program is run_vectors:
+        text, *others, score = (
+            getattr(read(run_vectors.Texts), name)
+            for name in run_vectors.COLUMNS
+        )
+        return [text, *filter(None, others)], [score] if score else []
     if program not in (run_classifier, run_tagger):
         return [], []
     known: Dict[str, Any] = {}
@@ -758,9 +767,10 @@ def embed(
     texts: Table,
     *,
     adapter: Optional[Adapter] = None,
-    pooling: str = embeddings.MEAN,
+    pooling: Optional[str] = None,
     layers: Union[int, Sequence[int]] = (-1,),
-    normalize: bool = False,
+    normalize: Optional[bool] = None,
+    vector_size: Optional[int] = None,
     predict_batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Union[np.ndarray, List[TokenVectors]]:
@@ -774,17 +784,23 @@ def embed(
             pairs.
         adapter: folder or run of an adapter that acts on BERT; default: BERT
             alone.
-        pooling: `mean` of the tokens, `cls` (the first token) or `tokens`.
+        pooling: `mean` of the tokens, `cls` (the first token), `tokens`, or
+            `trained`: as the adapter's training says, or the BERT's folder
+            of sentence-transformers; default: `trained` if one says it and
+            the last layer is asked, else `mean`.
         layers: numbered as Python's lists are, -1 the last one; vectors of
             several are concatenated.
-        normalize: whether each vector has the length 1.
+        normalize: whether each vector has the length 1; default: as `trained`
+            vectors were, else no.
+        vector_size: so many first entries are kept, for which the adapter was
+            trained; default: all.
         predict_batch_size: rows computed at once.
         max_seq_length: longest input in tokens; default: the adapter's, else
-            BERT's.
+            for `trained` vectors the folder's, else BERT's.
 
     Returns:
-        float32 [N, D * number of layers]; for `tokens` a list of each row's
-        `tokens` and `vectors`, float32 [T, D * number of layers].
+        float32 [N, D * number of layers] or [N, vector_size]; for `tokens` a
+        list of each row's `tokens` and `vectors`, float32 [T, as before].
 
     Raises:
         UserError: an argument or a row is not as expected, or the adapter is
@@ -793,6 +809,7 @@ def embed(
     values = {
         "layers": layers,
         "normalize": normalize,
+        "vector_size": vector_size,
         "predict_batch_size": predict_batch_size,
         "max_seq_length": max_seq_length,
     }
@@ -800,7 +817,12 @@ def embed(
     with of_keywords((Answering, Embedding), values, "embed()"):
         asked, vectors = read(Answering), read(Embedding)
     numbers = adapter_flags.read_layers(vectors)
-    form = VectorForm(pooling, numbers, vectors.normalize)
+    form = VectorForm(
+        pooling or embeddings.MEAN,
+        numbers,
+        vectors.normalize,
+        vectors.vector_size,
+    )
     form.check(_checked(bert).config)
     task = None
     with process_options.restored():
@@ -823,9 +845,10 @@ def embed(
             frozen,
             rows,
             task=task,
-            pooling=form.pooling,
+            pooling=pooling,
             layers=form.layers,
             normalize=form.normalize,
+            size=form.size,
             batch_size=asked.predict_batch_size,
             max_seq_length=asked.max_seq_length,
         )
@@ -841,11 +864,13 @@ def export(
         bert: the BERT that the adapters were trained on.
         adapters: as of `Predictor`.
         output_dir: folder for the model's versions: 1, 2, ...
-        **settings: flags of `adapter-bert export` by their names.
+        **settings: flags of `adapter-bert export` by their names. With
+            `format="tflite"` one adapter becomes a file of TensorFlow Lite, and
+            `output_dir` is the new folder for the file.
 
     Returns:
         The folder of the new version, which `adapter-bert serve` and
-        TensorFlow Serving load.
+        TensorFlow Serving load; or the file's.
 
     Raises:
         UserError: an adapter is missing, damaged or of another BERT, or its

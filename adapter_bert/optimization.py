@@ -12,6 +12,9 @@ from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
+from adapter_bert import rank_allocation
+from adapter_bert.rank_allocation import Allocation
+
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01
 CLIP_NORM = 1.0
@@ -63,10 +66,15 @@ class Recipe:
         undecayed: names of variables without weight decay, in addition to
             biases and LayerNorms.
         rates: factors of learning rates, by name; 1 for other variables.
+        allocations: how singular values are chosen, by the names of AdaLoRA's
+            variables.
     """
 
     undecayed: FrozenSet[str] = frozenset()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    allocations: Mapping[str, Allocation] = dataclasses.field(
+        default_factory=dict
+    )
 
     @classmethod
     def of(cls, declared: Mapping[str, Any]) -> "Recipe":
@@ -74,12 +82,21 @@ class Recipe:
         return cls(
             frozenset(n for n, one in declared.items() if not one.decays),
             {n: one.rate for n, one in declared.items() if one.rate != 1.0},
+            {
+                n: one.allocation
+                for n, one in declared.items()
+                if one.allocation and one.trained
+            },
         )
 
     def decay_of(self, name: str) -> float:
         """The weight decay of a variable."""
         is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
         return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
+
+    def slots_of(self, name: str) -> Tuple[str, ...]:
+        """Suffixes of the averages that are kept of a variable."""
+        return SLOTS + rank_allocation.SLOTS * (name in self.allocations)
 
 
 class AdamWeightDecay:
@@ -98,11 +115,12 @@ class AdamWeightDecay:
         recipe: Recipe = Recipe(),
         bias_correction: bool = False,
     ):
-        """Takes the variables and two slots for each.
+        """Takes the variables and the slots of each.
 
         Args:
             variables: (name, float32 variable) of everything that is trained.
-            slots: `<name>/<slot>` -> variable of the same shape, for `SLOTS`.
+            slots: `<name>/<slot>` -> variable of the same shape, for the
+                slots of the recipe.
             schedule: learning rates.
             recipe: of the tuning method.
             bias_correction: whether the averages of the first steps are divided
@@ -122,6 +140,14 @@ class AdamWeightDecay:
             )
             for name, variable in variables
         ]
+        self._names = [name for name, _ in variables]
+        self._allocations = recipe.allocations
+        # All that the choice of ranks reads and changes, by name.
+        self._allocated = {n: v for n, v in variables if n in self._allocations}
+        for name in tuple(self._allocated):
+            for slot in rank_allocation.SLOTS:
+                slot = f"{name}/{slot}"
+                self._allocated[slot] = slots[slot]
 
     def train(
         self, loss: tf.Tensor, gradients: Sequence[tf.Tensor], step: tf.Variable
@@ -144,13 +170,10 @@ class AdamWeightDecay:
         loss, *gradients = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, [loss, *gradients]
         )
-        rates = rates_of(
-            self._schedule,
-            self._bias_correction,
-            tf.convert_to_tensor(step) + 1,
-        )
+        number = tf.convert_to_tensor(step) + 1
+        rates = rates_of(self._schedule, self._bias_correction, number)
 
-        def update(strategy, gradients, *rates) -> List[tf.Operation]:
+        def update(strategy, number, gradients, *rates) -> List[tf.Operation]:
             on_device = strategy.extended.update
             updates = [
                 on_device(
@@ -162,6 +185,17 @@ class AdamWeightDecay:
             ]
             # Everything else of this step reads the step before it is counted.
             with tf.control_dependencies(tf.nest.flatten(updates)):
+                if self._allocations:
+                    found = dict(zip(self._names, gradients))
+                    found = {name: found[name] for name in self._allocations}
+                    updates.append(
+                        on_device(
+                            step,
+                            self._allocate,
+                            (self._allocated, found, number),
+                            group=False,
+                        )
+                    )
                 counted = on_device(
                     step,
                     lambda step: tf.group(step.assign_add(1)),
@@ -169,7 +203,23 @@ class AdamWeightDecay:
                 )
             return tf.nest.flatten([*updates, counted])
 
-        return loss, replica.merge_call(update, args=(clip(gradients), *rates))
+        arguments = number, clip(gradients), *rates
+        return loss, replica.merge_call(update, args=arguments)
+
+    def _allocate(self, _, variables, gradients, number) -> tf.Operation:
+        """Chooses singular values, over a device's variables by name."""
+        found = rank_allocation.allocate(
+            self._allocations,
+            {n: tf.convert_to_tensor(v) for n, v in variables.items()},
+            gradients,
+            number,
+            self._schedule.num_train_steps,
+        )
+        assigned = (
+            variables[name].assign(value, read_value=False)
+            for name, value in found.items()
+        )
+        return tf.group(*assigned)
 
 
 def rates_of(

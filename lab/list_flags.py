@@ -17,7 +17,14 @@ from adapter_bert.methods.registry import METHODS, PRESETS
 
 # Programs that have most flags in common.
 GROUPS = (
-    ("run_classifier", "run_squad", "run_tagger", "run_mlm", "run_pretraining"),
+    (
+        "run_classifier",
+        "run_squad",
+        "run_tagger",
+        "run_mlm",
+        "run_vectors",
+        "run_pretraining",
+    ),
     ("predict", "export"),
 )
 OTHERS = ("create_pretraining_data", "extract_features", "serve")

@@ -23,6 +23,7 @@ APART = (
     "docs",
     "mutants",
     "notebooks",
+    "onnx",
     "tpu-client",
 )
 HEAD = """\
@@ -31,8 +32,8 @@ HEAD = """\
 Made by `.venv/bin/python -m lab.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
 project itself is under Apache-2.0, and holds no copy of any of these. What
-`make beam`, `compilers`, `notebooks`, `docs`, `mutants`, `fuzz`, `tpu-client`
-and `benchmark` add is not listed.
+`make beam`, `compilers`, `onnx`, `notebooks`, `docs`, `mutants`, `fuzz`,
+`tpu-client` and `benchmark` add is not listed.
 
 | package | licence |
 | --- | --- |

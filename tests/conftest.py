@@ -81,10 +81,22 @@ TINY_WORDS = (
 ).split()
 
 
+# What other programs computed.
+RECORDED = pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+
+
 @pytest.fixture(scope="session")
 def golden_dir():
     """The recordings: `tests/golden`, or the folder in GOLDEN_DIR."""
-    return pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+    return RECORDED
+
+
+@pytest.fixture(scope="module")
+def eagerly():
+    """Computes without graphs, whose building takes longer."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="session")

@@ -80,10 +80,18 @@ def test_more_rows_repeat_the_batch(step):
     assert more.batch["row"].tolist() == list(range(20))
 
 
-@pytest.mark.parametrize("bias_correction", [False, True])
-def test_the_update_is_that_of_the_optimizer(step, bias_correction):
+@pytest.mark.parametrize(
+    "bias_correction, method",
+    [
+        (False, "lora(rank=2)"),
+        (True, "lora(rank=2)"),
+        # Of eight singular values four are set to zero.
+        (False, "adalora(2, 1, tinit=0.0, tfinal=0.9)"),
+    ],
+)
+def test_the_update_is_that_of_the_optimizer(step, bias_correction, method):
     """Of some steps with gradients of different norms, above one and below."""
-    one = step(adam_bias_correction=bias_correction, method="lora(rank=2)")
+    one = step(adam_bias_correction=bias_correction, method=method)
     _, trained, slots = one.values()
     variables = {n: tf.Variable(v) for n, v in trained.items()}
     kept = {n: tf.Variable(v) for n, v in slots.items()}

@@ -1,13 +1,11 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import os
-import pathlib
 import shutil
 import sys
 
 import pytest
-from conftest import ROOT, run_process
+from conftest import RECORDED, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
@@ -19,10 +17,7 @@ from adapter_bert.errors import UserError
 pytest_plugins = ["library_folders"]
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange"
-)
+GOLDEN = RECORDED / "exchange"
 
 
 @pytest.fixture

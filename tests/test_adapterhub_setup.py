@@ -5,7 +5,6 @@ What `adapters` 1.3 wrote, and what it made of this project's folders after its
 """
 
 import json
-import os
 import pathlib
 import shutil
 import sys
@@ -13,8 +12,7 @@ import sys
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
-from conftest import ROOT
+from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_foreign_adapters import change
@@ -32,10 +30,7 @@ from lab.speed.exchange import NUMBER, THREE, random_artifact, read_examples
 
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange_setups"
-)
+GOLDEN = RECORDED / "exchange_setups"
 THEIRS = [
     f"{place}/{path.name}"
     for place in ("adapterhub", "fusion_folders")
@@ -45,11 +40,8 @@ SETUP, FUSION = "adapter_setup.json", "adapter_fusion_config.json"
 
 
 @pytest.fixture(scope="module")
-def bert():
-    """Computes without graphs, whose building takes longer."""
-    tf.config.run_functions_eagerly(True)
-    yield FrozenBert.open(str(GOLDEN / "bert"))
-    tf.config.run_functions_eagerly(False)
+def bert(eagerly):
+    return FrozenBert.open(str(GOLDEN / "bert"))
 
 
 @pytest.fixture(scope="module")

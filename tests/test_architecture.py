@@ -20,6 +20,7 @@ ROOMS = (
     "folder_lock",
     "json_lines",
     "files",
+    "rank_allocation",
     "optimization",
     "progress",
     "bert",

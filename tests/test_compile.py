@@ -10,6 +10,7 @@ import pytest
 from compilers_program import compile_run, environment, needed
 from conftest import ROOT, own_lines, run_command
 
+from adapter_bert import command_line
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.commands import compile as program
@@ -160,7 +161,7 @@ def main(monkeypatch, tmp_path):
 def test_a_wrong_command_is_refused_before_compilers_are_looked_for(
     main, monkeypatch, given, told
 ):
-    monkeypatch.setattr(program, "_find_compilers", None)
+    monkeypatch.setattr(command_line, "go_on_with", None)
     with pytest.raises(UserError, match=re.escape(told)):
         main(*given)
 
@@ -273,7 +274,7 @@ def compilers(monkeypatch):
     name = f"{accelerators.__name__}.compilers"
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
-    monkeypatch.setattr(program, "_find_compilers", lambda device: None)
+    monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
     return fake
 
 

@@ -14,6 +14,7 @@ from engine_jobs import (
     MULTI,
     TAGGING,
     TASKS,
+    VECTORS,
     check_equal,
     make_job,
     make_rows,
@@ -42,11 +43,12 @@ config = modeling.BertConfig(**json.loads({config!r}))
 engine = choose_engine({name!r})[0](Hardware(num_devices={devices}))
 engine.check_devices()
 found = []
-for name, parts, output in {cases!r}:
+for name, parts, output, method in {cases!r}:
     folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
     os.makedirs(folder)
-    job = make_job(config, folder, task=TASKS[name], parts=parts)
-    rows = make_rows(TASKS[name])
+    task = VECTORS if name == VECTORS.name else TASKS[name]
+    job = make_job(config, folder, method, task=task, parts=parts)
+    rows = make_rows(task)
     losses = train(engine, job, rows, steps=6)
     found.append([losses, predict(engine, job, rows, 7)[output].tolist()])
 print(json.dumps(found))
@@ -56,7 +58,7 @@ print(json.dumps(found))
 def run_on_devices(config, folder, name, devices, *cases):
     """Losses and predictions of trainings on logical CPUs.
 
-    Cases are the names of a task and of an output, and the number of parts.
+    Cases are a task's name, the number of parts, an output's name, a method.
     """
     code = DEVICES.format(
         paths=[str(ROOT), str(ROOT / "tests")],
@@ -83,26 +85,35 @@ def test_two_devices_give_the_result_of_one(
     shown = np.arange(LENGTH) < make_rows(TAGGING).lengths[:, np.newaxis]
     # Each of the engines gets some of the tasks.
     cases = {
-        "estimator": [("tagging", 1, "logits"), ("tiny", 2, "logits")],
-        "strategy": [("tiny", 1, "logits"), (MULTI.name, 2, SETS)],
+        "estimator": [
+            ("tagging", 1, "logits", "houlsby(size=4)"),
+            ("tiny", 2, "logits", "adalora(init_rank=4, rank=2)"),
+            (VECTORS.name, 1, "vectors", "houlsby(size=4)"),
+        ],
+        "strategy": [
+            ("tiny", 1, "logits", "adalora(init_rank=4, rank=2)"),
+            (MULTI.name, 2, SETS, "houlsby(size=4)"),
+            (VECTORS.name, 2, "vectors", "houlsby(size=4)"),
+        ],
     }[name]
     found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
     engine = choose_engine(name)[0](Hardware())
-    for (losses, outputs), (of, parts, output) in zip(found, cases):
-        task = TASKS[of]
+    for (losses, outputs), (of, parts, output, method) in zip(found, cases):
+        task = VECTORS if of == VECTORS.name else TASKS[of]
         (tmp_path / of).mkdir()
-        job = make_job(steady_config, tmp_path / of, task=task)
+        job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
         expected = predict(engine, job, make_rows(task), 7)[output]
-        assert len(expected) == 40 or task is MULTI
+        texts = 80 if task is VECTORS else 40
+        assert len(expected) == texts or task is MULTI
         chosen = shown if task is TAGGING else slice(None)
         np.testing.assert_allclose(
             np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
         )
         other = make_job(
-            steady_config, tmp_path / "two" / f"{of}{parts}", task=task
+            steady_config, tmp_path / "two" / f"{of}{parts}", method, task=task
         )
         check_equal(trained_values(other), trained_values(job), 1e-5)
 

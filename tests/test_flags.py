@@ -19,6 +19,7 @@ from adapter_bert.commands import (
     run_mlm,
     run_squad,
     run_tagger,
+    run_vectors,
     serve,
 )
 from adapter_bert.errors import UserError
@@ -42,6 +43,7 @@ PROGRAMS = (
     run_squad,
     run_tagger,
     run_mlm,
+    run_vectors,
     predict,
     export,
     serve,

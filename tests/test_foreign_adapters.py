@@ -18,8 +18,7 @@ import types
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
-from conftest import ROOT
+from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_writer import written
@@ -41,10 +40,7 @@ from lab.speed import exchange as both
 
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange"
-)
+GOLDEN = RECORDED / "exchange"
 HUB, PEFT = foreign_adapters.PROGRAMS
 THEIRS = [
     f"{program}/{path.name}"
@@ -59,11 +55,8 @@ OURS = [
 
 
 @pytest.fixture(scope="module")
-def bert():
-    """Computes without graphs, whose building takes longer."""
-    tf.config.run_functions_eagerly(True)
-    yield FrozenBert.open(str(GOLDEN / "bert"))
-    tf.config.run_functions_eagerly(False)
+def bert(eagerly):
+    return FrozenBert.open(str(GOLDEN / "bert"))
 
 
 @pytest.fixture(scope="module")

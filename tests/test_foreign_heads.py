@@ -12,8 +12,7 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
-from conftest import ROOT
+from conftest import RECORDED
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
@@ -32,10 +31,7 @@ from lab.speed import exchange, exchange_matrix
 
 pytestmark = pytest.mark.older_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "exchange_heads"
-)
+GOLDEN = RECORDED / "exchange_heads"
 HUB, PEFT = foreign_adapters.PROGRAMS
 THEIRS = sorted(
     str(path.relative_to(GOLDEN))
@@ -47,11 +43,8 @@ LABELS = exchange.THREE["labels"]
 
 
 @pytest.fixture(scope="module")
-def bert():
-    """Computes without graphs, whose building takes longer."""
-    tf.config.run_functions_eagerly(True)
-    yield FrozenBert.open(str(GOLDEN / "bert"))
-    tf.config.run_functions_eagerly(False)
+def bert(eagerly):
+    return FrozenBert.open(str(GOLDEN / "bert"))
 
 
 @pytest.fixture(scope="module")

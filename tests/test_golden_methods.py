@@ -92,6 +92,8 @@ OF_PEFT = {
     "rank_pattern='1.query:2', alpha_pattern='intermediate:3')",
     "dora": "dora(rank=3, alpha=7.0, targets='value,intermediate')",
     "vera": "vera(rank=5, seed=11, targets='query,intermediate')",
+    "adalora": "adalora(init_rank=4, rank=2, alpha=7.0, "
+    "targets='query,intermediate', orth_reg_weight=0.3)",
 }
 
 
@@ -115,6 +117,9 @@ def test_a_method_computes_and_learns_what_pefts_does(recording, name):
     with tf.GradientTape() as tape:
         output = bert(ids, segments, Context(mask)).sequence_output
         loss = tf.reduce_mean(output * direction)
+        penalty = bert.hooks.penalty(Context(mask))
+        if penalty is not None:
+            loss += penalty
     shown = golden["inputs/input_mask"].astype(bool)
     expected = golden[f"{name}/output"]
     np.testing.assert_allclose(output[shown], expected[shown], atol=1e-5)

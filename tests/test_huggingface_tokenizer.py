@@ -6,6 +6,7 @@ import types
 
 import pytest
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
+from tokenizers import Tokenizer
 
 from adapter_bert.data import huggingface_tokenizer
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -44,10 +45,14 @@ def test_golden_ids_of_texts(recorded_roberta, name):
 @BOTH
 def test_golden_ids_of_pairs(recorded_roberta, name):
     found = recorded_roberta(name)
+    # As a program without this project makes them.
+    file = Tokenizer.from_str(found.tokenizer.to_json(99))
     for row in found.tokens["pairs"]:
         one, other = found.tokenizer.encode_ids(row["texts"])
         made = make_row(one, other, found.tokenizer, 99)
         assert made == (row["ids"], [0] * len(row["ids"])), row["texts"]
+        alone = file.encode(*row["texts"])
+        assert made == (alone.ids, alone.type_ids)
 
 
 @BOTH

@@ -280,6 +280,23 @@ def test_veras_matrices_are_those_of_peft():
     np.testing.assert_array_equal(up.T, np.float32(UP))
 
 
+def test_vera_takes_no_gradient_of_its_matrices(tiny_config):
+    tiny = TinyModel(tiny_config, parse("vera(rank=5, targets='query')"))
+    tiny.shake()
+    hooks, context = tiny.model.bert.hooks, tiny.context(training=True)
+    handed_on = hooks.begin(context)
+    context = dataclasses.replace(context, handed_on=handed_on)
+    name = "bert/encoder/layer_0/attention/self/query"
+    with tf.GradientTape() as tape:
+        tape.watch(handed_on)
+        outputs = hooks.project(name, tf.ones([4, 9, 16]), tf.identity, context)
+    found = tape.gradient(
+        outputs, [*handed_on.values(), tiny.variables[f"{name}/vera_d"]]
+    )
+    assert found[:-1] == [None, None]
+    assert np.abs(found[-1]).min() > 0
+
+
 def test_the_prefix_is_never_masked(tiny_config):
     tiny = TinyModel(tiny_config, parse("prefix(2, reparameterize=False)"))
     bias = tf.fill([3, 1, 1, 4], -10000.0)
@@ -407,6 +424,7 @@ class TestAdapterDrop:
         ("lora(alpha_pattern='1:3, 1.query:4')", "'1.query:4', .* each once"),
         ("lora(rank_pattern='query:0, value:0')", "leaves no matrix"),
         ("vera(layers='2')", "only the layers 0 to 1"),
+        ("adalora(init_rank=17)", r"init_rank is 17 at .*, expected at most"),
         ("lt_sft(sparsity=1e-9)", r"expected at least 1\.\de-04$"),
     ],
 )

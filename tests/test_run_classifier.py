@@ -210,6 +210,24 @@ def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     assert results(killed) == results(whole)
 
 
+@pytest.mark.gate
+def test_a_killed_run_with_new_words_on_int8_goes_on(
+    classify, tiny_flags, engine, tmp_path
+):
+    """Words and DoRA begin at BERT's values, which each start reads again."""
+    words = tmp_path / "words.txt"
+    words.write_text("bad film\nslow dog\n")
+    tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
+    method = "dora(rank=2, rank_pattern='1.query:0', dropout=0.1)"
+    tiny_flags.update(tuning_method=method, new_tokens=words)
+    tiny_flags.update(engine=engine, base_dtype="int8")
+    del tiny_flags["adapter_size"]
+    whole, killed = kill_and_go_on(classify, tiny_flags, tmp_path)
+    assert artifact_bytes(killed) == artifact_bytes(whole)
+    names = adapter_artifact.read(str(whole / "adapter")).weights.shapes
+    assert "bert/embeddings/new_words" in names
+
+
 @pytest.mark.older_stack
 def test_describe_needs_no_data_and_no_checkpoint(classify, capsys):
     classify(

@@ -9,7 +9,13 @@ from absl.testing import flagsaver
 from conftest import entry_point
 from run_folders import artifact_bytes
 
-from adapter_bert.commands import run_classifier, run_mlm, run_squad, run_tagger
+from adapter_bert.commands import (
+    run_classifier,
+    run_mlm,
+    run_squad,
+    run_tagger,
+    run_vectors,
+)
 from adapter_bert.reports.report_run import read_run
 from adapter_bert.reports.run_command import (
     UNRECORDED,
@@ -26,6 +32,7 @@ MODULES = {
     "run_squad.py": run_squad,
     "run_tagger.py": run_tagger,
     "run_mlm.py": run_mlm,
+    "run_vectors.py": run_vectors,
 }
 
 
@@ -154,6 +161,22 @@ def test_masked_language_modelling(tmp_path):
     found = parsed(command)
     assert {name: found[name] for name in own} == own
     assert "train_file" in found
+
+
+def test_vectors(tmp_path):
+    task = {"name": "vectors", "pooling": "cls", "normalize": True}
+    command = command_of(
+        tmp_path,
+        description(
+            {**task, "sizes": [8, 4]}, "STS-B", loss="cosent", temperature=0.1
+        ),
+    )
+    assert command.program == "run_vectors.py"
+    found = parsed(command)
+    assert (found["pooling"], found["normalize"]) == ("cls", True)
+    assert (found["loss"], found["temperature"]) == ("cosent", 0.1)
+    assert found["matryoshka_sizes"] == ["8", "4"]
+    assert "data_dir" in found
 
 
 def test_own_tables(tmp_path):

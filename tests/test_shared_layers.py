@@ -31,6 +31,7 @@ TEXTS = (
     "lora(2, rs=true, rank_pattern='1:3', alpha_pattern='2-3.query:2')",
     "dora(rank=2, targets='query,output')",
     "vera(rank=5, targets='query,output', dropout=0.1)",
+    "adalora(init_rank=3, rank=2, targets='query,output')",
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=2)",
     "prompt(length=3)",

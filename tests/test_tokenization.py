@@ -12,6 +12,7 @@ from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     in_chunks,
+    make_row,
     read_vocabulary,
     vocabulary_bytes,
 )
@@ -140,6 +141,23 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
 @hypothesis.given(TEXTS)
 def test_any_text_has_pretrained_tokens(pretrained_tokenizers, case, text):
     check_any_text(pretrained_tokenizers[case], text)
+
+
+@CASES
+@PROPERTY
+@hypothesis.given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
+def test_the_file_for_the_library_makes_the_same_rows(
+    tokenizers, case, text, other, length
+):
+    """Of an even room, of which the library cuts no other token."""
+    tokenizer = tokenizers[case]
+    length += 1 - length % 2
+    texts = [tokenizer.clean(x) for x in (text, other) if x is not None]
+    ids = tokenizer.encode_ids(texts)
+    expected = make_row(*[*ids, None][:2], tokenizer, length)
+    file = Tokenizer.from_str(tokenizer.to_json(length))
+    found = file.encode(*texts)
+    assert (found.ids, found.type_ids) == expected
 
 
 @CASES

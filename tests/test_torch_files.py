@@ -5,7 +5,6 @@ The golden files were written by PyTorch 2.13
 """
 
 import os
-import pathlib
 import pickle
 import random
 import struct
@@ -13,7 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
@@ -24,10 +23,7 @@ from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.newer_stack
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "torch_files"
-)
+GOLDEN = RECORDED / "torch_files"
 FILES = sorted(path.name for path in GOLDEN.glob("*.bin"))
 KINDS = {np.dtype(v): k for k, v in torch_files.TYPES.items() if v != "<u1"}
 

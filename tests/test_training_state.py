@@ -10,10 +10,12 @@ import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
     ESTIMATOR,
+    check_equal,
     make_job,
     make_rows,
     predict,
     train,
+    trained_values,
 )
 
 from adapter_bert.checkpoints import training_state
@@ -242,6 +244,35 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
     assert training_state.latest_step(str(tmp_path))[1] == 4
+
+
+# What drops out or is drawn again, has gates, patterns or virtual tokens.
+GO_ON = (
+    "union(vera(5, seed=3, targets='key', dropout=0.1), prompt(length=3), "
+    "loreft(rank=2))",
+    "union(lora(2, alpha_pattern='1:3', gating=true), "
+    "prefix(2, inner_size=8, gating=true), "
+    "pfeiffer(4, sizes='1:3', gating=true))",
+)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("method", GO_ON)
+def test_each_kind_of_values_goes_on_with_the_same_bits(
+    engine, tiny_config, tmp_path, method
+):
+    """As after a kill before the last checkpoint was whole."""
+    rows = make_rows(CLASSIFICATION)
+    job = make_job(tiny_config, tmp_path, method)
+    make = choose_engine(engine)[0]
+    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    assert len({loss for _, loss in losses}) == 4
+    whole = trained_values(job)
+    delete(tmp_path / "model.ckpt-4.index")
+    training_state.recover(str(tmp_path))
+    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    assert again == losses[2:]
+    check_equal(trained_values(job), whole)
 
 
 def test_checkpoints_are_on_the_disk_before_older_ones_go(

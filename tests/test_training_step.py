@@ -13,6 +13,7 @@ from engine_jobs import (
     SQUAD,
     TAGGING,
     TASKS,
+    VECTORS,
     check_equal,
     make_job,
     make_rows,
@@ -298,7 +299,7 @@ def test_lanes_train_what_one_trains(
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "task, parts, lanes",
-    [(TAGGING, 4, 3), (MULTI, 2, 3)],
+    [(TAGGING, 4, 3), (MULTI, 2, 3), (VECTORS, 2, 3)],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_lanes_of_parts_train_what_one_trains(

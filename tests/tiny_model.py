@@ -85,9 +85,8 @@ class TinyModel:
         optimizer = optimization.AdamWeightDecay(
             trained,
             {
-                f"{name}/{slot}": tf.Variable(tf.zeros_like(variable))
-                for name, variable in trained
-                for slot in optimization.SLOTS
+                name: tf.Variable(tf.zeros(shape))
+                for name, shape in self.table.slots.items()
             },
             # The rate of the first step is the peak's.
             optimization.Schedule(1e-3, 2**40, 0),

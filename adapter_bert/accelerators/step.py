@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert import optimization
+from adapter_bert import optimization, rank_allocation
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.optimization import Recipe, Schedule
@@ -89,9 +89,9 @@ class Step:
                 dtype = self.job.dtype_of(p.name).as_numpy_dtype
                 frozen[p.name] = make(p, dtype)
         slots = {
-            f"{name}/{slot}": np.broadcast_to(np.float32(0), value.shape)
-            for name, value in trained.items()
-            for slot in optimization.SLOTS
+            name: np.broadcast_to(np.float32(0), shape)
+            for name, shape in self.job.table.slots.items()
+            if self.schedule is not None
         }
         return frozen, trained, slots
 
@@ -145,6 +145,15 @@ class Step:
                 *rates,
             )
             kept.update(zip(own, averages))
+        allocated = rank_allocation.allocate(
+            recipe.allocations,
+            {**slots, **found},
+            dict(zip(gradients, clipped)),
+            done + 1,
+            self.schedule.num_train_steps,
+        )
+        for name, value in allocated.items():
+            (found if name in found else kept)[name] = value
         return found, kept
 
     def _model(self, values: Tensors) -> TaskModel:

@@ -46,6 +46,7 @@ from adapter_bert.bert.hooks import (
     keep_mask,
 )
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
+from adapter_bert.rank_allocation import Allocation
 
 Shape = Tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -122,6 +123,7 @@ class Declared:
         decays: whether weight decay shrinks it, unless it is a bias or belongs
             to a LayerNorm.
         rate: factor of its learning rate.
+        allocation: of AdaLoRA's, how singular values are chosen.
     """
 
     shape: Shape
@@ -129,6 +131,7 @@ class Declared:
     trained: bool = True
     decays: bool = True
     rate: float = 1.0
+    allocation: Optional[Allocation] = None
 
 
 def declare_dense(
@@ -274,6 +277,14 @@ class Modules:
         return tf.cast(normal, context.dtype)
 
 
+def masked_scores(mask: tf.Tensor) -> tf.Tensor:
+    """What is added to the scores, float32 [B, 1, 1, T], of a mask [B, T].
+
+    TensorFlow Lite has no `tf.newaxis` where sizes are known at a call only.
+    """
+    return tf.expand_dims(tf.expand_dims((1.0 - mask) * MASKED_SCORE, 1), 1)
+
+
 class BertOutput(NamedTuple):
     """The encoder's outputs.
 
@@ -352,7 +363,7 @@ class Bert(Modules):
         context = dataclasses.replace(context, handed_on=handed_on)
         every = dataclasses.replace(context, first_token=False)
         mask = tf.cast(context.input_mask, hidden.dtype)
-        bias = ((1.0 - mask) * MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+        bias = masked_scores(mask)
         for layer in layers:
             is_last = layer == self.config.num_hidden_layers - 1
             arguments = (outputs[-1], bias, context if is_last else every)

@@ -27,6 +27,8 @@ LAYER_NORM_EPSILON = 1e-12
 _HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
 # Whether XLA compiles for an accelerator; see `for_accelerator`.
 _FOR_ACCELERATOR = contextvars.ContextVar("for_accelerator", default=False)
+# Whether another runtime computes; see `for_runtimes`.
+_FOR_RUNTIMES = contextvars.ContextVar("for_runtimes", default=False)
 # A mask of dropout, or a function that draws the mask: in the backward pass, as
 # its argument tells, anew.
 Keep = Union[tf.Tensor, Callable[[bool], tf.Tensor]]
@@ -59,6 +61,20 @@ def for_accelerator(chosen: bool) -> Iterator[None]:
         yield
     finally:
         _FOR_ACCELERATOR.reset(token)
+
+
+@contextlib.contextmanager
+def for_runtimes() -> Iterator[None]:
+    """Builds a graph of prediction that is converted for other runtimes.
+
+    TensorFlow Lite has no error function, but knows the whole activation where
+    it is written as TensorFlow writes it.
+    """
+    token = _FOR_RUNTIMES.set(True)
+    try:
+        yield
+    finally:
+        _FOR_RUNTIMES.reset(token)
 
 
 def anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
@@ -116,6 +132,8 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     Hugging Face's configs call this form `gelu`, and the approximation
     `gelu_new`. With the normal distribution function `Phi` it is `x Phi(x)`.
     """
+    if _FOR_RUNTIMES.get():
+        return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
     log_peak = -0.5 * math.log(2.0 * math.pi)
 
     def compute(x):

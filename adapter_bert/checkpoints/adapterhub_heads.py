@@ -30,6 +30,7 @@ from adapter_bert.tasks.kinds import (
     QUESTIONS,
     REGRESSION,
     TAGGING,
+    VECTORS,
 )
 from adapter_bert.tasks.text_task import HeadShape
 
@@ -217,6 +218,11 @@ def write(
     prefix, shape = f"heads.{name}.", head.shape
     if head.kind == MASKED_LM:
         return _write_masked_lm(head, prefix, config)
+    if head.kind == VECTORS:
+        raise UserError(
+            f"{source}: AdapterHub's files do not say how vectors are made; "
+            "write it for peft, or --without_head"
+        )
     kind, fields = WRITTEN[head.kind]
     if not shape.bias and "bias" not in fields.split():
         raise UserError(

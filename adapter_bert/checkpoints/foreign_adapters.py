@@ -5,8 +5,8 @@ A program is a module with
 - `MARK`, a key that only its descriptions have;
 - `read(path, config, told)` of a description, the BERT and a `Told`, which
   returns the method, its float32 variables by name, the head, and the origin;
-- `write(exported)`, which returns the files' contents by name: an object for
-  JSON, or tensors by name.
+- `write(exported)`, which returns the files' contents by name: a value for
+  JSON, bytes, or tensors by name.
 
 Both raise UserError for what the other side cannot compute.
 """
@@ -186,7 +186,10 @@ def _read(
         task, head_values = task_of(head, pairs)
         origin = {"program": program, **origin}
         values = {**values, **head_values}
-        found[name] = Foreign(method, task, values, origin, head.words, parts)
+        length = head.pooled.max_seq_length if head.pooled else None
+        found[name] = Foreign(
+            method, task, values, origin, head.words, parts, length
+        )
     return found
 
 
@@ -266,7 +269,9 @@ def write(
         for name, content in contents.items():
             path = os.path.join(place, name)
             files.make_folder(os.path.dirname(path))
-            if name.endswith(".json"):
+            if isinstance(content, bytes):
+                files.write_bytes(path, content)
+            elif name.endswith(".json"):
                 files.write_json(path, content)
             else:
                 tensors = {k: v.copy(order="C") for k, v in content.items()}

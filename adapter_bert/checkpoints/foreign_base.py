@@ -26,10 +26,12 @@ from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
     as_floats,
 )
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
     CHOICE,
     MASKED_LM,
@@ -37,6 +39,7 @@ from adapter_bert.tasks.kinds import (
     QUESTIONS,
     REGRESSION,
     TAGGING,
+    VECTORS,
     kind_of,
 )
 from adapter_bert.tasks.text_regression import LabelUnit
@@ -84,6 +87,7 @@ class Head:
         values: the variables of a head of masked words; empty for BERT's own.
         words: the word embeddings that such a head was saved with, or is to
             be, if any.
+        pooled: how vectors are made, in the place of layers.
     """
 
     kind: str
@@ -93,6 +97,7 @@ class Head:
     threshold: Optional[float] = None
     values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     words: Optional[np.ndarray] = None
+    pooled: Optional[Pooled] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,6 +112,8 @@ class Foreign:
         origin: program, version and name, for people.
         words: the word embeddings that a head of masked words was saved with.
         parts: of a composition, SHA-256 of its adapters by name.
+        max_seq_length: of texts whose vectors are made, in tokens, if the
+            files say it.
     """
 
     method: TuningMethod
@@ -115,6 +122,7 @@ class Foreign:
     origin: Dict[str, Any]
     words: Optional[np.ndarray] = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    max_seq_length: Optional[int] = None
 
 
 def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
@@ -305,6 +313,10 @@ def task_of(
     """
     if head.kind == MASKED_LM:
         return {"name": MASKED_LM}, dict(head.values)
+    if head.kind == VECTORS:
+        described = dataclasses.asdict(head.pooled)
+        del described["max_seq_length"]
+        return {"name": VECTORS, **described}, {}
     description: Dict[str, Any] = {"name": "custom", "pairs": pairs}
     if head.kind == QUESTIONS:
         description = {"name": "squad"}
@@ -347,6 +359,8 @@ def head_of(artifact: Artifact) -> Head:
     if kind == MASKED_LM:
         names = [n for n in weights.shapes if n.startswith(MASKED_LM_SCOPE)]
         return Head(kind, shape, values={n: weights.read(n) for n in names})
+    if kind == VECTORS:
+        return Head(kind, shape, pooled=pooled_of(artifact))
     if "head" in task:
         shape = HeadShape.restore(task, weights.source)
     *hidden, (last, bias) = _variables(kind, shape)
@@ -366,6 +380,17 @@ def head_of(artifact: Artifact) -> Head:
         tuple(labels or ()),
         task.get("label_threshold"),
     )
+
+
+def pooled_of(artifact: Artifact) -> Pooled:
+    """How an adapter of vectors makes them.
+
+    Raises UserError if the adapter's description is damaged.
+    """
+    described = artifact.config
+    task = restore_task(described["task"], {}, artifact.weights.source)
+    length = described.get("training", {}).get("max_seq_length")
+    return Pooled(task.pooled, bool(task.normalize), length)
 
 
 def check_is_bert(config: BertConfig, source: str) -> None:
@@ -389,6 +414,7 @@ class Exported:
         head: of the task, or None to write the adapter alone.
         read: gives a variable by its name.
         source: the adapter's file, for messages.
+        tokenizer: contents of the BERT's files of a tokenizer, by name.
     """
 
     name: str
@@ -398,6 +424,7 @@ class Exported:
     head: Optional[Head]
     read: Callable[[str], np.ndarray]
     source: str
+    tokenizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:

@@ -2,8 +2,9 @@
 
 Sources: `LoraConfig` and `IA3Config` of peft 0.21.2; `BnConfig`, `LoRAConfig`,
 `PrefixTuningConfig`, `AdapterFusionConfig`, `build_full_config` and the heads'
-`config` of `adapters` 1.3.0, AdapterHub's library; names that older versions of
-both wrote. The table in docs/exchange.md says what each field decides.
+`config` of `adapters` 1.3.0, AdapterHub's library; modules of
+sentence-transformers 5.7.0; names that older versions of these wrote. The table
+in docs/exchange.md says what each field decides.
 """
 
 from typing import Any, Dict, Mapping, Optional
@@ -129,6 +130,22 @@ HUB_FUSION = _fields(
 )
 # `adapter_setup.json`.
 HUB_SETUP = _fields("adapter_setup head_setup version")
+# Files of sentence-transformers: of the whole, the model of transformers, and
+# the pooling.
+SENTENCE = _fields(
+    "__version__ model_type prompts default_prompt_name similarity_fn_name",
+    truncate_dim="vectors that are cut after they got the length 1",
+)
+SENTENCE_MODEL = _fields(
+    "max_seq_length do_lower_case transformer_task module_output_name "
+    "modality_config unpad_inputs"
+)
+SENTENCE_POOLING = _fields(
+    "word_embedding_dimension embedding_dimension pooling_mode include_prompt "
+    "pooling_mode_cls_token pooling_mode_max_tokens pooling_mode_mean_tokens "
+    "pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens "
+    "pooling_mode_lasttoken"
+)
 # Fields that are on by default; all others are off.
 ON = ("original_ln_after",)
 

@@ -15,6 +15,7 @@ from adapter_bert.tasks.kinds import (
     QUESTIONS,
     REGRESSION,
     TAGGING,
+    VECTORS,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
 
@@ -28,6 +29,7 @@ PIPELINES = {
     TAGGING: "token-classification",
     CHOICE: "multiple-choice",
     MASKED_LM: "fill-mask",
+    VECTORS: "sentence-similarity",
 }
 LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
 TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
@@ -91,6 +93,13 @@ print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
 }
 
 
+# Code that makes vectors.
+VECTOR_USAGE = """\
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer({folder})
+print(model.encode(["A text."]).shape)
+"""
 # Code that answers with each of several adapters, AdapterHub's alone.
 JOINT_ANSWERS = """inputs = tokenizer({text}, return_tensors="pt")
 for name, outputs in zip({names}, model(**inputs).head_outputs):
@@ -226,7 +235,9 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
         if name != "loss"
     }
     head = {
-        "library_name": LIBRARIES[program],
+        "library_name": "sentence-transformers"
+        if kind == VECTORS
+        else LIBRARIES[program],
         "base_model": exported.base_name,
         "pipeline_tag": pipeline,
         "tags": TAGS[program],
@@ -265,6 +276,8 @@ def _usage(program, exported, folder, description) -> str:
         return MODELS[program].format(
             base=repr(exported.base_name), folder=repr(folder), load=load
         )
+    if head.kind == VECTORS:
+        return VECTOR_USAGE.format(folder=repr(folder))
     text = _text(bool(description["task"].get("pairs")))
     if head.kind == QUESTIONS:
         text = '"Who sat down?", "He sat down."'

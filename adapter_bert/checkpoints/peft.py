@@ -17,6 +17,7 @@ from adapter_bert.checkpoints import (
     foreign_heads,
     peft_lora,
     peft_modules,
+    sentence_transformers,
 )
 from adapter_bert.checkpoints.foreign_base import (
     Adapter,
@@ -36,7 +37,13 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.vera import Vera
-from adapter_bert.tasks.kinds import CHOICE, MASKED_LM, QUESTIONS, TAGGING
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    MASKED_LM,
+    QUESTIONS,
+    TAGGING,
+    VECTORS,
+)
 
 CONFIG_FILE = "adapter_config.json"
 # A key that only this program's descriptions have.
@@ -66,6 +73,10 @@ ADAPTER_NAME = re.compile(
     r"|\.modules_to_save\.[^.]+(?=\.)"
 )
 SEQUENCES = "SEQ_CLS"
+# The type of a task of vectors, and BERT's own modules in the names of tensors
+# of its adapters, which have no `bert.` before them.
+FEATURES = "FEATURE_EXTRACTION"
+OF_BERT = re.compile(rf"{re.escape(ROOT)}(?=encoder\.|embeddings\.)")
 # Type of a task -> kind of its head, and back.
 TASKS = {
     SEQUENCES: foreign_heads.ANY_OF_TEXTS,
@@ -130,6 +141,8 @@ def read(
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
     )
+    if sentence_transformers.is_folder(os.path.dirname(path)):
+        tensors.rename(lambda name: OF_BERT.sub(f"{ROOT}bert.", name))
     check_depth(tensors.names, config, path)
     adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, told)
@@ -180,7 +193,16 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     no type, or which a config in the folder names.
     """
     described, tensors, config, path, _ = adapter
-    place = os.path.join(os.path.dirname(path), MODEL_CONFIG_FILE)
+    folder = os.path.dirname(path)
+    if sentence_transformers.is_folder(folder):
+        place, pooled = sentence_transformers.read(folder)
+        if described.get("task_type") not in (None, FEATURES):
+            raise UserError(
+                f"{path}: task_type is {described['task_type']!r:.80}, but "
+                f"{place} makes vectors, expected {FEATURES}"
+            )
+        return Head(VECTORS, usual_shape(VECTORS), pooled=pooled)
+    place = os.path.join(folder, MODEL_CONFIG_FILE)
     model: Dict[str, Any] = {}
     if files.exists(place):
         model = files.read_object(place, "a model's config", MODEL_CONFIG)
@@ -264,6 +286,23 @@ def write(exported: Exported) -> Dict[str, Any]:
             f"{exported.source}: a head of this form ({head.shape}) is not "
             "written for peft; write it for adapterhub"
         )
+    if head.kind == VECTORS:
+        tensors = _adapter_tensors(exported, shared)
+        return {
+            WEIGHTS_FILE: {
+                name.replace(f"{ROOT}bert.", ROOT): value
+                for name, value in tensors.items()
+            },
+            CONFIG_FILE: {
+                **_common(exported),
+                "task_type": FEATURES,
+                **config,
+            },
+            **sentence_transformers.describe(
+                head.pooled, exported.config.hidden_size
+            ),
+            **exported.tokenizer,
+        }
     module = foreign_heads.MODULES[head.kind]
     if head.kind == MASKED_LM:
         if head.words is None:
@@ -277,23 +316,15 @@ def write(exported: Exported) -> Dict[str, Any]:
     else:
         name = f"{ROOT}{module}"
         tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
-    tensors.update(shared)
-    for variable in method.variables(exported.config):
-        scope, _, part = variable.rpartition("/")
-        value = exported.read(variable).T
-        if part == "ia3_scale":
-            value = value.reshape(_scale_shape(scope, value.size))
-        tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
+    tensors.update(_adapter_tensors(exported, shared))
     model = describe_head(head.kind, () if head.kind == CHOICE else head.labels)
     if head.kind == CHOICE:
         model["num_choices"] = len(head.labels)
     if head.threshold is not None:
         model[foreign_heads.THRESHOLD] = head.threshold
-    common: Dict[str, Any] = {
-        "base_model_name_or_path": exported.base_name,
+    common = {
+        **_common(exported),
         "task_type": TASK_OF_KIND.get(head.kind),
-        "inference_mode": True,
-        "fan_in_fan_out": False,
         "modules_to_save": [module],
     }
     if head.kind not in TASK_OF_KIND:
@@ -307,6 +338,29 @@ def write(exported: Exported) -> Dict[str, Any]:
         CONFIG_FILE: {**common, **config},
         MODEL_CONFIG_FILE: {"model_type": "bert", **model},
     }
+
+
+def _common(exported: Exported) -> Dict[str, Any]:
+    """Fields of every description."""
+    return {
+        "base_model_name_or_path": exported.base_name,
+        "inference_mode": True,
+        "fan_in_fan_out": False,
+    }
+
+
+def _adapter_tensors(
+    exported: Exported, shared: Mapping[str, np.ndarray]
+) -> Dict[str, np.ndarray]:
+    """The tensors of an adapter without a head, by their names."""
+    tensors = dict(shared)
+    for variable in exported.method.variables(exported.config):
+        scope, _, part = variable.rpartition("/")
+        value = exported.read(variable).T
+        if part == "ia3_scale":
+            value = value.reshape(_scale_shape(scope, value.size))
+        tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
+    return tensors
 
 
 def _scale_shape(scope: str, size: int) -> Tuple[int, int]:

@@ -19,6 +19,7 @@ from adapter_bert.checkpoints import (
     hub_module,
     published_models,
     run_record,
+    sentence_transformers,
     training_state,
 )
 from adapter_bert.checkpoints.google import check_name, open_tensorflow
@@ -75,10 +76,11 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
     These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
     adapter-bert's or a training checkpoint of this project), a `.safetensors`
-    file, a module of TF-Hub or Kaggle, a folder with one of these, an archive
-    of such a folder, or a module's handle. Of a training checkpoint the model
-    is the BERT under it, with `trained` and `run`. Raises UserError if nothing
-    of the kind is there, or it or a training's BERT is damaged.
+    file, a module of TF-Hub or Kaggle, a folder with one of these or of
+    sentence-transformers, an archive of such a folder, or a module's handle. Of
+    a training checkpoint the model is the BERT under it, with `trained` and
+    `run`. Raises UserError if nothing of the kind is there, or it or a
+    training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -169,6 +171,16 @@ def open_pretrained(path: str) -> Pretrained:
         path = published_models.unpack(path)
     if not files.is_folder(path):
         return _open_file(path)
+    if sentence_transformers.is_folder(path):
+        try:
+            place, pooled = sentence_transformers.read(path)
+        except UserError as error:
+            raise UserError(
+                f"{error}; to take the BERT without its vectors, pass its "
+                f"{SAFETENSORS_FILE}"
+            ) from error
+        opened = _open_file(_find_model(place))
+        return dataclasses.replace(opened, pooled=pooled)
     # A training that goes on there may delete a checkpoint.
     return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)
 

@@ -33,17 +33,16 @@ NAMED = re.compile(
 
 
 def check_training_checkpoint(
-    path: str, trained: Mapping[str, Tuple[int, ...]]
+    path: str, saved: Mapping[str, Tuple[int, ...]]
 ) -> None:
-    """Compares a training checkpoint with the shapes of trained variables.
+    """Compares a training checkpoint with the shapes of variables and slots.
 
     Raises UserError if it is of another model.
     """
     weights = open_tensorflow(path)
     check_shape(weights, "global_step", ())
-    for name, shape in trained.items():
-        for variable in (name, f"{name}/adam_m", f"{name}/adam_v"):
-            check_shape(weights, variable, shape)
+    for name, shape in saved.items():
+        check_shape(weights, name, shape)
 
 
 def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
@@ -142,7 +141,7 @@ def holds_checkpoints(output_dir: str) -> bool:
 def bytes_per_value(
     output_dir: str, steps: int, every_steps: int, scored: int
 ) -> int:
-    """Bytes that the checkpoints of a training need for each trained value.
+    """Bytes that the checkpoints of a training need for each value in one.
 
     `steps` are left, checkpoints are `every_steps` apart, and `scored` steps
     are scored, and saved before.
@@ -153,8 +152,7 @@ def bytes_per_value(
     # written. Damaged ones are never deleted, so there may be any number.
     more = KEPT_CHECKPOINTS + 1 - len(_steps_with_files(output_dir))
     new = min(1 + (steps - 1) // every_steps + scored, max(1, more))
-    # Each variable has two slots.
-    return new * 4 * 3
+    return new * 4
 
 
 def step_of(path: str) -> int:

@@ -27,6 +27,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import BertConfig, Shape
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
 
@@ -68,6 +69,8 @@ class Pretrained:
         num_attention_heads: as its weights' shapes tell, or None.
         labels: of its head's outputs, in order; none if no file says.
         head: its config's fields about its head, under Hugging Face's names.
+        pooled: how its vectors are made, as its folder of
+            sentence-transformers says, or None.
         trained: own variables of a training checkpoint at `path`, else None.
         run: `run.json` of that training, else None.
     """
@@ -81,6 +84,7 @@ class Pretrained:
     num_attention_heads: Optional[int] = None
     labels: Tuple[str, ...] = ()
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    pooled: Optional[Pooled] = None
     trained: Optional[Weights] = None
     run: Optional[Dict[str, Any]] = None
 

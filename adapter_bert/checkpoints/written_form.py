@@ -14,7 +14,13 @@ from adapter_bert import files
 from adapter_bert.bert import functional
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.bert.encoder import Shape
-from adapter_bert.checkpoints import hugging_face, sources, training_state
+from adapter_bert.checkpoints import (
+    hugging_face,
+    sentence_transformers,
+    sources,
+    training_state,
+)
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import as_decoder
 from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
@@ -42,6 +48,7 @@ def check_free(folder: str) -> None:
         sources.VOCABULARY_FILE,
         sources.SAFETENSORS_FILE,
         sources.TOKENIZER_CONFIG_FILE,
+        sentence_transformers.MODULES_FILE,
         f"{sources.GOOGLE_CHECKPOINT}.index",
     ):
         if files.exists(os.path.join(folder, name)):
@@ -124,12 +131,21 @@ def write_vocabulary(
     Raises:
         UserError: a file cannot be written.
     """
-    place = os.path.join(folder, sources.VOCABULARY_FILE)
-    files.write_bytes(place, vocabulary_bytes(path))
+    for name, content in tokenizer_files(path, tokenizer, **said).items():
+        place = os.path.join(folder, name)
+        if isinstance(content, bytes):
+            files.write_bytes(place, content)
+        else:
+            files.write_json(place, content)
+
+
+def tokenizer_files(
+    path: str, tokenizer: TextTokenizer, **said: Any
+) -> Dict[str, Any]:
+    """The contents of `write_vocabulary`'s files, bytes or objects, by name."""
+    found: Dict[str, Any] = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
     said.update(as_decoder(tokenizer.added))
-    if said:
-        place = os.path.join(folder, sources.TOKENIZER_CONFIG_FILE)
-        files.write_json(place, said)
+    return {**found, **({sources.TOKENIZER_CONFIG_FILE: said} if said else {})}
 
 
 def write_model(
@@ -168,6 +184,19 @@ def write_model(
     content = _config(config, form, head)
     files.write_json(os.path.join(folder, name), content)
     return path
+
+
+def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
+    """Writes how vectors are made next to a model in Hugging Face's form.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
+    contents = sentence_transformers.describe(pooled, config.hidden_size)
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        files.make_folder(os.path.dirname(path))
+        files.write_json(path, content)
 
 
 def google_activation(config: BertConfig, asked: str) -> BertConfig:

@@ -25,12 +25,9 @@ import argparse
 import dataclasses
 import hashlib
 import importlib
-import importlib.metadata
 import json
 import math
 import os
-import pathlib
-import subprocess
 import sys
 import threading
 import time
@@ -42,16 +39,8 @@ from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.errors import UserError, first_line
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
-# Names of packages follow; prints those that an interpreter lacks.
-LACKS = """
-import importlib.metadata, sys
-found = importlib.metadata.distributions()
-known = {(d.metadata["Name"] or "").lower() for d in found}
-print(*(name for name in sys.argv[1:] if name not in known))
-"""
 PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
 # Seconds between lines of progress.
 INTERVAL = 10.0
@@ -96,7 +85,7 @@ def main() -> None:
                     f"--{flag} is about the file of --program, which is "
                     f"missing; pass --program, or leave --{flag} out"
                 )
-    _find_compilers(device)
+    command_line.go_on_with(device.packages, "compile", "compilers", PYTHON)
     import adapter_bert.start_tensorflow  # noqa: F401
 
     from adapter_bert import files
@@ -179,45 +168,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"training steps that --program records; default: {RECORDED}",
     )
     return parser
-
-
-def _find_compilers(device: Device) -> None:
-    """Goes on in an environment that has a device's compilers.
-
-    Raises:
-        UserError: there is none.
-    """
-    found = importlib.metadata.distributions()
-    known = {(d.metadata["Name"] or "").lower() for d in found}
-    if known.issuperset(device.packages):
-        return
-    make = "run `make compilers` in a checkout of adapter-bert"
-    named = os.environ.get(PYTHON)
-    python = named or str(ROOT / ".venv-compilers/bin/python")
-    if not os.access(python, os.X_OK):
-        raise UserError(
-            f"the compilers are missing: there is no {python}; {make}, or set "
-            f"{PYTHON} to the interpreter of an environment with them"
-        )
-    # A checkout's package goes before the environment's own.
-    path = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []
-    needed = [*device.packages, *([] if path else ["adapter-bert-tf"])]
-    path += filter(None, [os.environ.get("PYTHONPATH")])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    asked = subprocess.run(
-        [python, "-c", LACKS, *needed],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    lacking = asked.stdout.split() if not asked.returncode else needed
-    if lacking:
-        raise UserError(
-            f"{python} lacks {', '.join(lacking)}; {make}, which installs them"
-        )
-    command = [python, "-m", "adapter_bert", "compile", *sys.argv[1:]]
-    sys.stdout.flush()
-    os.execve(python, command, environment)
 
 
 def _take(

@@ -10,6 +10,9 @@ is lower-cased. Heads are written too, with what the config says of them: labels
 and kind. --adapter, or a training as --init_checkpoint, is merged into its
 BERT.
 
+The form `sentence_transformers` is Hugging Face's with what makes vectors of
+texts. An adapter of vectors says how, or a BERT in this form, else --pooling.
+
 The form `adapter_bert` is Google's with the adapters of
 google-research/adapter-bert under that program's names.
 
@@ -20,7 +23,8 @@ The `gelu` of a BERT from Hugging Face uses the error function, which
 Google's programs do not know. --activation=gelu writes theirs instead.
 """
 
-from typing import Any, Dict
+import dataclasses
+from typing import Any, Dict, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -33,6 +37,8 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.foreign_base import pooled_of
+from adapter_bert.checkpoints.sentence_transformers import POOLINGS, Pooled
 from adapter_bert.checkpoints.upstream_form import (
     ROWS,
     largest_difference,
@@ -48,13 +54,18 @@ from adapter_bert.checkpoints.written_form import (
     google_activation,
     read_values,
     write_model,
+    write_pooled,
     write_vocabulary,
 )
 from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
+from adapter_bert.tasks.kinds import VECTORS, kind_of
 
-ADAPTER_BERT = "adapter_bert"
+ADAPTER_BERT, SENTENCES = "adapter_bert", "sentence_transformers"
+# Forms that are another one, and more.
+WITH_MORE = {ADAPTER_BERT: GOOGLE, SENTENCES: HUGGING_FACE}
+YES_NO = {"true": True, "false": False}
 ADAPTER_BIAS = "bert/encoder/layer_0/output/adapters/biases1"
 
 
@@ -111,6 +122,42 @@ def convert_trained(
     return {"config": config, "values": {**values, **own}, "head": head}
 
 
+def read_pooled(
+    opened: Pretrained,
+    artifact: Optional[adapter_artifact.Artifact],
+    pooling: Optional[str],
+    normalize: Optional[bool],
+) -> Pooled:
+    """How vectors are made: as the flags say, else as they were trained.
+
+    Args:
+        opened: the BERT.
+        artifact: what was trained on it, or None.
+        pooling: of the flag, or None.
+        normalize: of the flag, or None.
+
+    Raises:
+        UserError: nothing says how vectors are pooled.
+    """
+    found = opened.pooled
+    if artifact and kind_of(artifact.config["task"]) == VECTORS:
+        found = pooled_of(artifact)
+    if pooling:
+        found = Pooled(pooling, False, found and found.max_seq_length)
+    if found is None:
+        raise UserError(
+            f"neither the adapter nor {opened.path} says how vectors are "
+            f"pooled; pass --pooling={'|'.join(POOLINGS)}"
+        )
+    if normalize is not None:
+        found = dataclasses.replace(found, normalize=normalize)
+    training = artifact.config.get("training", {}) if artifact else {}
+    if training.get("max_seq_length"):
+        length = training["max_seq_length"]
+        found = dataclasses.replace(found, max_seq_length=length)
+    return found
+
+
 def main() -> None:
     """Converts the BERT that the arguments name."""
     parser = command_line.Parser(description=__doc__.split("\n")[0])
@@ -122,8 +169,21 @@ def main() -> None:
     parser.add_argument(
         "--to",
         required=True,
-        choices=(GOOGLE, HUGGING_FACE, ADAPTER_BERT),
+        choices=(GOOGLE, HUGGING_FACE, SENTENCES, ADAPTER_BERT),
         help="form to write",
+    )
+    parser.add_argument(
+        "--pooling",
+        choices=POOLINGS,
+        help="of vectors in the form sentence_transformers: the first token's "
+        "states, or their mean; default: as vectors were trained",
+    )
+    parser.add_argument(
+        "--normalize",
+        type=str.lower,
+        choices=tuple(YES_NO),
+        help="whether vectors in the form sentence_transformers get the length "
+        "1; default: as vectors were trained",
     )
     parser.add_argument(
         "--adapter",
@@ -151,7 +211,7 @@ def main() -> None:
     parser.add_argument(
         "--do_lower_case",
         type=str.lower,
-        choices=("true", "false"),
+        choices=tuple(YES_NO),
         help="whether text is lower-cased; default: what the BERT or its "
         "vocabulary says",
     )
@@ -160,11 +220,17 @@ def main() -> None:
     google.check_name(folder, "--output_dir")
     check_free(folder)
     form = arguments.to
-    if arguments.activation and form == HUGGING_FACE:
+    as_written = WITH_MORE.get(form, form)
+    if arguments.activation and as_written == HUGGING_FACE:
         raise UserError(
-            "--activation is of Google's programs, but --to=hugging_face holds "
-            "any gelu; leave one of the two out"
+            f"--activation is of Google's programs, but --to={form} holds any "
+            "gelu; leave one of the two out"
         )
+    for name in ("pooling", "normalize"):
+        if getattr(arguments, name) and form != SENTENCES:
+            raise UserError(
+                f"--{name} is for --to={SENTENCES}; leave it out for {form}"
+            )
     opened = sources.open_init_checkpoint(arguments.init_checkpoint)
     artifact = None
     if arguments.adapter:
@@ -187,12 +253,20 @@ def main() -> None:
         config = run_record.bert_config(
             artifact.config, artifact.weights.source
         )
-    check_form(config, form)
+    check_form(config, as_written)
     written = config
-    if form != HUGGING_FACE:
+    pooled = None
+    if form == SENTENCES:
+        pooled = read_pooled(
+            opened,
+            artifact,
+            arguments.pooling,
+            YES_NO.get(arguments.normalize),
+        )
+    if as_written != HUGGING_FACE:
         written = google_activation(config, arguments.activation)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
-    lower = {"true": True, "false": False, None: None}[arguments.do_lower_case]
+    lower = YES_NO.get(arguments.do_lower_case)
     if lower is None and artifact is not None:
         lower = artifact.config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
@@ -204,6 +278,12 @@ def main() -> None:
         told = f"fingerprint {base.fingerprint[:12]}, "
     else:
         found = convert_trained(opened.weights, artifact, form)
+    if pooled:
+        # A head has no place among what makes vectors.
+        own = {
+            n: x for n, x in found["values"].items() if n.startswith("bert/")
+        }
+        found = {**found, "values": own, "head": {}}
     values = found["values"]
     size = 0
     if form == ADAPTER_BERT:
@@ -213,11 +293,12 @@ def main() -> None:
         worst = largest_difference(config, written, values, size)
     files.prepare_folder(folder)
     said = {}
-    if form == HUGGING_FACE:
+    if as_written == HUGGING_FACE:
         said = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
     write_vocabulary(folder, vocabulary, tokenizer, **said)
-    as_written = GOOGLE if form == ADAPTER_BERT else form
     path = write_model(folder, as_written, **{**found, "config": written})
+    if pooled:
+        write_pooled(folder, config, pooled)
     print(
         f"wrote {path}: {len(values)} variables, {told}"
         f"--do_lower_case={str(lower).lower()}"

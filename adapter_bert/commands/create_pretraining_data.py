@@ -111,13 +111,13 @@ def main() -> None:
     instances = upstream.make_instances(
         documents,
         tokenizer,
-        asked.max_seq_length,
         asked.dupe_factor,
-        asked.short_seq_prob,
-        asked.masked_lm_prob,
-        asked.max_predictions_per_seq,
         random.Random(asked.random_seed),
-        asked.do_whole_word_mask,
+        max_seq_length=asked.max_seq_length,
+        short_seq_prob=asked.short_seq_prob,
+        masked_lm_prob=asked.masked_lm_prob,
+        max_predictions_per_seq=asked.max_predictions_per_seq,
+        do_whole_word_mask=asked.do_whole_word_mask,
     )
     # Each file is whole when it gets its name.
     hidden = [f"{path}.tmp-{uuid.uuid4().hex}" for path in outputs]

@@ -4,27 +4,50 @@ r"""Writes trained adapters and their BERT as one model that takes text.
         --output_dir=exported
 
 The folder `exported/1` is a SavedModel. TensorFlow and TensorFlow Serving load
-it without this project. docs/export.md tells more.
+it without this project. With --format=tflite or onnx one task becomes a file of
+TensorFlow Lite or ONNX Runtime that takes token ids. docs/export.md tells more.
+
+ONNX needs an environment of its own, which `make onnx` makes.
 """
 
 import dataclasses
-from typing import Dict, Optional
+from typing import Dict, Mapping, Optional, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
+from adapter_bert import command_line
+from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic
+from adapter_bert.flags import FLAGS, Topic, is_given
 from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import saved_model
+from adapter_bert.serving import runtimes, saved_model
+from adapter_bert.serving.exported import shown_names
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.ids_model import OUTPUTS
 from adapter_bert.serving.library import ALL
 from adapter_bert.serving.text_model import TextModel, fault_of
 from adapter_bert.serving.trained_task import LoadedTask, load_task
+from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.training import composition_parts
+from adapter_bert.training.compute_dtype import FLOAT32
+
+SAVED_MODEL = "saved_model"
+FORMATS = (SAVED_MODEL, *runtimes.RUNTIMES)
+# Flags that files of other runtimes have no use for.
+OF_SAVED_MODELS = (
+    "skip_unsupported",
+    "predict_batch_size",
+    "adapter_dtype",
+    "embeddings",
+    "layers",
+    "normalize",
+)
+# Names the interpreter of another environment with ONNX.
+PYTHON = "ADAPTER_BERT_ONNX"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +55,21 @@ class Exported:
     """The exported model."""
 
     output_dir: str = Topic.TO_DO.setting(
-        "", "Folder for the model's versions: 1, 2, ..."
+        "",
+        "Folder for the model's versions: 1, 2, ...; of tflite and onnx, a new "
+        "folder for the model.",
+    )
+    format: str = Topic.TO_DO.setting(
+        SAVED_MODEL,
+        "saved_model takes texts and has any number of tasks; tflite and onnx "
+        "take token ids and have one task.",
+        choices=FORMATS,
+    )
+    weights: str = Topic.TO_DO.setting(
+        FLOAT32,
+        "Type of the matrices in a file of tflite or onnx. int8 takes a "
+        "quarter of the bytes.",
+        choices=tuple(runtimes.LIMITS),
     )
     skip_unsupported: bool = Topic.TO_DO.setting(
         False, "Leave out tasks that cannot be exported, and name them."
@@ -46,7 +83,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     """Exports what the flags name, with a BERT that may be open already.
 
     Returns:
-        The folder of the model's version.
+        The folder of the model's version, or of the file.
 
     Raises:
         UserError: something is missing, damaged, or cannot be exported.
@@ -55,7 +92,15 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     if not output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
     form = adapter_flags.read_form()
-    saved_model.next_version(output_dir)
+    is_saved_model = FLAGS.format == SAVED_MODEL
+    if is_saved_model:
+        _check_flags(("weights",), "--format=tflite or onnx")
+        saved_model.next_version(output_dir)
+    else:
+        _check_flags(OF_SAVED_MODELS, f"--format={SAVED_MODEL}")
+        _check_float32(asked)
+        runtimes.check_packages(FLAGS.format)
+        runtimes.check_folder(output_dir)
     tasks = asked.task
     if asked.library and not tasks:
         if asked.adapter:
@@ -70,6 +115,8 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     exchanged = exchanged_in(
         folders, composition_parts.exchanged(asked.exchange_part)
     )
+    if not is_saved_model:
+        _check_one(folders)
     bert = bert or adapter_flags.open_bert(asked)
     loaded: Dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
@@ -83,6 +130,19 @@ def run(bert: Optional[FrozenBert] = None) -> str:
         )
         progress.update(1)
     progress.close()
+    if not is_saved_model:
+        [(name, task)] = loaded.items()
+        logging.info("making a file of %s", FLAGS.format)
+        difference = runtimes.export(
+            bert, name, task, output_dir, FLAGS.format, FLAGS.weights
+        )
+        logging.info(
+            "wrote %s: %s, which differs from TensorFlow by %.1g",
+            output_dir,
+            name,
+            difference,
+        )
+        return output_dir
     loaded = _supported(loaded)
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
@@ -92,6 +152,44 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     version = saved_model.export(model, bert, loaded, output_dir)
     logging.info("wrote %s: %s", version, ", ".join(loaded)[:200])
     return version
+
+
+def _check_flags(names: Sequence[str], of: str) -> None:
+    """Raises UserError if a flag is given that is of another format."""
+    for name in names:
+        if is_given(name):
+            raise UserError(
+                f"--{name} goes with {of}, but the format is {FLAGS.format}; "
+                f"leave --{name} out"
+            )
+
+
+def _check_float32(asked: adapter_flags.Answering) -> None:
+    """Raises UserError if BERT would be opened in another type."""
+    for name in ("compute_dtype", "base_dtype"):
+        value = getattr(asked, name)
+        if value != FLOAT32:
+            raise UserError(
+                f"--{name} is {value}, but --format={FLAGS.format} takes a "
+                f"BERT in float32; leave --{name} out (--weights=int8 makes "
+                "the file small)"
+            )
+
+
+def _check_one(folders: Mapping[str, str]) -> None:
+    """Raises UserError if there are several tasks, or one without answers."""
+    if len(folders) > 1:
+        raise UserError(
+            f"--format={FLAGS.format} takes one task, but {len(folders)} are "
+            f"named: {shown_names(list(folders))}; name one by --task or "
+            "--adapter"
+        )
+    [(name, folder)] = folders.items()
+    kind = kind_of(adapter_artifact.read_config(folder)["task"])
+    if kind not in OUTPUTS:
+        raise UserError(
+            f"{name} is of the kind {kind}, which cannot be exported"
+        )
 
 
 def _supported(loaded: Dict[str, LoadedTask]) -> Dict[str, LoadedTask]:
@@ -123,4 +221,8 @@ def _supported(loaded: Dict[str, LoadedTask]) -> Dict[str, LoadedTask]:
 def main() -> None:
     """Exports what the flags name."""
     logging.set_verbosity(logging.INFO)
+    if FLAGS.format == runtimes.ONNX:
+        command_line.go_on_with(
+            runtimes.ONNX_PACKAGES, "export", "onnx", PYTHON
+        )
     run()

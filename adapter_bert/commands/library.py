@@ -29,13 +29,16 @@ from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.model_card import make_card, make_joint_card
 from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import identify
+from adapter_bert.checkpoints.weights import Pretrained, identify
+from adapter_bert.checkpoints.written_form import tokenizer_files
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 COLUMNS = "name task kind labels method MB score data added base".split()
@@ -103,6 +106,9 @@ def _import(arguments: argparse.Namespace) -> None:
             "versions": run_record.versions(),
             "imported": foreign.origin,
         }
+        if foreign.max_seq_length:
+            length = {"max_seq_length": foreign.max_seq_length}
+            description["training"] = length
         if foreign.parts:
             description.update(parts=dict(foreign.parts), carries_parts=True)
         with files.temporary_folder() as place:
@@ -120,9 +126,10 @@ def _export(arguments: argparse.Namespace) -> None:
             "--without_head is for --to=adapterhub; leave it out for "
             f"{arguments.to}"
         )
-    bert = base = None
+    opened = bert = base = None
     if arguments.init_checkpoint:
-        bert = open_init_checkpoint(arguments.init_checkpoint).weights
+        opened = open_init_checkpoint(arguments.init_checkpoint)
+        bert = opened.weights
     several, cards, fingerprints = [], [], set()
     for name in arguments.name.split(","):
         entry = library.entry(name)
@@ -144,6 +151,10 @@ def _export(arguments: argparse.Namespace) -> None:
                 ours.head, words=bert.read(WORD_EMBEDDINGS)
             )
             ours = dataclasses.replace(ours, head=head)
+        if ours.head and ours.head.kind == VECTORS:
+            ours = dataclasses.replace(
+                ours, tokenizer=_tokenizer(opened, artifact, name)
+            )
         several.append(ours)
         fingerprints.add(artifact.config["base"]["fingerprint"])
         cards.append((artifact.config, entry.scores, entry.data))
@@ -161,6 +172,30 @@ def _export(arguments: argparse.Namespace) -> None:
         arguments.to, arguments.folder, several[0], card, several[1:]
     )
     print(f"wrote {arguments.folder}")
+
+
+def _tokenizer(
+    opened: Optional[Pretrained],
+    artifact: adapter_artifact.Artifact,
+    name: str,
+) -> Dict[str, Any]:
+    """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
+
+    Raises UserError if the BERT is not named.
+    """
+    if opened is None:
+        raise UserError(
+            f"{name} makes vectors, which sentence-transformers reads with the "
+            "BERT's vocabulary; pass the BERT as --init_checkpoint"
+        )
+    path = sources.find_vocabulary(opened)
+    lower = bool(artifact.config["tokenizer"].get("do_lower_case"))
+    return tokenizer_files(
+        path,
+        FullTokenizer(path, lower),
+        tokenizer_class="BertTokenizer",
+        do_lower_case=lower,
+    )
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -409,8 +444,9 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "--init_checkpoint",
         default="",
         help="the BERT of the adapter, whose word embeddings peft keeps with "
-        "a head of masked words, and whose pooler becomes a layer of the heads "
-        "of several adapters",
+        "a head of masked words, whose vocabulary lies next to an adapter of "
+        "vectors, and whose pooler becomes a layer of the heads of several "
+        "adapters",
     )
     return parser.parse_args(given)
 

@@ -155,6 +155,8 @@ def head_of(
             "which a plain BERT cannot tell; use the adapter as it is"
         )
     weights, kind = artifact.weights, kinds.kind_of(described)
+    if kind == kinds.VECTORS:
+        return {}, {}
     labels = list(described.get("labels") or described.get("tags") or ())
     if kind in (kinds.CLASSIFICATION, kinds.MULTI_LABEL):
         labels = list(task.labels)

@@ -22,7 +22,14 @@ from typing import (
     TypeVar,
 )
 
-from tokenizers import Encoding, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import (
+    Encoding,
+    Tokenizer,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from adapter_bert import files
 from adapter_bert.data.added_tokens import (
@@ -170,6 +177,25 @@ class TextTokenizer(abc.ABC):
     def describe(self) -> Dict[str, Any]:
         """What a trained model depends on, as JSON values."""
         return dict(self._description)
+
+    def to_json(self, max_seq_length: int) -> str:
+        """A `tokenizer.json` that makes rows of texts and of pairs.
+
+        With it the library adds the special tokens, and cuts the longer text of
+        a pair first, as `make_row`, but of two long ones perhaps another token.
+        It does not `clean` texts.
+        """
+        start, end = (self.special[f"{role}_token"] for role in ("cls", "sep"))
+        between = " ".join([f"{end}:0"] * self.between_count)
+        second = self.second_segment
+        made = Tokenizer.from_str(self._tokenizer.to_str())
+        made.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A {end}",
+            pair=f"{start} $A {between} $B:{second} {end}:{second}",
+            special_tokens=[(start, self.classify_id), (end, self.separate_id)],
+        )
+        made.enable_truncation(max_seq_length)
+        return made.to_str(pretty=True)
 
     @abc.abstractmethod
     def clean(self, text: str) -> str:

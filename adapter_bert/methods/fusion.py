@@ -79,7 +79,7 @@ def mix(
         weights = tf.nn.softmax(drop(tf.cast(scores, tf.float32)))
         shares = tf.unstack(tf.cast(weights, query.dtype), axis=-1)
         mixed = tf.add_n(
-            [w[:, tf.newaxis] * x for w, x in zip(shares, outputs)]
+            [tf.expand_dims(w, 1) * x for w, x in zip(shares, outputs)]
         )
     if "value/kernel" in own:
         mixed = tf.matmul(mixed, own["value/kernel"])

@@ -41,7 +41,7 @@ def opened(
     )
     scores = tf.matmul(tf.cast(hidden, tf.float32), kernel)
     scores += tf.reshape(bias, [-1, 1, bias.shape[-1]])
-    mask = tf.cast(context.input_mask, tf.float32)[:, :, tf.newaxis]
+    mask = tf.expand_dims(tf.cast(context.input_mask, tf.float32), 2)
     # A row without tokens, which fills up a batch, has no mean.
     mean = tf.math.divide_no_nan(
         tf.reduce_sum(tf.sigmoid(scores) * mask, axis=1, keepdims=True),

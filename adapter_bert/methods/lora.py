@@ -69,6 +69,19 @@ def check_dropout(method: str, rate: float) -> None:
         raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
 
 
+def check_rank(
+    argument: str, rank: int, scope: str, config: encoder.BertConfig
+) -> None:
+    """Raises UserError if a rank is above the size of its matrix."""
+    kernel = config.variable(f"{scope}/kernel")
+    most = min(encoder.list_variables(config)[kernel])
+    if rank > most:
+        raise UserError(
+            f"{argument} is {rank} at {scope}, expected at most {most}, the "
+            "smaller side of that matrix"
+        )
+
+
 class Entry(NamedTuple):
     """An entry of a pattern, a number for some matrices.
 
@@ -178,15 +191,16 @@ class LoraHooks(Hooks):
         """Ranks and scales, which patterns may give by layer."""
         return tuple(self.method.matrix((layer, t)) for t in TARGETS)
 
+    def factors(self, name: str) -> List[Any]:
+        """A and B of a kernel, float32 [inputs, R] and [R, outputs]."""
+        return [self.values[f"{name}/lora_{factor}"] for factor in "ab"]
+
     def project(self, name, inputs, dense, context):
         """Shapes as in `Hooks`."""
         outputs = dense(inputs)
         if f"{name}/lora_a" not in self.values:
             return outputs
-        down, up = (
-            tf.cast(self.values[f"{name}/lora_{factor}"], context.dtype)
-            for factor in "ab"
-        )
+        down, up = (tf.cast(x, context.dtype) for x in self.factors(name))
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.method.dropout, f"{name}/lora", context)
         if len(down.shape) == 2:
@@ -311,14 +325,8 @@ class Lora(TuningMethod):
                 f"{self.name}: rank_pattern is {self.rank_pattern!r}, which "
                 "leaves no matrix with an update"
             )
-        shapes = encoder.list_variables(config)
         for scope, matrix in matrices.items():
-            most = min(shapes[config.variable(f"{scope}/kernel")])
-            if matrix.rank > most:
-                raise UserError(
-                    f"{self.name}: rank is {matrix.rank} at {scope}, expected "
-                    f"at most {most}, the smaller side of that matrix"
-                )
+            check_rank(f"{self.name}: rank", matrix.rank, scope, config)
 
     def matrix(self, place: Place) -> Matrix:
         """The update of one of the targets."""

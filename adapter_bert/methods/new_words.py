@@ -39,7 +39,7 @@ class NewWordsHooks(Hooks):
             new = tf.reshape(new, [-1, new.shape[2]])
         added = tf.gather(new, rows)
         own = embed(tf.where(is_new, 0, input_ids))
-        return tf.where(is_new[..., tf.newaxis], added, own)
+        return tf.where(tf.expand_dims(is_new, -1), added, own)
 
 
 @dataclasses.dataclass(frozen=True)

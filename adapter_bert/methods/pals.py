@@ -50,7 +50,7 @@ class PalHooks(Hooks):
 
         query, key, value = map(by_heads, PARTS)
         mask = tf.cast(context.input_mask, hidden.dtype)
-        bias = ((1.0 - mask) * encoder.MASKED_SCORE)[:, tf.newaxis, tf.newaxis]
+        bias = encoder.masked_scores(mask)
         keep = keep_mask(
             tf.stack([shape[0], count, shape[1], shape[1]]),
             rate,

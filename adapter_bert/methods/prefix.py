@@ -55,7 +55,7 @@ class PrefixHooks(Hooks):
                 self.values, _scope(layer), context.layer_input, context
             )
             # Of keys and of values, [B, 1, 1, 1] each.
-            gates = gates[..., tf.newaxis]
+            gates = tf.expand_dims(gates, -1)
             opened = gates[:, :, :1], gates[:, :, -1:]
         else:
             opened = None, None

@@ -61,9 +61,9 @@ class ReftHooks(Hooks):
         if site != "ffn" or f"{scopes[0]}/{BIAS}" not in self.values:
             return None
         # Positions [1, T, 1], which the last tokens of rows end at [B, 1, 1].
-        places = tf.range(tf.shape(hidden)[1])[tf.newaxis, :, tf.newaxis]
+        places = tf.reshape(tf.range(tf.shape(hidden)[1]), [1, -1, 1])
         end = tf.reduce_sum(context.input_mask, axis=1)
-        end = end[:, tf.newaxis, tf.newaxis]
+        end = tf.reshape(end, [-1, 1, 1])
         first = places < self.method.prefix
         last = (places >= end - self.method.suffix) & (places < end)
         if len(scopes) == 1:

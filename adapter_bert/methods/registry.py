@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any, Dict, Iterator, Optional, Type
 
 from adapter_bert.errors import UserError
+from adapter_bert.methods.adalora import AdaLora
 from adapter_bert.methods.adapter_variants import (
     AdapterDrop,
     Bapna,
@@ -189,6 +190,7 @@ METHODS: Dict[str, Type[TuningMethod]] = {
         Lora,
         Dora,
         Vera,
+        AdaLora,
         Prefix,
         Prompt,
         LoReft,

@@ -50,8 +50,9 @@ class VeraHooks(Hooks):
             inner, outer = inner[:, tf.newaxis], outer[:, tf.newaxis]
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.method.dropout, f"{name}/vera", context)
-        down = context.handed_on[DOWN][: inputs.shape[-1]]
-        up = context.handed_on[UP][:, : outer.shape[-1]]
+        # Else a shared layer would compute their gradients too.
+        down, up = (tf.stop_gradient(context.handed_on[x]) for x in (DOWN, UP))
+        down, up = down[: inputs.shape[-1]], up[:, : outer.shape[-1]]
         x = tf.matmul(x, tf.cast(down, x.dtype)) * inner
         return outputs + tf.matmul(x, tf.cast(up, x.dtype)) * outer
 

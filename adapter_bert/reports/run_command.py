@@ -19,6 +19,7 @@ from adapter_bert.tasks.kinds import (
     PRETRAINING,
     QUESTIONS,
     TAGGING,
+    VECTORS,
     kind_of,
 )
 from adapter_bert.tasks.tagging_files import FORMATS
@@ -31,6 +32,7 @@ PROGRAMS = {
     TAGGING: "run_tagger.py",
     MASKED_LM: "run_mlm.py",
     PRETRAINING: "run_pretraining.py",
+    VECTORS: "run_vectors.py",
 }
 CUSTOM = "custom"
 # Flags by their names in `training` and `versions` of `run.json`.
@@ -43,6 +45,8 @@ TRAINING = {
     "max_seq_length": "max_seq_length",
     "task_sampling": "task_sampling",
     "class_weights": "class_weights",
+    "loss": "loss",
+    "temperature": "temperature",
 }
 VERSIONS = {
     "devices": "num_devices",
@@ -50,8 +54,18 @@ VERSIONS = {
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "use_xla": "use_xla",
 }
-# Flags of masked language modelling, which `task` holds.
-MASKING = ("mlm_probability", "whole_word_masking")
+# Flags by their names in `task`, of the tasks that have some.
+OF_TASKS = {
+    MASKED_LM: {
+        "mlm_probability": "mlm_probability",
+        "whole_word_masking": "whole_word_masking",
+    },
+    VECTORS: {
+        "pooling": "pooling",
+        "normalize": "normalize",
+        "sizes": "matryoshka_sizes",
+    },
+}
 # Flags that no run records, by program.
 CUTS = ("max_train_examples", "max_eval_examples")
 UNRECORDED = {
@@ -59,6 +73,14 @@ UNRECORDED = {
     "run_squad.py": (*CUTS, "count_steps_in"),
     "run_tagger.py": (*CUTS, "token_column", "tag_column", "eval_split"),
     "run_mlm.py": CUTS,
+    "run_vectors.py": (
+        *CUTS,
+        "task_name",
+        "text_a_column",
+        "text_b_column",
+        "negative_column",
+        "score_column",
+    ),
     "run_pretraining.py": (*CUTS, "max_predictions_per_seq", "max_eval_steps"),
 }
 
@@ -140,8 +162,8 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found["do_train"], found["do_eval"] = trains, evaluates
     found["do_predict"] = predicts
     found.update({flag: training.get(k) for k, flag in TRAINING.items()})
-    if task["name"] == MASKED_LM:
-        found.update({name: task.get(name) for name in MASKING})
+    of_task = OF_TASKS.get(task["name"], {})
+    found.update({flag: task.get(k) for k, flag in of_task.items()})
     found.update(_settings(task, config))
     classes = {path.rpartition(".")[2]: name for name, path in ENGINES.items()}
     found["engine"] = classes.get(versions.get("engine"))
@@ -183,7 +205,11 @@ def _data(
     name = run_record.data_name(run)
     called = f", which was called {name}" if name else ""
     ending = ending_of(name)
-    endings = {CLASSIFIER: READERS, "run_tagger.py": FORMATS}.get(program)
+    endings = {
+        CLASSIFIER: READERS,
+        "run_vectors.py": READERS,
+        "run_tagger.py": FORMATS,
+    }.get(program)
     task = run["task"]
     # Several tasks share the flags; tasks with a dev set hold nothing out.
     together = (task, *task.get("tasks", {}).values())

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
-from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING
+from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING, VECTORS
 from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
@@ -23,6 +23,7 @@ class Answer(Dict[str, Any]):
         score, null_score: sums of logits, of the best answer and "no answer".
         tokens, tags: words and their tags.
         entities: `type`, `text`, `start` and `end` of each.
+        vector: the entries of a text's vector.
     """
 
     label: str
@@ -39,6 +40,7 @@ class Answer(Dict[str, Any]):
     tokens: List[str]
     tags: List[str]
     entities: List[Dict[str, Any]]
+    vector: List[float]
 
     def __getattr__(self, name: str) -> Any:
         """A member; raises AttributeError where the kind has none."""
@@ -58,6 +60,7 @@ KINDS = (
     "questions",
     TAGGING,
     CHOICE,
+    VECTORS,
 )
 
 
@@ -71,6 +74,8 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
     kind = task["kind"]
     if kind == "regression":
         return Answer(value=outputs["value"])
+    if kind == VECTORS:
+        return Answer(vector=outputs["vector"])
     if kind == "questions":
         score, null_score = outputs["score"], outputs["null_score"]
         if outputs["start"] >= 0:
@@ -112,7 +117,11 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
 
 
 def to_outputs(
-    task: Mapping[str, Any], answer: Mapping[str, Any], labels: int, words: int
+    task: Mapping[str, Any],
+    answer: Mapping[str, Any],
+    labels: int,
+    words: int,
+    width: int,
 ) -> Dict[str, Any]:
     """A row's outputs, as an exported model gives them, from an answer.
 
@@ -122,7 +131,8 @@ def to_outputs(
     Args:
         task: of `describe`.
         answer: of the task.
-        labels, words: lengths of lists, whose ends are filled with "" and 0.
+        labels, words, width: lengths of lists, of a vector the last, whose
+            ends are filled with "" and 0.
     """
     kind, names = task["kind"], list(task.get("labels", ()))
     found = {
@@ -143,10 +153,13 @@ def to_outputs(
         found["label"] = names[answer["choice"]]
     scores = list(map(answer.get("scores", {}).get, names))
     lists = {"labels": names, "scores": scores, "tokens": [], "tags": []}
+    lists["vector"] = answer.get("vector", [])
+    lengths = {"tokens": words, "tags": words, "vector": width}
     if kind == TAGGING:
         lists.update(tokens=answer["tokens"], tags=answer["tags"])
     for name, values in lists.items():
-        length = words if name in ("tokens", "tags") else labels
-        filling = [0.0 if name == "scores" else ""] * (length - len(values))
+        length = lengths.get(name, labels)
+        is_text = name not in ("scores", "vector")
+        filling = ["" if is_text else 0.0] * (length - len(values))
         found[name] = [*values, *filling]
     return found

@@ -31,6 +31,7 @@ from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.encoder import CreateVariable, make_variables
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tokenization import in_chunks, make_row
@@ -39,11 +40,15 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
+from adapter_bert.tasks import vectors as vector_task
 from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.tasks.vectors import CLS, MEAN
 from adapter_bert.training.prediction import check_finite
 
-CLS, MEAN, TOKENS = "cls", "mean", "tokens"
+TOKENS = "tokens"
 POOLINGS = (CLS, MEAN, TOKENS)
+# The pooling of the adapter's training, else of BERT's folder.
+TRAINED = "trained"
 # Squared lengths below count as this one, so that zeros stay zeros.
 SMALLEST = 1e-24
 
@@ -75,18 +80,70 @@ class VectorForm:
         layers: their outputs are concatenated; 0 is the first layer, -1 the
             last, as in google-research/bert's `extract_features.py`.
         normalize: whether a vector's length becomes 1.
+        size: a vector has so many of its first entries; None for all.
+
+    The pooling may also be `trained`, and `normalize` None, until a form is
+    `completed`.
     """
 
     pooling: str = MEAN
     layers: Tuple[int, ...] = (-1,)
-    normalize: bool = False
+    normalize: Optional[bool] = False
+    size: Optional[int] = None
+
+    def completed(
+        self, bert: FrozenBert, task: Optional[LoadedTask]
+    ) -> "VectorForm":
+        """The form of trained vectors where this one leaves it open.
+
+        Args:
+            bert: the model.
+            task: whose adapter acts on it; None for BERT alone.
+
+        Raises:
+            UserError: nothing says how vectors are pooled, or layers are named
+                next to what was trained, or the form does not fit BERT, or
+                the adapter was not trained for the size.
+        """
+        form = self
+        if form.pooling == TRAINED:
+            trained = trained_form(bert, task)
+            if trained is None:
+                raise UserError(
+                    "neither the adapter nor the BERT's folder says how "
+                    "vectors are pooled, as folders of sentence-transformers "
+                    "do; pass --embeddings=mean or cls"
+                )
+            if form.layers != (-1,):
+                raise UserError(
+                    "--layers is for --embeddings=cls, mean or tokens; trained "
+                    "vectors are of the last layer"
+                )
+            normalize = form.normalize
+            if normalize is None:
+                normalize = trained.normalize
+            form = dataclasses.replace(
+                form, pooling=trained.pooling, normalize=normalize
+            )
+        form = dataclasses.replace(form, normalize=bool(form.normalize))
+        form.check(bert.config)
+        own = task and task.task
+        if form.size and isinstance(own, vector_task.Vectors):
+            known = {*own.sizes, bert.config.hidden_size}
+            if form.size not in known:
+                sizes = ", ".join(map(str, sorted(known)))
+                raise UserError(
+                    f"--vector_size is {form.size}, but the adapter was "
+                    f"trained for {sizes}"
+                )
+        return form
 
     def check(self, config: BertConfig) -> None:
-        """Raises UserError for an unknown pooling or a layer BERT lacks."""
-        if self.pooling not in POOLINGS:
+        """Raises UserError if a pooling, layer or size is not BERT's."""
+        if self.pooling not in (TRAINED, *POOLINGS):
             raise UserError(
                 f"the pooling is {self.pooling!r}, expected one of "
-                f"{', '.join(POOLINGS)}"
+                f"{', '.join((*POOLINGS, TRAINED))}"
             )
         count = config.num_hidden_layers
         for layer in self.layers:
@@ -97,10 +154,16 @@ class VectorForm:
                 )
         if not self.layers:
             raise UserError("no layer is named; -1 is the last one")
+        whole = config.hidden_size * len(self.layers)
+        if self.size is not None and not 1 <= self.size <= whole:
+            raise UserError(
+                f"--vector_size is {self.size}, but a vector has {whole} "
+                f"entries; expected 1 to {whole}"
+            )
 
     def width(self, config: BertConfig) -> int:
         """The number of a vector's entries."""
-        return config.hidden_size * len(self.layers)
+        return self.size or config.hidden_size * len(self.layers)
 
     def pool(self, outputs: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """Vectors of a batch.
@@ -114,15 +177,22 @@ class VectorForm:
         """
         states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
         found = tf.concat(states, axis=-1)
-        if self.pooling == CLS:
-            found = found[:, 0]
-        elif self.pooling == MEAN:
-            weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
-            count = tf.reduce_sum(weights, axis=1)
-            found = tf.reduce_sum(found * weights, axis=1) / count
+        if self.pooling != TOKENS:
+            found = vector_task.pool(found, mask, self.pooling)
+        found = found[..., : self.size]
         if self.normalize:
             found = tf.math.l2_normalize(found, axis=-1, epsilon=SMALLEST)
         return found
+
+
+def trained_form(
+    bert: FrozenBert, task: Optional[LoadedTask]
+) -> Optional[Pooled]:
+    """How the vectors of an adapter, or else of BERT's folder, were trained."""
+    own = task and task.task
+    if isinstance(own, vector_task.Vectors):
+        return Pooled(own.pooled, bool(own.normalize))
+    return bert.pooled
 
 
 class EmbeddingModel:
@@ -202,27 +272,30 @@ class Embedder:
             form: of the vectors.
             batch_size: rows computed at once.
             max_seq_length: longest input in tokens; default: the
-                adapter's, else all that BERT has positions for.
+                adapter's, else for `trained` vectors that of BERT's folder,
+                else all that BERT has positions for.
 
         Raises:
-            UserError: the form does not fit BERT, or no row is computed at
+            UserError: as `VectorForm.completed`, or no row is computed at
                 once, or inputs are cut to more tokens than BERT has positions
                 for, or to fewer than a pair needs.
         """
-        form.check(bert.config)
+        completed = form.completed(bert, task)
         if batch_size < 1:
             raise UserError(
                 f"--predict_batch_size is {batch_size}, which is too small"
             )
-        self.form = form
-        self.width = form.width(bert.config)
+        self.form = completed
+        self.width = completed.width(bert.config)
         self.cut_rows = 0
         self._batch_size = batch_size
         self._tokenizer = task.tokenizer if task else bert.tokenizer()
-        positions = bert.config.max_tokens
-        self._length = max_seq_length or (
-            task.max_seq_length if task else positions
-        )
+        positions = longest = bert.config.max_tokens
+        if task:
+            longest = task.max_seq_length
+        elif form.pooling == TRAINED and bert.pooled.max_seq_length:
+            longest = min(longest, bert.pooled.max_seq_length)
+        self._length = max_seq_length or longest
         least = 3 + self._tokenizer.between_count
         if not least <= self._length <= positions:
             raise UserError(
@@ -230,9 +303,9 @@ class Embedder:
                 f"{positions}, which the model has positions for"
             )
         self._values = task.values if task else None
-        self._function = vector_function(bert, task, form)
+        self._function = vector_function(bert, task, completed)
         self._words: Dict[int, str] = {}
-        if form.pooling == TOKENS:
+        if completed.pooling == TOKENS:
             known = self._tokenizer.vocabulary.items()
             self._words = {number: word for word, number in known}
 
@@ -333,9 +406,10 @@ def embed(
     rows: Sequence[Union[str, Row]],
     *,
     task: Optional[LoadedTask] = None,
-    pooling: str = MEAN,
+    pooling: Optional[str] = None,
     layers: Sequence[int] = (-1,),
-    normalize: bool = False,
+    normalize: Optional[bool] = None,
+    size: Optional[int] = None,
     batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Vectors:
@@ -345,21 +419,27 @@ def embed(
         bert: the model.
         rows: texts, or pairs of texts.
         task: whose adapter acts on BERT; None for BERT alone.
-        pooling: `cls`, `mean` or `tokens`, as of `VectorForm`.
+        pooling: `cls`, `mean`, `tokens` or `trained`, as of `VectorForm`;
+            default: `trained` for the last layer if its vectors were, else
+            `mean`.
         layers: whose outputs are concatenated, as of `VectorForm`.
-        normalize: whether each vector's length becomes 1.
+        normalize: whether each vector's length becomes 1; default: as
+            `trained` vectors were, else no.
+        size: so many first entries are kept; default: all.
         batch_size: rows computed at once.
-        max_seq_length: longest input in tokens; default: the adapter's,
-            else all that BERT has positions for.
+        max_seq_length: longest input in tokens; default: as of `Embedder`.
 
     Returns:
-        float32 [N, D * number of layers]; of `tokens` each row's
+        float32 [N, D * number of layers], or [N, size]; of `tokens` each row's
         `TokenVectors`.
 
     Raises:
         UserError: as `Embedder` and its calls.
     """
-    form = VectorForm(pooling, tuple(layers), normalize)
+    if pooling is None:
+        is_last = tuple(layers) == (-1,)
+        pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
+    form = VectorForm(pooling, tuple(layers), normalize, size)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
     # Features and padding take the memory of a part of the rows.
     parts = list(embedder.stream(rows))

@@ -8,7 +8,7 @@ from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Declared, Range, Topic, is_given, read
 from adapter_bert.methods import registry
-from adapter_bert.serving.embeddings import POOLINGS, VectorForm
+from adapter_bert.serving.embeddings import POOLINGS, TRAINED, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import ALL, AdapterLibrary
 from adapter_bert.serving.trained_task import task_name
@@ -189,16 +189,25 @@ class Embedding:
     embeddings: Optional[str] = Topic.EVALUATION.setting(
         None,
         "Vectors of texts: cls (the first token's hidden states), mean (over "
-        "all tokens), tokens (of each token).",
-        choices=POOLINGS,
+        "all tokens), tokens (of each token), trained (as the adapter was "
+        "trained, or as the BERT's folder of sentence-transformers says).",
+        choices=(*POOLINGS, TRAINED),
     )
     layers: List[str] = Topic.EVALUATION.setting(
         ["-1"],
         "Layers whose outputs make a vector of --embeddings, side by side, as "
         "-1,-2: 0 is the first, -1 the last.",
     )
-    normalize: bool = Topic.EVALUATION.setting(
-        False, "Whether vectors of --embeddings get the length 1."
+    normalize: Optional[bool] = Topic.EVALUATION.setting(
+        None,
+        "Whether vectors of --embeddings get the length 1; default: as trained "
+        "vectors were, else no.",
+    )
+    vector_size: Optional[int] = Topic.EVALUATION.setting(
+        None,
+        "Keep so many first entries of a vector of --embeddings; an adapter "
+        "must have been trained for the size. Default: all entries.",
+        Range(lambda value: value >= 1, "which is too small"),
     )
 
 
@@ -211,14 +220,19 @@ def read_form() -> Optional[VectorForm]:
     """
     asked = read(Embedding)
     if asked.embeddings is None:
-        for name in ("layers", "normalize"):
+        for name in ("layers", "normalize", "vector_size"):
             if is_given(name):
                 raise UserError(
                     f"--{name} is of vectors; pass --embeddings="
-                    f"{'|'.join(POOLINGS)} too"
+                    f"{'|'.join((*POOLINGS, TRAINED))} too"
                 )
         return None
-    return VectorForm(asked.embeddings, read_layers(asked), asked.normalize)
+    return VectorForm(
+        asked.embeddings,
+        read_layers(asked),
+        asked.normalize,
+        asked.vector_size,
+    )
 
 
 def read_layers(asked: Embedding) -> Tuple[int, ...]:

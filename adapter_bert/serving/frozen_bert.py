@@ -24,6 +24,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, int8, onednn
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
@@ -82,6 +83,7 @@ class FrozenBert:
         config: its sizes.
         weights: what it was read from.
         base: which BERT it is.
+        pooled: how its vectors are made, as its folder says, or None.
         variables: its own, by name; kernels in the type of products, others
             float32. Matrices may be in int8, as `Quantized`.
     """
@@ -106,6 +108,7 @@ class FrozenBert:
         variables = encoder.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
         self.weights: Weights = opened.weights
+        self.pooled: Optional[Pooled] = opened.pooled
         self._in_int8: FrozenSet[str] = frozenset()
         if base_dtype == INT8:
             self._in_int8 = int8.names(variables)

@@ -32,6 +32,7 @@ from adapter_bert.tasks.kinds import (
     QUESTIONS,
     REGRESSION,
     TAGGING,
+    VECTORS,
 )
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -42,6 +43,7 @@ from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
+from adapter_bert.tasks.vectors import Vectors
 
 # Below any sum of two logits.
 IMPOSSIBLE = np.finfo(np.float64).min
@@ -314,6 +316,7 @@ KINDS = {
     Squad: QUESTIONS,
     Tagging: TAGGING,
     MultipleChoice: CHOICE,
+    Vectors: VECTORS,
 }
 Fields = Dict[str, tf.Tensor]
 # Tensors of all windows and one more, by kind of head and name.
@@ -340,6 +343,7 @@ class GraphAnswers(tf.Module):
         threshold = np.ones(len(tasks))
         separators = [SEPARATOR] * len(tasks)
         counts = np.zeros(len(tasks), np.int32)
+        normalizes = np.zeros(len(tasks), bool)
         for number, task in enumerate(tasks):
             if isinstance(task, (TextClassification, MultipleChoice)):
                 of_task = (
@@ -356,6 +360,8 @@ class GraphAnswers(tf.Module):
             elif isinstance(task, TextRegression):
                 scale[number] = task.scale or scale[number]
                 unit[number] = (task.unit or AS_IS)[:2]
+            elif isinstance(task, Vectors):
+                normalizes[number] = bool(task.normalize)
         self._widest = int(counts.max())
         # Padding reads an empty label.
         self._labels = keep(np.array(labels + [""] * (self._widest + 1)))
@@ -364,6 +370,7 @@ class GraphAnswers(tf.Module):
         self._threshold = keep(threshold)
         self._separator = keep(np.array(separators))
         self._label_count = keep(counts)
+        self._normalizes = keep(normalizes)
         self._rules = SpanRules(tasks)
         self._tag_rules = None
         if self._heads[TAGGING]:
@@ -394,7 +401,8 @@ class GraphAnswers(tf.Module):
             string [N], `probability`, float32 [N], `labels`, string [N, L],
             `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
             [N], `start` and `end`, int32 [N], `score` and `null_score`,
-            float32 [N]; `tokens` and `tags`, string [N, V]. For sets of labels
+            float32 [N]; `tokens` and `tags`, string [N, V]; `vector`, float32
+            [N, D], or [N, 0] without a task of vectors. For sets of labels
             `label` joins a row's labels with the task's separator, and
             `probability` is 0.
         """
@@ -419,6 +427,7 @@ class GraphAnswers(tf.Module):
             "value": self._value(rows.task, of_head),
             **self._spans(rows, windows, head, contexts, outputs),
             **self._tags(rows, words, first_window, head, outputs),
+            "vector": self._vector(rows.task, of_head),
         }
 
     def _classes(
@@ -507,6 +516,18 @@ class GraphAnswers(tf.Module):
             found = tf.clip_by_value(found * deviation + mean, low, high)
             value = tf.where(is_mine, found, value)
         return tf.cast(value, tf.float32)
+
+    def _vector(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+        vector = tf.zeros([tf.size(task), 0], tf.float64)
+        for head in self._heads[VECTORS]:
+            found, is_mine = of_head(head, "vectors")
+            missing = found.shape[1] - vector.shape[1]
+            vector = tf.pad(vector, [[0, 0], [0, missing]])
+            vector = tf.where(is_mine[:, tf.newaxis], found, vector)
+        lengths = tf.norm(vector, axis=1, keepdims=True)
+        normalizes = tf.gather(self._normalizes, task)[:, tf.newaxis]
+        divisor = tf.where(normalizes & (lengths > 0), lengths, 1)
+        return tf.cast(vector / divisor, tf.float32)
 
     def _spans(
         self,

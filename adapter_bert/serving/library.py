@@ -31,7 +31,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import ANSWERLESS, TAGGING, kind_of
+from adapter_bert.tasks.kinds import ANSWERLESS, TAGGING, VECTORS, kind_of
 from adapter_bert.tasks.tagging_files import FORMATS
 
 ENTRY_FILE = "library_entry.json"
@@ -56,7 +56,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Stands for all adapters.
 ALL = "all"
 # Tasks whose names do not tell the data, and endings of data files.
-OWN_DATA = ("custom", TAGGING, *ANSWERLESS)
+OWN_DATA = ("custom", TAGGING, VECTORS, *ANSWERLESS)
 DATA_ENDS = (*READERS, *FORMATS, ".txt")
 # Endings of pickles.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")

@@ -18,6 +18,8 @@ from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving.answers import Answer, to_outputs
 from adapter_bert.serving.exported import (
     CHOICES,
+    EMBED,
+    EMBEDDING,
     SIGNATURE,
     TEXTS,
     Row,
@@ -33,13 +35,15 @@ from adapter_bert.serving.served import (
 )
 from adapter_bert.serving.trained_task import LoadedTask, check_row, describe
 from adapter_bert.serving.trained_task import Row as Texts
+from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 
 # Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
 # as long as the most labels of a served task; that of `tokens` and `tags` as
-# the most words of a request's rows.
+# the most words of a request's rows; `vector` has none if no row has a vector.
+OF_TEXTS = dict.fromkeys(TEXTS, ("DT_STRING", 1))
 INPUTS = {
-    **dict.fromkeys(TEXTS, ("DT_STRING", 1)),
+    **OF_TEXTS,
     CHOICES: ("DT_STRING", 2),
 }
 OUTPUTS = {
@@ -57,6 +61,7 @@ OUTPUTS = {
     "null_score": ("DT_FLOAT", 1),
     "tokens": ("DT_STRING", 2),
     "tags": ("DT_STRING", 2),
+    "vector": ("DT_FLOAT", 2),
 }
 # Files of an adapter that are loaded.
 FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
@@ -91,18 +96,19 @@ class LiveLibrary(ServedModel):
         self._tasks: Dict[str, LiveTask] = {}
         self.left_out: Dict[str, str] = {}
         self._states: Dict[str, State] = {}
-        self.signatures = {
-            SIGNATURE: {
-                "inputs": _signature(INPUTS),
-                "outputs": _signature(OUTPUTS),
-                "method_name": "tensorflow/serving/predict",
-            }
-        }
         self.look()
 
     @property
     def tasks(self):
         return {name: task.description for name, task in self._tasks.items()}
+
+    @property
+    def signatures(self):
+        """The signature of answers, and of vectors if a task gives them."""
+        found = {SIGNATURE: _described(INPUTS, OUTPUTS)}
+        if any(task["kind"] == VECTORS for task in self.tasks.values()):
+            found[EMBED] = _described(OF_TEXTS, {EMBEDDING: ("DT_FLOAT", 2)})
+        return found
 
     def look(self) -> None:
         """Loads new and replaced adapters, and lets removed ones go.
@@ -177,6 +183,11 @@ class LiveLibrary(ServedModel):
         if fault:
             raise UserError(fault)
         check_members(task.description, name, row)
+        if for_vector and task.description["kind"] != VECTORS:
+            raise UserError(
+                f"the task {name} gives answers, and no vectors; ask a task of "
+                f"the kind {VECTORS}, or export it with --embeddings"
+            )
         texts = _texts(row, task.loaded)
         check_row(texts, task.loaded, f"the task {name}")
         return Question(name, task, texts, sum(row.sizes().values()))
@@ -186,16 +197,24 @@ class LiveLibrary(ServedModel):
             [(question.of.loaded, question.row) for question in questions]
         )
 
+    def vectors(self, questions):
+        return [answer["vector"] for answer in self.compute(questions)]
+
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]
         # A task that has gone since may have more labels.
         served += [question.of.description for question in questions]
         labels = max((len(t.get("labels", ())) for t in served), default=0)
-        words = max((len(r.get("tokens", ())) for r in results), default=0)
+        words, width = (
+            max((len(r.get(name, ())) for r in results), default=0)
+            for name in ("tokens", "vector")
+        )
         return [
             {
                 "adapter": question.of.loaded.sha256,
-                **to_outputs(question.of.description, result, labels, words),
+                **to_outputs(
+                    question.of.description, result, labels, words, width
+                ),
             }
             for question, result in zip(questions, results)
         ]
@@ -225,6 +244,18 @@ def _stat(path: str) -> Optional[Tuple[int, ...]]:
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return None
+
+
+def _described(
+    inputs: Mapping[str, Tuple[str, int]],
+    outputs: Mapping[str, Tuple[str, int]],
+) -> Dict[str, Any]:
+    """A signature as JSON of TensorFlow's `SignatureDef`."""
+    return {
+        "inputs": _signature(inputs),
+        "outputs": _signature(outputs),
+        "method_name": "tensorflow/serving/predict",
+    }
 
 
 def _signature(members: Mapping[str, Tuple[str, int]]) -> Dict[str, Any]:

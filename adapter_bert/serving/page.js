@@ -387,6 +387,11 @@ function shown(answer, row, task) {
       const text = (name) => row.choices[names.indexOf(name)];
       return [bars(answer.scores, (n) => n === names[answer.choice], text)];
     }
+    case "vectors": {
+      const first = answer.vector.slice(0, 8).map((x) => x.toFixed(3));
+      const count = answer.vector.length;
+      return [make("p", "answer", `${first.join(", ")}, ... (${count} numbers)`)];
+    }
     default:
       return [bars(answer.scores, (name) => name === answer.label)];
   }

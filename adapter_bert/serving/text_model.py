@@ -87,12 +87,23 @@ class TextModel(tf.Module):
             form: of vectors, one of a text or pair; None for none.
 
         Raises:
-            UserError: the form is of vectors of tokens, or does not fit BERT.
+            UserError: the form is of vectors of tokens, or another one for
+                each task, or as of `VectorForm.completed`.
             UserError: a task cannot be mixed or is of an unknown kind, tasks
                 differ in the case of letters, or the model is a RoBERTa.
         """
         if form:
-            form.check(bert.config)
+            forms = {
+                name: form.completed(bert, task) for name, task in tasks.items()
+            }
+            form = next(iter(forms.values()))
+            for name, other in forms.items():
+                if other != form:
+                    raise UserError(
+                        f"{next(iter(forms))} has vectors of another form than "
+                        f"{name}; export them one apart from the other "
+                        "(--task), or pass --embeddings=cls or mean"
+                    )
             if form.pooling == TOKENS:
                 raise UserError(
                     "an exported model gives one vector for a text; pass "

@@ -6,7 +6,12 @@ from typing import Any, Container, Dict, List, Mapping
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
-from adapter_bert.tasks.kinds import MASKED_LM, PRETRAINING, TAGGING
+from adapter_bert.tasks.kinds import (
+    MASKED_LM,
+    PRETRAINING,
+    TAGGING,
+    VECTORS,
+)
 from adapter_bert.tasks.masked_lm import MaskedLM
 from adapter_bert.tasks.pretraining import Pretraining
 from adapter_bert.tasks.registry import TASKS
@@ -15,6 +20,7 @@ from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.tagging_files import Columns
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
+from adapter_bert.tasks.vectors import Vectors
 
 # Types of settings, for messages.
 KINDS = {
@@ -57,6 +63,8 @@ def restore_task(
         task = MaskedLM()
     elif name == PRETRAINING:
         task = Pretraining()
+    elif name == VECTORS:
+        task = Vectors()
     elif name == "custom":
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
@@ -65,7 +73,7 @@ def restore_task(
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
             f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
-            f"{MASKED_LM}, {PRETRAINING} or custom"
+            f"{MASKED_LM}, {PRETRAINING}, {VECTORS} or custom"
         )
     return task.restore(description, source)
 

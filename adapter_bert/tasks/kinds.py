@@ -5,6 +5,7 @@ from typing import Any, Mapping
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
 TAGGING, MASKED_LM, PRETRAINING = "tagging", "masked_lm", "pretraining"
+VECTORS = "vectors"
 # Kinds that answer no texts.
 ANSWERLESS = MASKED_LM, PRETRAINING
 
@@ -13,7 +14,7 @@ def kind_of(description: Mapping[str, Any]) -> str:
     """The kind of answers of a task in `adapter_config.json`."""
     if description["name"] == "squad":
         return QUESTIONS
-    if description["name"] in (TAGGING, *ANSWERLESS):
+    if description["name"] in (TAGGING, VECTORS, *ANSWERLESS):
         return description["name"]
     if description.get("multi_label"):
         return MULTI_LABEL

@@ -102,6 +102,47 @@ class Head(tf.Module, abc.ABC):
         """The loss of each row, float32 [B], from the labels in `features`."""
 
 
+# Features that a step adds for a `BatchHead`: the losses of the rows, float32
+# [B], and their gradient by the vectors, float32 [B, C, D].
+ROW_LOSSES, VECTOR_GRADIENTS = "row_losses", "vector_gradients"
+
+
+class BatchHead(Head):
+    """A head whose loss compares the vectors of all rows of a batch.
+
+    Its predictions are `vectors`, float32 [B C, D] of C texts of each row. A
+    step computes those of all rows, wherever they are, and the gradient of
+    `batch_loss` by them. Then it computes each part of the rows again, whose
+    loss has that gradient. So memory grows with the rows of a part, not with
+    those of the batch. Source: Gao et al. 2021, "Scaling Deep Contrastive
+    Learning Batch Size under Memory Limited Setup", section 3.
+
+    Attributes:
+        width: D, a vector's entries.
+    """
+
+    width: int
+    # Names of the features that `batch_loss` reads.
+    compares: Tuple[str, ...]
+
+    @abc.abstractmethod
+    def batch_loss(
+        self, vectors: tf.Tensor, features: Mapping[str, tf.Tensor]
+    ) -> tf.Tensor:
+        """The losses of all rows, float32 [B], whose mean is learned.
+
+        `vectors` are float32 [B, C, D], `features` those of `compares`.
+        """
+
+    def loss(self, predictions, features):
+        """The losses that `batch_loss` gave, float32 [B], with its gradient."""
+        gradients = features[VECTOR_GRADIENTS]
+        vectors = tf.reshape(predictions["vectors"], tf.shape(gradients))
+        # Adds nothing but the gradient.
+        change = (vectors - tf.stop_gradient(vectors)) * gradients
+        return features[ROW_LOSSES] + tf.reduce_sum(change, axis=[1, 2])
+
+
 @dataclasses.dataclass(frozen=True)
 class Task(abc.ABC, Generic[RowsType]):
     """Declares a task: its files, its head, its scores.
@@ -122,6 +163,8 @@ class Task(abc.ABC, Generic[RowsType]):
     takes_tokens = False
     # Whether a trained adapter answers texts.
     answers_texts = True
+    # Whether the head is a `BatchHead`.
+    compares_rows = False
     # Whether a row's tokens are the same in every step.
     rows_are_fixed = True
     # Flag of the length at which a row is cut.
@@ -214,6 +257,10 @@ class Task(abc.ABC, Generic[RowsType]):
         Raises:
             UserError: the description, as of `restore`, is damaged.
         """
+        return self
+
+    def fit_base(self, opened: Any) -> "Task":
+        """This task, with what a BERT's own files say of it (`Pretrained`)."""
         return self
 
     def begin_head(self, base: Any) -> Any:

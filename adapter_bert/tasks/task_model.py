@@ -190,6 +190,25 @@ class ParameterTable:
         return [p for p in self.parameters if p.trained]
 
     @property
+    def slots(self) -> Dict[str, encoder.Shape]:
+        """Shapes of the optimizer's averages, `<variable>/<slot>`."""
+        return {
+            f"{p.name}/{slot}": p.shape
+            for p in self.trained
+            for slot in self.recipe.slots_of(p.name)
+        }
+
+    @property
+    def saved(self) -> Dict[str, encoder.Shape]:
+        """Shapes of what a training's checkpoints hold next to the step."""
+        return {**{p.name: p.shape for p in self.trained}, **self.slots}
+
+    @property
+    def saved_count(self) -> int:
+        """Number of scalars in a training's checkpoint."""
+        return sum(map(math.prod, self.saved.values()))
+
+    @property
     def total_count(self) -> int:
         """Number of scalars of the whole model, which masks are no part of."""
         return sum(p.count for p in self.parameters if p.group != "masks")

@@ -122,7 +122,7 @@ class Engine(abc.ABC):
     """Trains and predicts jobs: the loop, and the devices that it runs on.
 
     All engines see the same batches, model, optimizer and initial values.
-    Attributes but `can_pause` hold after `check_devices`.
+    Attributes but `can_...` hold after `check_devices`.
 
     Attributes:
         shards: devices that a batch is divided among, over all processes.
@@ -130,13 +130,14 @@ class Engine(abc.ABC):
         workers: processes that take part.
         is_chief: whether this process writes the files.
         can_pause: whether a training may be looked at (`Pause`).
+        can_compare: whether devices see the rows of one another (`BatchHead`).
     """
 
     def __init__(self, hardware: Hardware):
         """Makes TensorFlow's operations deterministic."""
         self._hardware = hardware
         self.shards = self.lanes = self.workers = 1
-        self.is_chief = self.can_pause = True
+        self.is_chief = self.can_pause = self.can_compare = True
         # Job, step and predictor of a training that has just ended.
         self._trained: Optional[Tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()

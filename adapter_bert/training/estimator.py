@@ -147,6 +147,8 @@ class EstimatorEngine(Engine):
         self._devices = ["CPU:0"]
         # A second session would initialize the TPU anew.
         self.can_pause = not hardware.use_tpu
+        # Replicas of a TPU can be added up alone.
+        self.can_compare = not hardware.use_tpu
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:
@@ -271,11 +273,8 @@ class EstimatorEngine(Engine):
                 job, model, trained, features, step, batch_size
             )
             slots = {
-                f"{p.name}/{slot}": _variable(
-                    f"{p.name}/{slot}", lambda shape=p.shape: tf.zeros(shape)
-                )
-                for p in job.table.trained
-                for slot in optimization.SLOTS
+                name: _variable(name, lambda shape=shape: tf.zeros(shape))
+                for name, shape in job.table.slots.items()
             }
             optimizer = optimization.AdamWeightDecay(
                 trained,

@@ -178,6 +178,16 @@ def _start_engine(experiment: Experiment) -> Engine:
             "--eval_steps, --keep_best and --early_stopping cannot be used "
             "with TPUEstimator on a TPU; pass --engine=strategy"
         )
+    if (
+        experiment.do_train
+        and experiment.task.compares_rows
+        and not engine.can_compare
+    ):
+        raise UserError(
+            f"the task {experiment.task.name} compares the rows of all "
+            "devices, which TPUEstimator cannot on a TPU; pass "
+            "--engine=strategy"
+        )
     engine.check_devices()
     if experiment.do_train:
         check_batch_size(
@@ -257,9 +267,7 @@ def _find_state(setup: Setup) -> State:
     experiment, best = setup.experiment, None
     newest, step = training_state.latest_step(experiment.output_dir)
     if newest:
-        training_state.check_training_checkpoint(
-            newest, {p.name: p.shape for p in setup.table.trained}
-        )
+        training_state.check_training_checkpoint(newest, setup.table.saved)
     if experiment.training.keep_best or not experiment.do_train:
         best = dev_scores.best_checkpoint(experiment.output_dir)
     trained = setup.model.sources.trained
@@ -400,13 +408,13 @@ def _train(
         copies = len(setup.task.members)
         copies += 2 if experiment.training.keep_best else 0
         needed = setup.table.trained_count * 4 * copies
-        needed += setup.table.trained_count * training_state.bytes_per_value(
+        needed += setup.table.saved_count * training_state.bytes_per_value(
             job.output_dir, left, every, scored
         )
         if first_phase and not first_step:
             left = schedule.num_train_steps - first_phase.step
             needed += (
-                first_phase.table.trained_count
+                first_phase.table.saved_count
                 * training_state.bytes_per_value(
                     first_phase.folder, left, every, scored
                 )

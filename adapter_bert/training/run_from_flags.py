@@ -36,9 +36,10 @@ def named_files(endings: Collection[str]) -> SplitFiles:
     Raises:
         UserError: a folder is named too, or a file is not as expected.
     """
-    named = SplitFiles(*(FLAGS[name].value for name in FILE_FLAGS))
+    given = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
+    named = SplitFiles(*given)
     if FLAGS.data_dir and named.named:
-        flag = next(name for name in FILE_FLAGS if FLAGS[name].value)
+        flag = next(name for name, path in zip(FILE_FLAGS, given) if path)
         raise UserError(
             f"--{flag} and --data_dir exclude each other; name either the "
             "files or the folder that holds them"

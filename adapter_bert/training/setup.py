@@ -189,6 +189,8 @@ def _task_and_method(
     new = len(_new_tokens(experiment, sources))
     method = new_words.with_new_words(experiment.method, new)
     begun = run_record.read_run(experiment.output_dir)
+    if sources.description is None and sources.opened is not None:
+        task = task.fit_base(sources.opened)
     if sources.description is None and begun:
         task = task.go_on(begun["task"], experiment.output_dir)
     elif sources.description is not None:
@@ -345,6 +347,11 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     table = task_model.list_parameters(
         model.config, model.method, task.build_head
     )
+    if experiment.do_train and not table.trained:
+        raise UserError(
+            f"{model.method} trains the task's head alone, and the task "
+            f"{task.name} has none; pass another --tuning_method"
+        )
     quantized: FrozenSet[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)

@@ -262,14 +262,11 @@ class _TrainingState:
         self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {
-            f"{name}/{slot}": tf.Variable(
-                saved.read(f"{name}/{slot}")
-                if saved
-                else np.zeros(variable.shape, np.float32),
+            name: tf.Variable(
+                saved.read(name) if saved else np.zeros(shape, np.float32),
                 trainable=False,
             )
-            for name, variable in self.trained
-            for slot in optimization.SLOTS
+            for name, shape in job.table.slots.items()
         }
         self._saved = {**trained, **slots}
         self.optimizer = optimization.AdamWeightDecay(

@@ -26,6 +26,7 @@ from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.task import ROW_LOSSES, VECTOR_GRADIENTS, BatchHead
 from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 
 Gradients = List[tf.Tensor]
@@ -175,12 +176,30 @@ def loss_and_gradients(
                 raise ValueError(f"{name} is read outside `Hooks.prepare` too")
         return loss, [tf.convert_to_tensor(g) for g in gradients]
 
-    def compute_there(*arguments: Any) -> Tuple[tf.Tensor, Gradients]:
-        with functional.for_accelerator(job.for_accelerator):
-            with onednn.built_for(onednn.TRAINING if job.use_onednn else None):
-                return compute(*arguments)
+    def there(compute: Callable) -> Callable:
+        def compute_there(*arguments: Any) -> Any:
+            with functional.for_accelerator(job.for_accelerator):
+                use = onednn.TRAINING if job.use_onednn else None
+                with onednn.built_for(use):
+                    return compute(*arguments)
 
-    call = _once(job, compute_there)
+        return _once(job, compute_there)
+
+    if isinstance(model.head, BatchHead):
+        forward = there(
+            lambda lane, prepared: model(lane, make_context(lane, prepared))[
+                "vectors"
+            ]
+        )
+        features = _with_batch_loss(
+            model.head,
+            lambda part: tf.concat(
+                [forward(x, prepared) for x in _divide(part, job.lanes)], axis=0
+            ),
+            features,
+            job.parts,
+        )
+    call = there(compute)
 
     def compute_in_lanes(part):
         results = [call(lane, prepared) for lane in _divide(part, job.lanes)]
@@ -235,14 +254,61 @@ def _divide(
     ]
 
 
-def _sum_over_parts(compute: Callable, sources, features, parts):
-    """Adds up what `compute` gives for each part of the rows, in order."""
+def _with_batch_loss(
+    head: BatchHead,
+    forward: Callable[[Dict[str, tf.Tensor]], tf.Tensor],
+    features: Dict[str, tf.Tensor],
+    parts: int,
+) -> Dict[str, tf.Tensor]:
+    """A device's features, with what `BatchHead.loss` reads.
+
+    Each device computes the loss of the whole batch, from the vectors of all
+    devices. `forward` gives those of a part of the rows, [rows C, D].
+    """
+    if parts == 1:
+        vectors = forward(features)
+    else:
+        divided = _divide_in_parts(features, parts)
+        vectors = tf.map_fn(
+            forward,
+            divided,
+            fn_output_signature=tf.TensorSpec([None, head.width], tf.float32),
+            parallel_iterations=1,
+        )
+    rows = tf.shape(features["row"])[0]
+    vectors = tf.reshape(vectors, [rows, -1, head.width])
+    compared = {name: features[name] for name in head.compares}
+    device, first = tf.distribute.get_replica_context(), 0
+    if device.num_replicas_in_sync > 1:
+        first = device.replica_id_in_sync_group * rows
+        vectors, compared = device.all_gather([vectors, compared], axis=0)
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(vectors)
+        losses = head.batch_loss(vectors, compared)
+    gradients = tape.gradient(losses, vectors)
+    added = {ROW_LOSSES: losses, VECTOR_GRADIENTS: gradients}
+    own = {name: x[first : first + rows] for name, x in added.items()}
+    for value in own.values():
+        value.set_shape([features["row"].shape[0], *value.shape[1:]])
+    return {**features, **own}
+
+
+def _divide_in_parts(
+    features: Dict[str, tf.Tensor], parts: int
+) -> Dict[str, tf.Tensor]:
+    """The same rows in equal parts, [parts, B / parts, ...], in order."""
     divided = {}
     for name, value in features.items():
         shape = tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
         divided[name] = tf.reshape(value, shape)
         rows = value.shape[0] and value.shape[0] // parts
         divided[name].set_shape([parts, rows, *value.shape[1:]])
+    return divided
+
+
+def _sum_over_parts(compute: Callable, sources, features, parts):
+    """Adds up what `compute` gives for each part of the rows, in order."""
+    divided = _divide_in_parts(features, parts)
 
     def add(number, *sums):
         loss, gradients = compute({k: v[number] for k, v in divided.items()})

@@ -58,7 +58,7 @@ class FirstPhase:
         self._checkpoint, self.step = training_state.latest_step(self.folder)
         if self._checkpoint:
             training_state.check_training_checkpoint(
-                self._checkpoint, {p.name: p.shape for p in self.table.trained}
+                self._checkpoint, self.table.saved
             )
 
     def train(self) -> Job:

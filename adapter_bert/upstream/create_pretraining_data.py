@@ -92,43 +92,34 @@ def create_training_instances(
     return make_instances(
         read_documents(_lines(input_files), tokenizer),
         tokenizer,
-        max_seq_length,
         dupe_factor,
-        short_seq_prob,
-        masked_lm_prob,
-        max_predictions_per_seq,
         rng,
-        do_whole_word_mask,
+        max_seq_length=max_seq_length,
+        short_seq_prob=short_seq_prob,
+        masked_lm_prob=masked_lm_prob,
+        max_predictions_per_seq=max_predictions_per_seq,
+        do_whole_word_mask=do_whole_word_mask,
     )
 
 
 def make_instances(
     documents: List[Document],
     tokenizer: Any,
-    max_seq_length: int,
     dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
     rng: random.Random,
-    do_whole_word_mask: bool = False,
+    **of_document: Any,
 ) -> List[TrainingInstance]:
-    """As `create_training_instances`, of documents, which are shuffled."""
+    """Shuffles documents, and makes shuffled instances of them.
+
+    `of_document` are arguments of `create_instances_from_document`.
+    """
     rng.shuffle(documents)
     words = sorted(tokenizer.vocab, key=tokenizer.vocab.get)
     instances: List[TrainingInstance] = []
     for _ in range(dupe_factor):
         for number in range(len(documents)):
             instances += create_instances_from_document(
-                documents,
-                number,
-                max_seq_length,
-                short_seq_prob,
-                masked_lm_prob,
-                max_predictions_per_seq,
-                words,
-                rng,
-                do_whole_word_mask,
+                documents, number, vocab_words=words, rng=rng, **of_document
             )
     rng.shuffle(instances)
     return instances

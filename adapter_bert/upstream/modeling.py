@@ -20,6 +20,7 @@ from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
+from adapter_bert.methods.adalora import AdaLora
 from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
 from adapter_bert.methods.houlsby import SCOPES
 from adapter_bert.optimization import Recipe
@@ -331,11 +332,15 @@ def _method_of(
     method = tuning_method or "full"
     if isinstance(method, str):
         method = registry.parse(method)
-    if method.parts or method.first_phase is not None:
+    if (
+        method.parts
+        or method.first_phase is not None
+        or isinstance(method, AdaLora)
+    ):
         raise ValueError(
             f"{method} needs a training of its own: run_classifier.py "
             "--tuning_method has it; BertModel takes methods of one phase, "
-            "without trained parts"
+            "without trained parts or ranks that shrink"
         )
     return method, function
 

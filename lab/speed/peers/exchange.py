@@ -42,6 +42,12 @@ WORDS = (
 LABELS = {0: "not at all", 1: "yes, of course", 2: "größer ≥ 7 日本"}
 ADAPTER = "my task"
 SETUP = "adapter_setup.json"
+# Pickles of AdapterHub's -> what the same values are called as safetensors.
+PICKLES = {
+    "pytorch_adapter.bin": "adapter.safetensors",
+    "pytorch_model_head.bin": "model_head.safetensors",
+    "pytorch_model_adapter_fusion.bin": "model_adapter_fusion.safetensors",
+}
 
 
 def bottleneck(size):
@@ -418,15 +424,21 @@ def shake(model, seed, only=None):
                 parameter.copy_(mean + 0.3 * noise)
 
 
-def write_bert(folder):
-    """A BERT with random weights, its config and vocabulary."""
+def make_bert(kind, **sizes):
+    """A class of transformers with random weights, LayerNorms near one."""
     torch.manual_seed(0)
-    model = transformers.BertModel(transformers.BertConfig(**SIZES))
+    config = transformers.BertConfig(**{**SIZES, **sizes})
+    model = getattr(transformers, kind)(config)
     shake(model, 1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("LayerNorm.weight"):
                 parameter.add_(1.0)
+    return model
+
+
+def save_bert(model, folder):
+    """Writes a BERT with its config and vocabulary."""
     model.save_pretrained(folder, safe_serialization=True)
     with open(os.path.join(folder, "vocab.txt"), "w") as file:
         file.write("".join(f"{word}\n" for word in WORDS))
@@ -445,23 +457,31 @@ def make_examples():
     return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
 
 
+def compute(model, examples):
+    """What a model gives for rows."""
+    with torch.no_grad():
+        return model(
+            input_ids=torch.as_tensor(examples["input_ids"]),
+            attention_mask=torch.as_tensor(examples["input_mask"]),
+            token_type_ids=torch.as_tensor(examples["segment_ids"]),
+            return_dict=True,
+        )
+
+
+def logits_in(outputs):
+    """[rows, classes], [rows, tokens, words], or of questions [..., 2]."""
+    if "logits" in outputs:
+        return outputs["logits"]
+    return torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
+
+
 def logits_of(model, examples):
     """[rows, classes], or [rows, tokens, 2] of questions."""
     model.eval()
     if isinstance(model, peft.PeftModelForQuestionAnswering):
         # That drops `token_type_ids`; what it wraps has the adapter in it.
         model = model.base_model
-    with torch.no_grad():
-        found = model(
-            input_ids=torch.tensor(examples["input_ids"]),
-            attention_mask=torch.tensor(examples["input_mask"]),
-            token_type_ids=torch.tensor(examples["segment_ids"]),
-            return_dict=True,
-        )
-    if "logits" in found:
-        return found["logits"].numpy()
-    sides = [found["start_logits"], found["end_logits"]]
-    return torch.stack(sides, -1).numpy()
+    return logits_in(compute(model, examples)).numpy()
 
 
 def row_by_row(model, examples):
@@ -526,14 +546,18 @@ def save_hub(model, folder):
         model.save_adapter(folder, ADAPTER, use_safetensors=True)
     except RuntimeError:
         model.save_adapter(folder, ADAPTER)
-        for old, new in (
-            ("pytorch_adapter.bin", "adapter.safetensors"),
-            ("pytorch_model_head.bin", "model_head.safetensors"),
-        ):
-            state = torch.load(os.path.join(folder, old), weights_only=True)
+        as_safetensors(folder)
+
+
+def as_safetensors(folder):
+    """Converts all pickles, as of prefixes, which the library saves so only."""
+    for place, _, names in os.walk(folder):
+        for old in set(names) & set(PICKLES):
+            path = os.path.join(place, old)
+            state = torch.load(path, weights_only=True)
             kept = {k: v.contiguous().clone() for k, v in state.items()}
-            save_file(kept, os.path.join(folder, new))
-            os.remove(os.path.join(folder, old))
+            save_file(kept, os.path.join(place, PICKLES[old]))
+            os.remove(path)
 
 
 def write_static(bert, folder, kind, config, seed, examples):
@@ -595,7 +619,7 @@ def write(folder):
     """Everything, into an empty folder."""
     bert = os.path.join(folder, "bert")
     os.makedirs(bert)
-    write_bert(bert)
+    save_bert(make_bert("BertModel"), bert)
     examples = make_examples()
     np.savez(os.path.join(folder, "examples.npz"), **examples)
     # So that no name of a folder of this machine gets into the files.

@@ -102,21 +102,6 @@ PEFT = {
 }
 
 
-def write_bert(folder):
-    """A BERT with its pretrained heads, its config and vocabulary."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**exchange.SIZES)
-    model = transformers.BertForPreTraining(config)
-    exchange.shake(model, 1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("LayerNorm.weight"):
-                parameter.add_(1.0)
-    model.save_pretrained(folder, safe_serialization=True)
-    with open(os.path.join(folder, "vocab.txt"), "w") as file:
-        file.write("".join(f"{word}\n" for word in exchange.WORDS))
-
-
 def is_shaken(name, parameter):
     """Whether a trained value is an adapter's or a head's own."""
     words = "word_embeddings", "decoder.weight"
@@ -164,18 +149,8 @@ def outputs_of(model, examples, choices):
     given = {k: torch.tensor(v) for k, v in examples.items()}
     if choices > 1:
         given = {k: v.view(-1, choices, v.shape[-1]) for k, v in given.items()}
-    with torch.no_grad():
-        found = model(
-            input_ids=given["input_ids"],
-            attention_mask=given["input_mask"],
-            token_type_ids=given["segment_ids"],
-            return_dict=True,
-        )
-    if "logits" in found:
-        outputs = found["logits"]
-    else:
-        sides = [found["start_logits"], found["end_logits"]]
-        outputs = torch.stack(sides, -1)
+    found = exchange.compute(model, given)
+    outputs = exchange.logits_in(found)
     if type(found).__name__ == "MaskedLMOutput":
         outputs = outputs.log_softmax(-1)
     return outputs.numpy()
@@ -329,7 +304,8 @@ def make(folder):
 
 def write(folder):
     """Everything, into an empty folder."""
-    write_bert(os.path.join(folder, "bert"))
+    bert = exchange.make_bert("BertForPreTraining")
+    exchange.save_bert(bert, os.path.join(folder, "bert"))
     examples = exchange.make_examples()
     np.savez(os.path.join(folder, "examples.npz"), **examples)
     # So that no name of a folder of this machine gets into the files.

@@ -19,7 +19,6 @@ import sys
 import adapters
 import exchange
 import numpy as np
-import torch
 import transformers
 from adapters import AutoAdapterModel
 from adapters.composition import (
@@ -40,15 +39,9 @@ from exchange import (
     single,
     spans,
 )
-from safetensors.torch import save_file
 
 # Each folder has several adapters.
-SIZES = {**exchange.SIZES, "num_hidden_layers": 2}
-PICKLES = {
-    "pytorch_adapter.bin": "adapter.safetensors",
-    "pytorch_model_head.bin": "model_head.safetensors",
-    "pytorch_model_adapter_fusion.bin": "model_adapter_fusion.safetensors",
-}
+LAYERS = 2
 
 
 def language(size, **more):
@@ -243,17 +236,6 @@ def make_model(bert, parts, setup, heads, fusion=None, seed=0):
     return model
 
 
-def as_safetensors(folder):
-    """Converts all pickles, as of prefixes, which the library saves so only."""
-    for place, _, names in os.walk(folder):
-        for old in set(names) & set(PICKLES):
-            path = os.path.join(place, old)
-            state = torch.load(path, weights_only=True)
-            kept = {k: v.contiguous().clone() for k, v in state.items()}
-            save_file(kept, os.path.join(place, PICKLES[old]))
-            os.remove(path)
-
-
 def save_setup(model, folder, setup, heads):
     """Saves a setup with its heads, as safetensors."""
     names = list(heads)
@@ -265,7 +247,7 @@ def save_setup(model, folder, setup, heads):
     except RuntimeError:
         shutil.rmtree(folder)
         model.save_adapter_setup(folder, setup, head_setup=head_setup)
-        as_safetensors(folder)
+        exchange.as_safetensors(folder)
 
 
 def load(bert, folder):
@@ -287,21 +269,14 @@ def load(bert, folder):
 
 def save_logits(bert, folder, examples):
     """Writes `logits.npz`: `logits`, or `logits_0`, ... of several heads."""
-    model = load(bert, folder).eval()
-    with torch.no_grad():
-        found = model(
-            input_ids=torch.tensor(examples["input_ids"]),
-            attention_mask=torch.tensor(examples["input_mask"]),
-            token_type_ids=torch.tensor(examples["segment_ids"]),
-            return_dict=True,
-        )
+    found = exchange.compute(load(bert, folder).eval(), examples)
     path = os.path.join(folder, "logits.npz")
     if "head_outputs" not in found:
-        np.savez(path, logits=logits_in(found))
+        np.savez(path, logits=exchange.logits_in(found).numpy())
         return
     several, count = {}, len(examples["input_ids"])
     for number, head in enumerate(found["head_outputs"]):
-        rows = logits_in(head)
+        rows = exchange.logits_in(head).numpy()
         if len(rows) > count:
             # A head that reads the pooled output gives all adapters' rows.
             rows = rows[number * count : (number + 1) * count]
@@ -309,31 +284,14 @@ def save_logits(bert, folder, examples):
     np.savez(path, **several)
 
 
-def logits_in(found):
-    """[rows, classes], [rows, tokens, words], or of questions [..., 2]."""
-    if "logits" in found:
-        return found["logits"].numpy()
-    sides = [found["start_logits"], found["end_logits"]]
-    return torch.stack(sides, -1).numpy()
-
-
 def write_bert(folder):
     """A BERT with random weights, its masked-LM head and its vocabulary."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(**SIZES)
-    model = transformers.BertForMaskedLM(config)
-    exchange.shake(model, 1)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("LayerNorm.weight"):
-                parameter.add_(1.0)
+    model = exchange.make_bert("BertForMaskedLM", num_hidden_layers=LAYERS)
     # Only the pooler is not in it.
-    whole = transformers.BertForPreTraining(config)
+    whole = transformers.BertForPreTraining(model.config)
     exchange.shake(whole, 2)
     whole.load_state_dict(model.state_dict(), strict=False)
-    whole.save_pretrained(folder, safe_serialization=True)
-    with open(os.path.join(folder, "vocab.txt"), "w") as file:
-        file.write("".join(f"{word}\n" for word in exchange.WORDS))
+    exchange.save_bert(whole, folder)
 
 
 def write(folder):

@@ -1,0 +1,125 @@
+r"""Tunes BERT for vectors of texts, and scores them.
+
+    .venv/bin/python run_vectors.py --task_name=STS-B --do_train=true \
+        --do_eval=true --data_dir=$GLUE_DIR/STS-B \
+        --init_checkpoint=$BERT --learning_rate=3e-4 \
+        --num_train_epochs=2 --output_dir=out/sts-b
+"""
+
+import dataclasses
+from typing import Dict, Optional
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+from absl import logging
+
+from adapter_bert.data.tables import READERS
+from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
+from adapter_bert.tasks.vectors import (
+    INFONCE,
+    MATCHING,
+    Vectors,
+    known_pairs,
+    own_layout,
+)
+from adapter_bert.training import run_from_flags
+
+CUSTOM = "custom"
+OWN_FILE = "a .tsv, .csv or .jsonl file"
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Texts that belong together."""
+
+    task_name: str = Topic.DATA.setting(
+        CUSTOM,
+        f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
+    )
+    data_dir: str = Topic.DATA.setting(
+        "", "Folder with train and dev as .tsv, .csv or .jsonl."
+    )
+    train_file: str = run_from_flags.split_file(
+        f"custom: {OWN_FILE} to train on"
+    )
+    eval_file: str = run_from_flags.split_file(
+        f"custom: {OWN_FILE} to evaluate on"
+    )
+    text_a_column: str = Topic.TABLES.setting(
+        "text", "custom: column of the text."
+    )
+    text_b_column: Optional[str] = Topic.TABLES.setting(
+        None,
+        "custom: column of the text's match, or of the second text of a pair "
+        "with a score; default: single texts, which are their own matches.",
+    )
+    negative_column: Optional[str] = Topic.TABLES.setting(
+        None, "custom: column of a text that is like a match and is none."
+    )
+    score_column: Optional[str] = Topic.TABLES.setting(
+        None, "custom: column of a pair's score, greater for texts more alike."
+    )
+    max_seq_length: int = Topic.DATA.setting(
+        128,
+        "Longest text in tokens; the rest is cut off. --adapter supplies its "
+        "own default.",
+    )
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Texts evaluated at once.", POSITIVE
+    )
+
+
+SETTINGS = (Texts, Vectors, *run_from_flags.SETTINGS)
+OF_FILES = ("train_file", "eval_file")
+COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
+
+
+def task_from_flags() -> Vectors:
+    """The task that the flags describe.
+
+    Raises:
+        UserError: a flag does not fit the others.
+    """
+    own = read(Texts)
+    files = run_from_flags.named_files(READERS)
+    if own.task_name.lower() == CUSTOM:
+        columns = [getattr(own, name) for name in COLUMNS]
+        layout, matching = own_layout(*columns), None
+    else:
+        layout, matching = known_pairs(own.task_name)
+        given = [name for name in (*COLUMNS, *OF_FILES) if is_given(name)]
+        if given:
+            raise UserError(
+                f"--{given[0]} is for --task_name=custom; the files and "
+                f"columns of {own.task_name} are known"
+            )
+    task = read(Vectors, layout=layout, matching=matching, split_files=files)
+    if (
+        FLAGS.do_train
+        and FLAGS.train_batch_size < 2
+        and (task.loss_name != INFONCE or not layout.choices)
+    ):
+        raise UserError(
+            f"--train_batch_size is {FLAGS.train_batch_size}, but the loss "
+            "compares the rows of a batch; expected at least 2"
+        )
+    return task
+
+
+def run() -> Dict[str, float]:
+    """Does what the flags say; results and errors as of `run_or_describe`."""
+    if FLAGS.do_predict:
+        raise UserError(
+            "--do_predict: run_vectors.py writes no vectors; pass the adapter "
+            "to `adapter-bert predict --embeddings`"
+        )
+    return run_from_flags.run_or_describe(
+        task_from_flags(), read(Texts).eval_batch_size
+    )
+
+
+def main() -> None:
+    """Runs what the flags describe."""
+    logging.set_verbosity(logging.INFO)
+    run()

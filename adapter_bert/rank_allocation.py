@@ -1,0 +1,132 @@
+"""AdaLoRA's choice of the singular values that a training keeps.
+
+Updates are `A diag(E) B`, variables `<scope>/lora_a` [inputs, R], `lora_e` [R]
+and `lora_b` [R, outputs]. A budget of singular values shrinks in the course of
+a training. Those of the least importance are set to zero.
+"""
+
+import dataclasses
+from typing import Dict, List, Mapping, Tuple
+
+import tensorflow as tf
+
+# Suffixes of the averages that are kept of each element.
+SLOTS = ("importance", "uncertainty")
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """How the budget shrinks, and how importance is measured.
+
+    Steps count from 1. After `tinit` the budget falls by a cubic law from all
+    singular values to `rank` of each matrix, which all matrices share. The last
+    `tfinal` train what is left.
+
+    Attributes:
+        rank: of the matrices in the mean, at the end.
+        tinit: share of the training before the budget falls.
+        tfinal: share of the training after the budget has fallen.
+        delta_t: steps between two choices in the meantime.
+        beta1: decay of the importance's average.
+        beta2: decay of the uncertainty's average.
+
+    Source: Zhang et al. 2023, section 3; as peft 0.21, `RankAllocator`, whose
+    `update_and_allocate` follows the optimizer's step, with steps from 1.
+    """
+
+    rank: int
+    tinit: float
+    tfinal: float
+    delta_t: int
+    beta1: float
+    beta2: float
+
+    def phases(self, steps: int) -> Tuple[int, int]:
+        """The last step before the budget falls, the one at which it has.
+
+        Importance is measured before the second, which is 2 at least.
+        """
+        last = max(2, steps - round(self.tfinal * steps))
+        return min(round(self.tinit * steps), last - 1), last
+
+    def cuts(self, count: int, matrices: int, steps: int) -> List[int]:
+        """The steps from which on 1, 2, 3, ... of `count` are to be zero."""
+        first, last = self.phases(steps)
+        kept = self.rank * matrices
+
+        def cut_at(step: int) -> int:
+            left = 1 - (step - first) / (last - first)
+            return count - int((count - kept) * left**3 + kept)
+
+        found = []
+        for number in range(1, count - kept + 1):
+            # The budget never rises.
+            below, above = first, last
+            while above - below > 1:
+                step = (below + above) // 2
+                if cut_at(step) < number:
+                    below = step
+                else:
+                    above = step
+            found.append(above)
+        return found
+
+
+def allocate(
+    allocations: Mapping[str, Allocation],
+    values: Mapping[str, tf.Tensor],
+    gradients: Mapping[str, tf.Tensor],
+    step: tf.Tensor,
+    steps: int,
+) -> Dict[str, tf.Tensor]:
+    """What follows Adam's step: new averages, and zeros among the values of E.
+
+    The averages are of `|value gradient|` and of the distance from the average
+    of that. Their product is an element's score. A singular value's is the sum
+    of its own, the mean of its column of A and the mean of its row of B.
+
+    Args:
+        allocations: by the names of all A, E and B. Equal ones share a budget.
+        values: float32 by name, after Adam's step; `<name>/<slot>` of each for
+            `SLOTS`, alike.
+        gradients: float32 by name, clipped, of all devices.
+        step: int64 [], this one, from 1.
+        steps: of the training.
+
+    Returns:
+        E by name, and all averages by theirs.
+    """
+    found: Dict[str, tf.Tensor] = {}
+    for allocation in dict.fromkeys(allocations.values()):
+        names = [name for name, one in allocations.items() if one == allocation]
+        _, last = allocation.phases(steps)
+        scores = {}
+        for name in names:
+            smooth, spread = (values[f"{name}/{slot}"] for slot in SLOTS)
+            now = tf.abs(values[name] * gradients[name])
+            new = allocation.beta1 * smooth + (1 - allocation.beta1) * now
+            far = tf.abs(now - new)
+            far = allocation.beta2 * spread + (1 - allocation.beta2) * far
+            # Afterwards the choice stays what it is.
+            new, far = (
+                tf.where(step < last, after, before)
+                for after, before in ((new, smooth), (far, spread))
+            )
+            found.update(zip((f"{name}/{slot}" for slot in SLOTS), (new, far)))
+            scores[name] = new * far
+        singular = [name for name in names if name.endswith("/lora_e")]
+        for name in singular:
+            down, up = (scores.pop(name[:-1] + factor) for factor in "ab")
+            scores[name] += tf.reduce_mean(down, 0) + tf.reduce_mean(up, 1)
+        ranking = tf.sort(tf.concat(list(scores.values()), 0))
+        cuts = allocation.cuts(ranking.shape[0], len(singular), steps)
+        # `==` compares no values in a TensorFlow 1 graph.
+        is_due = tf.equal(step % allocation.delta_t, 0)
+        chooses = (step >= last) | is_due
+        cut = tf.reduce_sum(tf.cast((step >= cuts) & chooses, tf.int32))
+        # The greatest score of what is cut, below all if that is nothing.
+        limit = tf.gather(tf.concat([[-1.0], ranking], 0), cut)
+        for name, score in scores.items():
+            keeps = score > limit
+            found[name] = tf.where(keeps, values[name], 0.0)
+    return found

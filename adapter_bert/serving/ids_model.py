@@ -1,0 +1,136 @@
+"""The model of one task from token ids to its outputs, for other runtimes.
+
+Unlike `text_model.py` it has neither texts nor tables of tasks, and takes tasks
+that change BERT's matrices too. Not in here: what writes its files
+(`runtimes.py`).
+"""
+
+from typing import Dict
+
+import tensorflow as tf
+
+from adapter_bert.bert import functional
+from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.int8 import Quantized
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import LoadedTask, kind_of
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+)
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.text_regression import AS_IS
+
+# Inputs in the order of the function's arguments.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+# Names of the outputs by the kind of a task's answers.
+OUTPUTS = {
+    CLASSIFICATION: ("scores",),
+    MULTI_LABEL: ("scores",),
+    REGRESSION: ("value",),
+    QUESTIONS: ("start_logits", "end_logits"),
+    TAGGING: ("scores",),
+    CHOICE: ("scores",),
+}
+
+
+class IdsModel(tf.Module):
+    """Computes a task's outputs.
+
+    Attributes:
+        kind: of the task's answers.
+        shape: of each input, None for sizes that are known at a call.
+        compute: a `tf.function` of `INPUTS`, int32 [N, T], or of C choices
+            [N, C, T]. Gives `OUTPUTS` by name, float32: `scores` [N, L],
+            [N, C], or of tags [N, T, L]; `value` [N]; logits [N, T].
+    """
+
+    def __init__(self, bert: FrozenBert, task: LoadedTask):
+        """Takes the values of BERT and of the task.
+
+        Raises:
+            UserError: the task answers no texts, or BERT is not in float32.
+        """
+        super().__init__()
+        self.kind = kind_of(task)
+        if self.kind not in OUTPUTS:
+            raise UserError(
+                f"{task.task.name} is of the kind {self.kind}, which cannot "
+                "be exported"
+            )
+        kept = bert.variables.values()
+        is_int8 = any(isinstance(value, Quantized) for value in kept)
+        if is_int8 or bert.compute_dtype != tf.float32:
+            raise UserError(
+                "BERT is in int8 or bfloat16, but files of other runtimes are "
+                "made of one in float32; open it with --base_dtype=float32 and "
+                "--compute_dtype=float32"
+            )
+        self._task, self._config = task.task, bert.config
+        own = {
+            name: tf.Variable(value, trainable=False)
+            for name, value in task.values.get().items()
+        }
+        self._model = TaskModel(
+            bert.config,
+            task.kind.method,
+            task.task.build_head,
+            lambda name, *_: own.get(name, bert.variables.get(name)),
+        )
+        self._values = [own, bert.variables]
+        self.shape = [None, None]
+        if self.kind == CHOICE:
+            self.shape.insert(1, len(task.task.result_columns))
+        self.compute = tf.function(
+            self._compute,
+            input_signature=[
+                tf.TensorSpec(self.shape, tf.int32, name) for name in INPUTS
+            ],
+            autograph=False,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all variables."""
+        return sum(v.dtype.size * int(tf.size(v)) for v in self.variables)
+
+    def _compute(
+        self,
+        input_ids: tf.Tensor,
+        input_mask: tf.Tensor,
+        segment_ids: tf.Tensor,
+    ) -> Dict[str, tf.Tensor]:
+        rows = tf.shape(input_ids)[0]
+        ids, mask, segments = (
+            tf.reshape(x, [-1, tf.shape(x)[-1]])
+            for x in (input_ids, input_mask, segment_ids)
+        )
+        model = self._model
+        context = Context(
+            mask,
+            first_token=model.head.reads_first_token
+            and model.bert.hooks.by_token,
+        )
+        with functional.for_runtimes():
+            states = model.bert(ids, segments, context).sequence_output
+            # What the head selects for answers here is not computed.
+            found = model.head(model.bert, states, context)
+        if self.kind == QUESTIONS:
+            return {name: found[name] for name in OUTPUTS[QUESTIONS]}
+        if self.kind == REGRESSION:
+            unit = self._task.unit or AS_IS
+            value = found["scores"] * unit.deviation + unit.mean
+            if self._task.scale:
+                value = tf.clip_by_value(value, *self._task.scale)
+            return {"value": value}
+        logits = found["logits"]
+        if self.kind == MULTI_LABEL:
+            return {"scores": tf.sigmoid(logits)}
+        if self.kind == CHOICE:
+            logits = tf.reshape(logits, [rows, self.shape[1]])
+        return {"scores": tf.nn.softmax(logits)}

@@ -1,0 +1,333 @@
+"""A task's model as a folder for TensorFlow Lite or ONNX Runtime.
+
+    <folder>/model.tflite, or model.onnx
+    <folder>/tokenizer.json     of the library `tokenizers`
+    <folder>/task.json          labels, settings, inputs and outputs, SHA-256
+
+A file is computed by its own runtime, and compared with TensorFlow, before the
+folder appears. docs/export.md shows programs that read one.
+"""
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import re
+import sys
+import warnings
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert import files
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.serving.exported import digest
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
+from adapter_bert.serving.trained_task import LoadedTask, describe
+from adapter_bert.tasks.kinds import CHOICE, TAGGING
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.squad import NEVER
+from adapter_bert.training.compute_dtype import FLOAT32, INT8
+
+TFLITE, ONNX = "tflite", "onnx"
+TOKENIZER, TASK = "tokenizer.json", "task.json"
+# Values of `--weights`, and the greatest difference from TensorFlow: of a
+# probability, or of other outputs in units of the greatest one above 1. In int8
+# activations are rounded too.
+LIMITS = {FLOAT32: 1e-5, INT8: 0.25}
+# Bytes of a model's values. A file of either runtime ends at 2^31 (flatbuffers,
+# protocol buffers).
+GREATEST_SIZE = 2**31 - 2**24
+# Version of ONNX's operations. Source: onnxruntime's documentation of
+# compatibility; all releases since 1.14 (2023) have these.
+OPSET = 17
+# Whether weights have seven bits: without VNNI, processors add products of two
+# bytes up in 16 bits.
+REDUCES_RANGE = True
+# Packages of `make onnx`.
+ONNX_PACKAGES = ("onnxruntime", "tf2onnx")
+# Operations that TensorFlow Lite lacks, in its converter's message.
+LACKING = re.compile(r"TF Select ops: (.*)")
+# (rows, longest row) of the batches that are compared.
+COMPARED = ((1, 8), (4, 32))
+
+# Arrays by name -> arrays by name.
+Run = Callable[[Mapping[str, np.ndarray]], Dict[str, np.ndarray]]
+
+
+class Runtime(NamedTuple):
+    """What computes a file.
+
+    Attributes:
+        name: for messages.
+        file: the file's name.
+        convert: writes a model, with `--weights`, to a path.
+        load: makes a function of a file.
+        packages: whose versions are told.
+    """
+
+    name: str
+    file: str
+    convert: Callable[[IdsModel, str, str], None]
+    load: Callable[[str], Run]
+    packages: Tuple[str, ...] = ()
+
+
+def export(
+    bert: FrozenBert,
+    name: str,
+    task: LoadedTask,
+    folder: str,
+    form: str,
+    weights: str = FLOAT32,
+) -> float:
+    """Writes a task's model for another runtime.
+
+    Args:
+        bert: the task's, in float32.
+        name: the task's, for programs that read the folder.
+        task: of any method, whose kind has `ids_model.OUTPUTS`.
+        folder: is made, and may be there without content.
+        form: a key of `RUNTIMES`.
+        weights: a key of `LIMITS`.
+
+    Returns:
+        The greatest difference of outputs from TensorFlow's, as of `LIMITS`.
+
+    Raises:
+        UserError: the folder has content or cannot be written; or the model is
+            too large, has an operation that the runtime lacks, or differs.
+    """
+    check_folder(folder)
+    runtime = RUNTIMES[form]
+    model = IdsModel(bert, task)
+    if model.size > GREATEST_SIZE:
+        raise UserError(
+            f"the model has {model.size / 1e9:.1f} GB, but a file of "
+            f"{runtime.name} holds less than {GREATEST_SIZE / 1e9:.1f}"
+        )
+    with files.new_folder(folder) as place:
+        files.check_disk_space(place, 2 * model.size)
+        path = os.path.join(place, runtime.file)
+        with _quiet():
+            runtime.convert(model, weights, path)
+            run = runtime.load(path)
+        difference = compare(model, run, bert.config, task.max_seq_length)
+        if not difference <= LIMITS[weights]:
+            raise UserError(
+                f"{runtime.name} computes other outputs than TensorFlow: they "
+                f"differ by {difference:.2g}, at most {LIMITS[weights]:g} was "
+                "expected; nothing was written"
+            )
+        files.write_text(
+            os.path.join(place, TOKENIZER),
+            task.tokenizer.to_json(task.max_seq_length),
+        )
+        described = {
+            "format": form,
+            "weights": weights,
+            **_describe(name, task, model),
+            "base": bert.base.describe(),
+            "difference": difference,
+            "versions": {
+                "python": sys.version.split()[0],
+                "tensorflow": tf.__version__,
+                **{
+                    package: importlib.metadata.version(package)
+                    for package in ("tokenizers", *runtime.packages)
+                },
+            },
+            "files": {
+                file: digest(os.path.join(place, file))
+                for file in (runtime.file, TOKENIZER)
+            },
+        }
+        files.write_sealed(os.path.join(place, TASK), described)
+    return difference
+
+
+def check_folder(folder: str) -> None:
+    """Raises UserError if a folder cannot be a new one."""
+    if "://" in folder:
+        raise UserError(
+            f"--output_dir {folder} is no local folder; write to one, and copy "
+            "that"
+        )
+    if os.path.lexists(folder) and not (
+        os.path.isdir(folder) and not os.listdir(folder)
+    ):
+        raise UserError(f"{folder} is there already; choose another folder")
+
+
+def check_packages(form: str) -> None:
+    """Raises UserError if this process cannot write a format's files."""
+    lacking = [
+        name
+        for name in RUNTIMES[form].packages
+        if importlib.util.find_spec(name) is None
+    ]
+    if lacking:
+        raise UserError(
+            f"this Python lacks {', '.join(lacking)}; run `adapter-bert export "
+            f"--format={form}`, which goes on in the environment of `make onnx`"
+        )
+
+
+def _describe(name: str, task: LoadedTask, model: IdsModel) -> Dict[str, Any]:
+    """What a program needs to know that asks the model."""
+    own = task.task
+    of_choices = ["choices"] * (model.kind == CHOICE)
+    shape = {
+        "value": ["rows"],
+        "start_logits": ["rows", "tokens"],
+        "end_logits": ["rows", "tokens"],
+        "scores": [
+            "rows",
+            *of_choices,
+            *["tokens"] * (model.kind == TAGGING),
+            *["labels"] * (model.kind != CHOICE),
+        ],
+    }
+    found = {
+        **describe(name, task),
+        "task": {"name": own.name, **own.describe()},
+        "settings": own.settings,
+        "inputs": dict.fromkeys(INPUTS, ["rows", *of_choices, "tokens"]),
+        "outputs": {name: shape[name] for name in OUTPUTS[model.kind]},
+    }
+    if isinstance(own, MultipleChoice) and own.questions:
+        found["words_of_questions"] = dict(own.questions)
+    return found
+
+
+def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
+    """The greatest difference of a function's outputs from a model's.
+
+    Of random tokens in batches of several sizes, with padding. In the unit of
+    `LIMITS`; not a number if an output is none.
+    """
+    rng = np.random.default_rng(0)
+    greatest = 0.0
+    for rows, length in COMPARED:
+        shape = [rows, *model.shape[1:-1], min(length, longest)]
+        mask = np.ones(shape, np.int32)
+        # The last row has but one token.
+        mask[1:, ..., -1] = 0
+        mask[-1, ..., 1:] = 0
+        batch = {
+            "input_ids": rng.integers(config.vocab_size, size=shape),
+            "input_mask": mask,
+            "segment_ids": rng.integers(config.type_vocab_size, size=shape),
+        }
+        batch = {key: batch[key].astype(np.int32) for key in INPUTS}
+        expected = model.compute(*map(tf.constant, batch.values()))
+        found = run(batch)
+        for name, right in expected.items():
+            right = right.numpy()
+            if found[name].shape != right.shape:
+                return float("nan")
+            # Logits of padding.
+            is_never = right == NEVER
+            if not np.array_equal(is_never, found[name] == NEVER):
+                return float("nan")
+            right, other = right[~is_never], found[name][~is_never]
+            unit = max(1.0, np.abs(right).max())
+            greatest = np.maximum(greatest, np.abs(right - other).max() / unit)
+    return float(greatest)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what converters and runtimes say about themselves."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _to_tflite(model: IdsModel, weights: str, path: str) -> None:
+    """Converts a model to TensorFlow Lite's own operations alone."""
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [model.compute.get_concrete_function()], model
+    )
+    if weights == INT8:
+        # Without rows to learn ranges from: activations are rounded by the
+        # range of each call.
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    try:
+        content = converter.convert()
+    # The converter's class of errors has no public name.
+    except Exception as error:
+        lacking = LACKING.search(str(error))
+        raise UserError(
+            "TensorFlow Lite cannot compute the model: "
+            + (
+                f"it lacks the operations {lacking.group(1)}"
+                if lacking
+                else first_line(error)
+            )
+        ) from error
+    files.write_bytes(path, content)
+
+
+def _load_tflite(path: str) -> Run:
+    interpreter = tf.lite.Interpreter(model_path=path)
+    runner = interpreter.get_signature_runner()
+    return lambda batch: runner(**batch)
+
+
+def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
+    """Converts a model to ONNX's own operations."""
+    import onnx
+    import tf2onnx
+    from onnxruntime import quantization
+
+    try:
+        proto, _ = tf2onnx.convert.from_function(
+            model.compute,
+            input_signature=model.compute.input_signature,
+            opset=OPSET,
+        )
+        # An operation that cannot be converted stays TensorFlow's.
+        onnx.checker.check_model(proto)
+    # Of many classes.
+    except Exception as error:
+        raise UserError(
+            f"ONNX cannot express the model: {first_line(error)}"
+        ) from error
+    for value in (*proto.graph.input, *proto.graph.output):
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            if not size.HasField("dim_value"):
+                size.dim_param = "tokens" if axis else "rows"
+    if weights == INT8:
+        quantization.quantize_dynamic(
+            proto, path, per_channel=True, reduce_range=REDUCES_RANGE
+        )
+    else:
+        files.write_bytes(path, proto.SerializeToString())
+
+
+def _load_onnx(path: str) -> Run:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        path, providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return lambda batch: dict(zip(names, session.run(names, dict(batch))))
+
+
+RUNTIMES = {
+    TFLITE: Runtime(
+        "TensorFlow Lite", "model.tflite", _to_tflite, _load_tflite
+    ),
+    ONNX: Runtime(
+        "ONNX Runtime", "model.onnx", _to_onnx, _load_onnx, ONNX_PACKAGES
+    ),
+}

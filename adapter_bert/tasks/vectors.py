@@ -1,0 +1,549 @@
+"""Vectors of texts: close for what belongs together, far apart for the rest."""
+
+import dataclasses
+import math
+from typing import (
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.data.input_pipeline import Choices, Texts
+from adapter_bert.data.tables import (
+    NONE_NAMED,
+    READERS,
+    Layout,
+    Rows,
+    SplitFiles,
+    read_rows,
+)
+from adapter_bert.data.tokenization import TextTokenizer, join_texts
+from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE_NUMBER, Topic
+from adapter_bert.tasks import glue, metrics, vector_losses
+from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
+from adapter_bert.tasks.task import BatchHead, Task
+from adapter_bert.tasks.text_regression import NUMBER
+
+CLS, MEAN = "cls", "mean"
+INFONCE, COSENT = "infonce", "cosent"
+# Labels of GLUE's pairs that belong together; STS-B has scores.
+MATCHING = {"mrpc": "1", "qqp": "1", "qnli": "entailment", "sts-b": None}
+SINGLE = Layout("text")
+
+
+def pool(states: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
+    """Vectors of texts from the hidden states of their tokens.
+
+    Args:
+        states: float32 [B, T, D].
+        mask: int32 [B, T], 1 for a token.
+        pooling: `cls` for the first token's states, `mean` for the mean over
+            all tokens, special tokens included.
+
+    Returns:
+        float32 [B, D].
+    """
+    if pooling == CLS:
+        return states[:, 0]
+    weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
+    count = tf.reduce_sum(weights, axis=1)
+    return tf.reduce_sum(states * weights, axis=1) / count
+
+
+class VectorHead(BatchHead):
+    """The vectors themselves; it has no variables.
+
+    Attributes:
+        loss_name: `infonce` or `cosent`.
+        temperature: of the loss.
+        sizes: numbers of first entries that are learned to be vectors too.
+    """
+
+    needs_pooler = False
+
+    def __init__(self, task: "Vectors", width: int):
+        """Takes the task's settings, and the width of BERT's states."""
+        self.width = width
+        self.pooling = task.pooled
+        self.reads_first_token = self.pooling == CLS
+        self.loss_name, self.temperature = task.loss_name, task.temperature
+        self.sizes = task.sizes or (width,)
+        self.compares = (
+            ("label_scores",) if self.loss_name == COSENT else ("text_ids",)
+        )
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"vectors": float32 [B, D]}."""
+        states = tf.cast(sequence_output, tf.float32)
+        return {"vectors": pool(states, context.input_mask, self.pooling)}
+
+    def batch_loss(self, vectors, features):
+        """The sum over `sizes` of the loss of so many first entries.
+
+        Source: Kusupati et al. 2022 (Matryoshka), equation 1, with weights of
+        1; sentence-transformers, `MatryoshkaLoss`.
+        """
+        compute = {
+            INFONCE: vector_losses.info_nce,
+            COSENT: vector_losses.cosent,
+        }[self.loss_name]
+        [compared] = (features[name] for name in self.compares)
+        losses = tf.add_n(
+            [
+                compute(vectors[..., :size], compared, self.temperature)
+                for size in self.sizes
+            ]
+        )
+        return losses + tf.zeros(tf.shape(vectors)[:1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors(Task[Rows]):
+    """Vectors of texts, with the flags of `run_vectors.py`.
+
+    Rows are single texts, pairs of a text and its match, such pairs with a text
+    that is no match, or pairs with a score. Single texts are their own matches:
+    dropout tells both apart (Gao et al. 2021, SimCSE, section 3).
+
+    Attributes:
+        layout: columns of the files.
+        matching: the label of pairs that belong together, where a label says
+            so; other pairs are not trained on, and their second texts are
+            searched too.
+        split_files: files of splits that the user named.
+    """
+
+    name: str = VECTORS
+    pooling: Optional[str] = Topic.METHOD.setting(
+        None,
+        "A text's vector: mean over its tokens, or cls, the first token; "
+        "default: the adapter's, else that of the BERT's folder of "
+        "sentence-transformers, else mean.",
+        choices=(CLS, MEAN),
+    )
+    normalize: Optional[bool] = Topic.METHOD.setting(
+        None,
+        "Whether vectors that the adapter gives have length 1; trained and "
+        "scored are cosines in any case. Default: the adapter's, else the "
+        "folder's, else false.",
+    )
+    sizes: Sequence[int] = Topic.METHOD.setting(
+        [],
+        "Matryoshka: sizes, as 384,128,64, to which vectors may be cut; the "
+        "losses of all sizes are added. Default: the adapter's, else whole "
+        "vectors alone.",
+        flag="matryoshka_sizes",
+    )
+    loss: Optional[str] = Topic.TRAINING.setting(
+        None,
+        "infonce: a text's match among the matches of all rows of the batch; "
+        "cosent: the order of the pairs' scores. Default: cosent for pairs "
+        "with scores, else infonce.",
+        choices=(INFONCE, COSENT),
+    )
+    temperature: float = Topic.TRAINING.setting(
+        0.05, "Divides the cosines in the loss.", POSITIVE_NUMBER
+    )
+    layout: Layout = SINGLE
+    matching: Optional[str] = None
+    split_files: SplitFiles = NONE_NAMED
+
+    test_splits = ()
+    compares_rows = True
+    columns = ("text",)
+
+    def __post_init__(self):
+        """Takes the sizes as numbers, the greatest first.
+
+        Raises:
+            UserError: one is none, or a setting does not fit the columns.
+        """
+        try:
+            sizes = sorted(set(map(int, self.sizes)), reverse=True)
+        except ValueError:
+            sizes = [0]
+        if sizes and sizes[-1] < 1:
+            raise UserError(
+                f"--matryoshka_sizes is {','.join(map(str, self.sizes))}, "
+                "expected whole numbers above 0, as 384,128,64"
+            )
+        object.__setattr__(self, "sizes", tuple(sizes))
+        if self.has_scores and self.loss == INFONCE:
+            raise UserError(
+                "--loss=infonce is for pairs that belong together, but these "
+                "have scores; pass --loss=cosent, or leave out --score_column"
+            )
+        if self.loss == COSENT and not self.has_scores:
+            raise UserError(
+                "--loss=cosent compares scores of pairs; pass --score_column, "
+                "or --loss=infonce for pairs that belong together"
+            )
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether a pair has a score."""
+        return self.layout.label is not None and self.matching is None
+
+    @property
+    def loss_name(self) -> str:
+        """The loss, by its name."""
+        return COSENT if self.has_scores else INFONCE
+
+    @property
+    def pooled(self) -> str:
+        """The pooling of the flags or the adapter, else the default."""
+        return self.pooling or MEAN
+
+    @property
+    def head_kind(self):
+        """Heads of one pooling compute alike."""
+        return type(self), self.pooled
+
+    def describe(self):
+        """How vectors follow from hidden states."""
+        about = {"pooling": self.pooled, "normalize": bool(self.normalize)}
+        return {**about, **({"sizes": list(self.sizes)} if self.sizes else {})}
+
+    def restore(self, description, source):
+        """This task, with the adapter's form of vectors.
+
+        Raises:
+            UserError: it is another kind of task, a value is malformed, or the
+                flags say another.
+        """
+        self.check_name(description, source)
+        pooling, normalize = (
+            description.get(name) for name in ("pooling", "normalize")
+        )
+        sizes = description.get("sizes", [])
+        if (
+            pooling not in (CLS, MEAN)
+            or type(normalize) is not bool
+            or not isinstance(sizes, list)
+            or not all(type(size) is int and size > 0 for size in sizes)
+        ):
+            raise UserError(
+                f"{source}: the task has pooling {pooling!r}, normalize "
+                f"{normalize!r} and sizes {str(sizes)[:80]}; expected cls or "
+                "mean, true or false, and numbers above 0"
+            )
+        trained = {
+            "pooling": pooling,
+            "normalize": normalize,
+            "sizes": tuple(sizes),
+        }
+        for name, value in trained.items():
+            own = getattr(self, name)
+            if own not in (None, (), value):
+                raise UserError(
+                    f"{source} was trained with {name} {value!r}, not "
+                    f"{own!r}; leave out the flag"
+                )
+        return dataclasses.replace(self, **trained)
+
+    def fit_base(self, opened):
+        """This task, with the vectors of a folder of sentence-transformers."""
+        if opened.pooled is None:
+            return self
+        pooled = dataclasses.asdict(opened.pooled)
+        found = {
+            name: pooled[name]
+            for name in ("pooling", "normalize")
+            if getattr(self, name) is None
+        }
+        return dataclasses.replace(self, **found)
+
+    @property
+    def training_settings(self):
+        """The loss and its temperature."""
+        return {"loss": self.loss_name, "temperature": self.temperature}
+
+    @property
+    def score_names(self):
+        if self.has_scores:
+            names: Tuple[str, ...] = ("spearman", "pearson")
+        else:
+            names = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
+        return (*names, *(f"{names[0]}_of_{size}" for size in self.sizes))
+
+    def first(self, rows, count):
+        return rows.take(np.arange(len(rows)) < count)
+
+    def check_files(self, data_dir, splits):
+        for split in splits:
+            self._find(data_dir, split)
+
+    def _find(self, data_dir: str, split: str) -> str:
+        return self.split_files.find(data_dir, split, READERS)
+
+    def read(self, data_dir, splits):
+        """Reads the files that were named, or those of the folder.
+
+        Rows to train on are those that belong together.
+
+        Raises:
+            UserError: as of `Task.read`, or a text is empty, a score is no
+                number, or single texts are to be scored.
+        """
+        found: Dict[str, Rows] = {}
+        for split in splits:
+            layout = self.layout
+            if split != "train":
+                layout = dataclasses.replace(layout, choices=())
+                if layout.text_b is None:
+                    raise UserError(
+                        "--do_eval needs pairs, and single texts have no "
+                        "match; evaluate the adapter on pairs, in a run with "
+                        "--adapter"
+                    )
+            rows = read_rows(self._find(data_dir, split), layout)
+            self._check(rows)
+            if split == "train":
+                if self.matching is not None:
+                    is_match = self._is_match(rows)
+                    rows = dataclasses.replace(rows.take(is_match), label=None)
+                if rows.text_b is None:
+                    rows = dataclasses.replace(rows, text_b=rows.text_a)
+            found[split] = rows
+        return self, found
+
+    def _is_match(self, rows: Rows) -> np.ndarray:
+        """Which pairs belong together, bool [rows].
+
+        Raises:
+            UserError: none of them.
+        """
+        if self.matching is None:
+            return np.ones(len(rows), bool)
+        found = np.array([label == self.matching for label in rows.label])
+        if not found.any():
+            raise UserError(
+                f"{rows.path}: no pair has the label {self.matching!r}, which "
+                "means that both texts belong together"
+            )
+        return found
+
+    def _check(self, rows: Rows) -> None:
+        """Refuses empty texts of pairs that belong together, and no scores."""
+        texts = {"text": rows.text_a, "match of the text": rows.text_b}
+        texts.update(zip(("negative",), rows.choices))
+        is_used = self._is_match(rows)
+        for what, column in texts.items():
+            for row, text in enumerate(column or ()):
+                if is_used[row] and not text.strip():
+                    raise UserError(
+                        f"{rows.where(row)}: the {what} is empty; expected a "
+                        "text, or no such row"
+                    )
+        for row, label in enumerate(rows.label if self.has_scores else ()):
+            if not (NUMBER.fullmatch(label) and math.isfinite(float(label))):
+                raise UserError(
+                    f"{rows.where(row)}: the score is {label[:80]!r}, expected "
+                    "a number"
+                )
+
+    def learn(self, rows):
+        """This task, if the rows to train on can be told apart.
+
+        Raises:
+            UserError: there is only one text to find, or all scores are equal.
+        """
+        if self.has_scores:
+            if len(set(map(float, rows.label))) < 2:
+                raise UserError(
+                    f"{rows.path}: every score is {rows.label[0]}, expected "
+                    "scores that differ; is it the right --score_column?"
+                )
+        elif not rows.choices and len(set(rows.text_b)) < 2:
+            raise UserError(
+                f"{rows.path}: all rows have one match, expected at least two, "
+                "since the matches of other rows are the negatives"
+            )
+        return self
+
+    def make_rows(self, texts):
+        text_a = [text for text, *_ in texts]
+        return Rows("", np.arange(len(texts)), text_a)
+
+    def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
+        """`[CLS] text [SEP]` of each text of a row, and what they are.
+
+        `text_ids`, int32 [rows, C], are equal for equal texts; `is_match`,
+        int32 [rows], says of the rows to score whether both belong together;
+        `label_scores`, float32 [rows].
+        """
+        columns = [rows.text_a, rows.text_b, *rows.choices]
+        if rows.text_b is None:
+            made = join_texts(rows.text_a, None, tokenizer, max_seq_length)
+            return Texts.from_rows(made, {})
+        labels: Dict[str, np.ndarray] = {}
+        if self.has_scores:
+            scores = list(map(float, rows.label))
+            labels["label_scores"] = np.array(scores, np.float32)
+        else:
+            numbers: Dict[str, int] = {}
+            for column in columns:
+                for text in column:
+                    numbers.setdefault(text, len(numbers))
+            ids = [[numbers[text] for text in column] for column in columns]
+            labels["text_ids"] = np.array(ids, np.int32).T
+            if rows.label is not None:
+                labels["is_match"] = self._is_match(rows).astype(np.int32)
+        return Choices.from_rows(
+            _sequences(columns, tokenizer, max_seq_length),
+            labels,
+            choices=len(columns),
+        )
+
+    def keep(self, rows):
+        """The rows' number and places; their texts are numbers by now."""
+        return dataclasses.replace(
+            rows, text_a=None, text_b=None, label=None, choices=()
+        )
+
+    def build_head(self, config, create):
+        """The head, which creates nothing.
+
+        Raises:
+            UserError: a size is greater than BERT's vectors.
+        """
+        width = config.hidden_size
+        if self.sizes and self.sizes[0] > width:
+            raise UserError(
+                f"--matryoshka_sizes has {self.sizes[0]}, but vectors of this "
+                f"model have {width} entries"
+            )
+        return VectorHead(self, width)
+
+    def decode(self, rows, features, outputs):
+        """The vectors of each row's texts, float32 [rows, C, D]."""
+        found = outputs["vectors"]
+        return found.reshape(len(rows), -1, found.shape[-1])
+
+    def answer(self, rows, predictions):
+        """`vector`, the entries of each row's only vector."""
+        found = predictions[:, 0]
+        if self.normalize:
+            found = unit(found).astype(np.float32)
+        return [{"vector": vector} for vector in found.tolist()]
+
+    def evaluate(self, rows, features, predictions):
+        """Correlations of the cosines with scores, or scores of the search.
+
+        A pair's second text is searched among those of all pairs, equal texts
+        counted once.
+        """
+        scores = self._score(features.labels, predictions)
+        main = self.score_names[0]
+        for size in self.sizes:
+            cut = self._score(features.labels, predictions[..., :size])
+            scores[f"{main}_of_{size}"] = cut[main]
+        return scores
+
+    def _score(
+        self, labels: Mapping[str, np.ndarray], vectors: np.ndarray
+    ) -> Dict[str, float]:
+        if self.has_scores:
+            found = cosines(vectors[:, 0], vectors[:, 1])
+            return {
+                name: metrics.METRICS[name](labels["label_scores"], found)
+                for name in ("spearman", "pearson")
+            }
+        ids = labels["text_ids"]
+        is_match = labels.get("is_match", np.ones(len(ids))) > 0
+        # The first row of each text, and its place in the corpus.
+        texts, places = np.unique(ids[:, 1], return_index=True)
+        place_of = {text: place for place, text in enumerate(texts.tolist())}
+        relevant: Dict[int, List[int]] = {}
+        first_rows: Dict[int, int] = {}
+        for row in np.flatnonzero(is_match).tolist():
+            query, match = ids[row].tolist()
+            first_rows.setdefault(query, row)
+            own = relevant.setdefault(query, [])
+            if place_of[match] not in own:
+                own.append(place_of[match])
+        return retrieval_scores(
+            vectors[list(first_rows.values()), 0],
+            vectors[places, 1],
+            list(relevant.values()),
+        )
+
+
+def _sequences(
+    columns: Sequence[Sequence[str]], tokenizer: TextTokenizer, length: int
+) -> Iterator[Tuple[List[int], List[int], bool]]:
+    """Tokens and segments of each row's texts, row by row.
+
+    The third value, of a row's first text, is whether one of them was cut.
+    """
+    made = [join_texts(column, None, tokenizer, length) for column in columns]
+    for texts in zip(*made):
+        is_cut = any(cut for *_, cut in texts)
+        for tokens, segments, _ in texts:
+            yield tokens, segments, is_cut
+            is_cut = False
+
+
+def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
+    """`layout` and `matching` of one of GLUE's tasks.
+
+    Raises:
+        UserError: it is none of `MATCHING`.
+    """
+    known = {task.name: task.labelled for task in glue.GLUE}
+    if name.lower() not in MATCHING:
+        raise UserError(
+            f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
+            "whose pairs belong together or have scores, or custom for files "
+            "of your own"
+        )
+    return known[name.lower()], MATCHING[name.lower()]
+
+
+def own_layout(
+    text_a: str,
+    text_b: Optional[str],
+    negative: Optional[str],
+    score: Optional[str],
+) -> Layout:
+    """The layout of the user's own tables, by the names of columns.
+
+    Raises:
+        UserError: a column is named twice, or needs another.
+    """
+    named = {
+        "--text_a_column": text_a,
+        "--text_b_column": text_b,
+        "--negative_column": negative,
+        "--score_column": score,
+    }
+    flags = {flag: name for flag, name in named.items() if name is not None}
+    for flag in ("--negative_column", "--score_column"):
+        if flag in flags and text_b is None:
+            raise UserError(
+                f"{flag} is for pairs; pass --text_b_column, the column of the "
+                "text's match"
+            )
+    if negative is not None and score is not None:
+        raise UserError(
+            "--negative_column and --score_column exclude each other: pairs "
+            "with scores are compared with one another"
+        )
+    places: Dict[str, str] = {}
+    for flag, name in flags.items():
+        if places.setdefault(name, flag) != flag:
+            raise UserError(
+                f"{places[name]} and {flag} both name the column {name!r}; "
+                "expected a column of its own for each"
+            )
+    choices = () if negative is None else (negative,)
+    return Layout(text_a, text_b, score, choices=choices)

@@ -1,0 +1,197 @@
+"""The choice of singular values: against peft, in both engines, when killed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    EITHER,
+    check_equal,
+    make_job,
+    make_rows,
+    train,
+    trained_values,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapter_bert.checkpoints import training_state
+from adapter_bert.errors import UserError
+from adapter_bert.methods.composition import below
+from adapter_bert.methods.registry import parse
+from adapter_bert.rank_allocation import SLOTS, Allocation, allocate
+from adapter_bert.training.engines import Hardware, choose_engine
+
+# Of the recorded training.
+STEPS, LEARNING_RATE = 15, 0.5
+RECORDED = Allocation(2, 3 / STEPS, 4 / STEPS, 2, 0.8, 0.7)
+
+
+def budget_of_peft(step, first, last, count, kept):
+    """Source: peft 0.21, `RankAllocator.budget_schedule`."""
+    left = 1 - (step - first) / (last - first)
+    return int((count - kept) * (left**3) + kept)
+
+
+@pytest.mark.newer_stack
+@settings(deadline=None, max_examples=200)
+@given(
+    st.integers(1, 4000),
+    st.floats(0, 0.6),
+    st.floats(0, 0.39),
+    st.integers(1, 30),
+    st.integers(1, 8),
+    st.integers(1, 8),
+)
+def test_the_budget_falls_as_pefts(steps, tinit, tfinal, matrices, rank, more):
+    allocation = Allocation(rank, tinit, tfinal, 1, 0.9, 0.9)
+    first, last = allocation.phases(steps)
+    assert 0 <= first < last <= max(2, steps)
+    kept, count = rank * matrices, (rank + more) * matrices
+    cuts = np.array(allocation.cuts(count, matrices, steps))
+    assert len(cuts) == count - kept and (cuts > first).all()
+    for step in {first + 1, (first + last) // 2 + 1, last - 1, last} - {first}:
+        budget = budget_of_peft(step, first, last, count, kept)
+        assert count - (cuts <= step).sum() == budget
+
+
+def test_a_training_chooses_what_pefts_does(recording):
+    """Fifteen steps of SGD with given gradients: importances, zeros, ranks."""
+    golden = recording("lora")
+    values = below("adalora/values/", golden)
+    given_ = below("training/gradients/", golden)
+    expected = below("training/values/", golden)
+    averages = below("training/averages/", golden)
+    allocations = dict.fromkeys(values, RECORDED)
+    for name in tuple(values):
+        for slot in SLOTS:
+            values[f"{name}/{slot}"] = np.zeros_like(values[name])
+    ranks = []
+    for step in range(1, STEPS + 1):
+        gradients = {name: one[step - 1] for name, one in given_.items()}
+        for name, gradient in gradients.items():
+            values[name] = values[name] - np.float32(LEARNING_RATE) * gradient
+        found = allocate(
+            allocations,
+            {name: tf.constant(value) for name, value in values.items()},
+            {name: tf.constant(value) for name, value in gradients.items()},
+            tf.constant(step, tf.int64),
+            STEPS,
+        )
+        values.update((name, value.numpy()) for name, value in found.items())
+        for name, of_steps in expected.items():
+            wanted = of_steps[step - 1]
+            np.testing.assert_array_equal(values[name] == 0, wanted == 0)
+            np.testing.assert_allclose(values[name], wanted, atol=1e-6)
+        ranks.append(sum((values[name] != 0).sum() for name in expected))
+    assert ranks == [16, 16, 16, 13, 16, 9, 16, 8, 16, 8, 8, 8, 8, 8, 8]
+    assert len({(values[name] != 0).sum() for name in expected}) > 1
+    assert set(averages) == {n for n in values if n.endswith(SLOTS)}
+    for name, wanted in averages.items():
+        np.testing.assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
+def test_the_shortest_trainings_keep_their_ranks(steps):
+    """What no gradient has measured is not chosen."""
+    allocation = Allocation(1, 0.15, 0.5, 1, 0.85, 0.85)
+    rng = np.random.default_rng(0)
+    shapes = {"x/lora_a": (5, 3), "x/lora_e": (3,), "x/lora_b": (3, 4)}
+
+    def draw():
+        return {
+            name: tf.constant(rng.normal(size=shape), tf.float32)
+            for name, shape in shapes.items()
+        }
+
+    values = draw()
+    for name, shape in shapes.items():
+        values.update((f"{name}/{slot}", tf.zeros(shape)) for slot in SLOTS)
+    for step in range(1, steps + 1):
+        found = allocate(
+            dict.fromkeys(shapes, allocation),
+            {**values, **draw()},
+            draw(),
+            tf.constant(step, tf.int64),
+            steps,
+        )
+        values.update(found)
+    assert np.count_nonzero(values["x/lora_e"]) == 1
+
+
+@EITHER
+def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
+    """Killed while the budget falls; the adapter is LoRA of its ranks."""
+    method = parse("adalora(init_rank=4, rank=2, tinit=0.2, tfinal=0.3)")
+    engine = choose_engine(name)[0](Hardware())
+    whole, parts = (
+        make_job(tiny_config, folders(folder), method)
+        for folder in ("whole", "parts")
+    )
+    rows = make_rows(CLASSIFICATION)
+    train(engine, whole, rows, steps=10)
+    train(engine, parts, rows, steps=10, stop_at=4)
+    stopped = trained_values(parts)
+    train(engine, parts, rows, steps=10)
+    values = trained_values(whole)
+    check_equal(trained_values(parts), values)
+    ranks = []
+    for one in (stopped, values):
+        singular = [v for n, v in one.items() if n.endswith("/lora_e")]
+        assert len(singular) == 4
+        ranks.append([np.count_nonzero(v) for v in singular])
+    assert 8 < sum(ranks[0]) < 16
+    assert sum(ranks[1]) == 8 and len(set(ranks[1])) > 1
+    trained = {p.name: values[p.name] for p in whole.table.trained}
+    kept, finished = method.finish(tiny_config, trained)
+    assert kept.name == "lora"
+    assert sorted(m.rank for m in kept.matrices(tiny_config).values()) == (
+        sorted(rank for rank in ranks[1] if rank)
+    )
+    assert not any(n.endswith("/lora_e") for n in finished)
+
+
+@pytest.mark.newer_stack
+def test_a_checkpoint_without_importances_is_of_another_training(
+    tiny_config, tmp_path
+):
+    job = make_job(tiny_config, "unused", "adalora(init_rank=4, rank=2)")
+    table = job.table
+    values = {n: np.zeros(shape) for n, shape in table.saved.items()}
+    values["global_step"] = np.int64(1)
+    path = str(tmp_path / "model.ckpt-1")
+    training_state.save_tensors(path, values)
+    training_state.check_training_checkpoint(path, table.saved)
+    # Importances of A, B and E of four matrices.
+    more = 2 * 4 * 4 * (16 + 16 + 1)
+    assert table.saved_count == 3 * table.trained_count + more
+    for slot in SLOTS:
+        left = {n: v for n, v in values.items() if not n.endswith(slot)}
+        assert len(values) - len(left) == 12
+        training_state.save_tensors(path, left)
+        with pytest.raises(UserError, match=slot):
+            training_state.check_training_checkpoint(path, table.saved)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("rank=12", "rank is 12, expected below 12"),
+        ("rank=0", "rank is 0, expected at least 1"),
+        ("tinit=-0.1", "tinit is -0.1, expected a share from 0"),
+        ("tinit=200", "tinit is 200.0, expected a share from 0 to below 1"),
+        ("tinit=0.5", r"tfinal is 0.5, .* below 1 - tinit, 0.5"),
+        ("beta1=1.0", "beta1 is 1.0, expected a number between 0 and 1"),
+        ("beta2=0", "beta2 is 0.0, expected a number between 0 and 1"),
+        ("delta_t=0", "delta_t is 0, expected at least 1"),
+        ("orth_reg_weight=-1", "orth_reg_weight is -1.0, expected a number"),
+        ("orth_reg_weight=1e999", "orth_reg_weight is inf, expected a number"),
+        ("targets='value,value'", "'value' is unknown or named twice"),
+        ("dropout=1", "dropout is 1.0, expected 0 to 0.99"),
+    ],
+)
+def test_arguments_out_of_range_are_one_line(text, words):
+    with pytest.raises(UserError, match=f"^adalora: .*{words}"):
+        parse(f"adalora({text})")

@@ -1,0 +1,66 @@
+"""Scores of a search, against definitions written out."""
+
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from task_files import PROPERTY
+
+from adapter_bert.tasks import retrieval
+
+
+def by_definition(queries, corpus, relevant):
+    """The scores, from a ranking that is written out."""
+    names = "ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"
+    totals = {name: [] for name in names}
+    for query, own in zip(queries, relevant):
+        scores = [float(np.dot(query, text)) for text in corpus]
+        ranking = sorted(range(len(corpus)), key=lambda n: (-scores[n], n))
+        hits = [text in own for text in ranking]
+        totals["mrr"].append(1 / (1 + hits.index(True)))
+        for most in (1, 10):
+            totals[f"recall_at_{most}"].append(sum(hits[:most]) / len(own))
+        gain = sum(h / math.log2(n + 2) for n, h in enumerate(hits[:10]))
+        best = sum(1 / math.log2(n + 2) for n in range(min(10, len(own))))
+        totals["ndcg_at_10"].append(gain / best)
+    return {name: sum(x) / len(x) for name, x in totals.items()}
+
+
+@PROPERTY
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(1, 6))
+def test_scores_are_those_of_their_definitions(seed, size, count):
+    rng = np.random.default_rng(seed)
+    # Few directions, of length 1, so that cosines are equal and exact.
+    corpus = np.eye(4, dtype=np.float32)[rng.integers(0, 4, size)]
+    queries = rng.permutation(np.eye(4, dtype=np.float32))[
+        rng.integers(0, 4, count)
+    ]
+    relevant = [
+        rng.permutation(size)[: rng.integers(1, size + 1)].tolist()
+        for _ in range(count)
+    ]
+    found = retrieval.retrieval_scores(queries, corpus, relevant)
+    assert found == pytest.approx(by_definition(queries, corpus, relevant))
+
+
+@pytest.mark.older_stack
+def test_queries_of_all_chunks_are_scored(monkeypatch):
+    rng = np.random.default_rng(0)
+    queries, corpus = rng.normal(size=(7, 5)), rng.normal(size=(12, 5))
+    relevant = [[n, 11 - n] for n in range(6)] + [[3]]
+    whole = retrieval.retrieval_scores(queries, corpus, relevant)
+    monkeypatch.setattr(retrieval, "CHUNK", 3)
+    assert retrieval.retrieval_scores(queries, corpus, relevant) == whole
+    unit = corpus / np.linalg.norm(corpus, axis=1, keepdims=True)
+    assert whole == pytest.approx(by_definition(queries, unit, relevant))
+
+
+@pytest.mark.older_stack
+def test_cosines_of_vectors_and_of_zeros():
+    first = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
+    second = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]], np.float32)
+    np.testing.assert_allclose(
+        retrieval.cosines(first, second), [0.96, 0.0, -1.0]
+    )

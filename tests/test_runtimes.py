@@ -1,0 +1,543 @@
+"""Files of TensorFlow Lite and ONNX Runtime, in their own runtimes."""
+
+import contextlib
+import functools
+import importlib.util
+import json
+import os
+import re
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tokenizers
+from absl import flags
+from conftest import (
+    ROOT,
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    own_lines,
+    run_command,
+    write_bert,
+    write_table,
+)
+from test_exported_kinds import PLAIN
+from test_joint_answers import PAIR, SCORE, SETS, SQUAD, TAGS
+from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of
+
+from adapter_bert import command_line
+from adapter_bert.bert import encoder
+from adapter_bert.commands import export as export_command
+from adapter_bert.errors import UserError
+from adapter_bert.serving import runtimes
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.runtimes import ONNX, TFLITE
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.from_description import restore_task
+from lab.speed import runtimes as benchmark
+
+TEXTS = [text for text, _ in SENTENCES]
+PAIRS = list(zip(TEXTS, TEXTS[1:]))
+# The environment of `make onnx`; this one may lack its packages.
+NAMED = os.environ.get(export_command.PYTHON)
+MADE = ROOT / ".venv-onnx"
+PYTHON = NAMED or str(MADE / "bin/python")
+HAS_ONNX = all(map(importlib.util.find_spec, runtimes.ONNX_PACKAGES))
+FORMS = [
+    TFLITE,
+    pytest.param(
+        ONNX,
+        marks=pytest.mark.skipif(
+            not HAS_ONNX,
+            reason="test_onnx_in_its_environment runs it where `make onnx` has",
+        ),
+    ),
+]
+SCALED = {**SCORE, "scale": [0.0, 0.1]}
+# Method and task by a name.
+ADAPTERS = {
+    "small": ("houlsby(size=3, nonlinearity='gelu_erf')", CLASSIFICATION),
+    "pair": ("lora(rank=3)", PAIR),
+    "score": ("prompt(length=3)", SCORE),
+    "sets": ("prefix(length=3, inner_size=8)", SETS),
+    "squad": ("full", SQUAD),
+    "tags": ("ia3", TAGS),
+    "choice": ("lora(rank=3)", PLAIN),
+}
+NEWER = functools.partial(pytest.param, marks=pytest.mark.newer_stack)
+# What those do not compute.
+METHODS = (
+    "houlsby(size=4, gating=True, nonlinearity='mish')",
+    "pals(size=6, heads=2)",
+    "loreft(rank=2)",
+    "prefix(length=3, inner_size=8, gating=True)",
+    "stack(mad_x(size=4, inverse_size=3), new_words(count=3))",
+    "union(dora(rank=2), vera(rank=5, targets='value'), compacter(8, n=4))",
+    "diff_pruning(sparsity=0.05)",
+    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
+    "average({'a': houlsby(4), 'b': lora(rank=2)}, weights='3,1')",
+)
+
+
+def make_base(folder, layers):
+    """A BERT with the exact gelu, whose matrices are worth rounding."""
+    config = encoder.BertConfig(
+        vocab_size=len(TINY_WORDS),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        hidden_act="gelu_erf",
+    )
+    values = {
+        name: np.random.default_rng(number)
+        .normal(float(name.endswith("gamma")), 0.1, one.shape)
+        .astype(np.float32)
+        for number, (name, one) in enumerate(encoder.declare(config).items())
+    }
+    return str(write_bert(folder, TINY_WORDS, config, values))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return make_base(tmp_path_factory.mktemp("base"), 2)
+
+
+@pytest.fixture(scope="module")
+def bert(base):
+    return FrozenBert.open(base)
+
+
+@pytest.fixture(scope="module")
+def made(base, tmp_path_factory):
+    """Folders and values of `ADAPTERS`, by name."""
+    place, found = tmp_path_factory.mktemp("adapters"), {}
+    for seed, (name, (method, task)) in enumerate(ADAPTERS.items()):
+        more = {"task_settings": {"columns": ["text", "one", "two"]}}
+        more = more if name == "choice" else {}
+        folder = place / name
+        found[name] = (
+            str(folder),
+            *make_artifact(folder, base, method, None, task, seed, **more),
+        )
+    return found
+
+
+@pytest.fixture
+def export(bert, tmp_path):
+    """Writes a folder of an adapter, and loads it without this project."""
+
+    def write(folder, form, weights="float32"):
+        task = load_task(bert, folder, None)
+        place = tmp_path / "file"
+        runtimes.export(bert, "mine", task, str(place), form, weights)
+        return Folder(place, form)
+
+    return write
+
+
+class Folder:
+    """A folder as a program of its user reads it."""
+
+    def __init__(self, place, form):
+        runtime = runtimes.RUNTIMES[form]
+        self.told = json.loads((place / "task.json").read_text())
+        self.size = (place / runtime.file).stat().st_size
+        self.run = runtime.load(str(place / runtime.file))
+        path = str(place / "tokenizer.json")
+        self.tokenizer = tokenizers.Tokenizer.from_file(path)
+        self.tokenizer.enable_padding()
+
+    def batch(self, rows):
+        """Inputs of texts, pairs, or lists of pairs of a row's choices."""
+        flat = [row for row in rows for row in (row if is_list(row) else [row])]
+        found = self.tokenizer.encode_batch(flat)
+        shape = [len(rows), *[-1] * is_list(rows[0]), len(found[0].ids)]
+        columns = {
+            "input_ids": [row.ids for row in found],
+            "input_mask": [row.attention_mask for row in found],
+            "segment_ids": [row.type_ids for row in found],
+        }
+        return {
+            name: np.array(x, np.int32).reshape(shape)
+            for name, x in columns.items()
+        }
+
+    def ask(self, rows):
+        return self.run(self.batch(rows))
+
+
+def is_list(value):
+    return isinstance(value, list)
+
+
+# The outputs
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "name", ["small", "pair", *map(NEWER, ("score", "sets", "choice"))]
+)
+def test_a_file_answers_as_the_predictor(bert, made, export, form, name):
+    """From texts, by the library's tokenizer alone."""
+    folder = export(made[name][0], form)
+    predictor = Predictor(bert)
+    predictor.add(made[name][0], name)
+    rows = {"pair": PAIRS, "choice": [(t, *PAIRS[0]) for t in TEXTS]}
+    rows = rows.get(name, TEXTS)
+    right = predictor(name, rows)
+    if name == "score":
+        assert folder.told["outputs"] == {"value": ["rows"]}
+        expected = [answer["value"] for answer in right]
+        found = folder.ask(rows)["value"]
+    else:
+        expected = [list(answer["scores"].values()) for answer in right]
+        labels = list(right[0]["scores"])
+        assert folder.told["labels"] == labels
+        if name == "choice":
+            rows = [[(text, choice) for choice in cs] for text, *cs in rows]
+        found = folder.ask(rows)["scores"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    # Rows differ, so that equal ones would be noticed.
+    assert np.ptp(found, axis=0).max() > 1e-3
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["squad", NEWER("tags")])
+def test_outputs_of_each_token(base, made, export, form, name):
+    """As the head computes them of each row alone, without padding."""
+    path, method, values = made[name]
+    folder = export(path, form)
+    batch = folder.batch(PAIRS if name == "squad" else TEXTS)
+    lengths = batch["input_mask"].sum(axis=1)
+    rows = [
+        [batch[key][row, :length].tolist() for key in batch]
+        for row, length in enumerate(lengths)
+    ]
+    task = restore_task(ADAPTERS[name][1], {}, "a test")
+    features = [(ids, segments) for ids, _, segments in rows]
+    expected = outputs_of(base, method, values, task, features)
+    found = folder.run(batch)
+    for row, (right, length) in enumerate(zip(expected, lengths)):
+        if name == "tags":
+            odds = np.exp(right["logits"])
+            scores = found["scores"][row, :length]
+            np.testing.assert_allclose(
+                scores, odds / odds.sum(-1, keepdims=True), rtol=0, atol=1e-5
+            )
+            continue
+        for side in ("start", "end"):
+            logits = found[f"{side}_logits"][row]
+            order = np.argsort(-logits[:length], kind="stable")
+            best = right[f"{side}_logits"][:length]
+            np.testing.assert_allclose(logits[order], best, atol=1e-5)
+            assert (logits[length:] < -1e29).all()
+    if name == "tags":
+        assert folder.told["task"]["tags"] == TAGS["tags"]
+    else:
+        assert folder.told["settings"]["max_query_length"] == 12
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """The folder of a BERT of one layer, which is soon converted; it, open."""
+    folder = make_base(tmp_path_factory.mktemp("short"), 1)
+    return folder, FrozenBert.open(folder)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_written(short, tmp_path, form, method):
+    base, bert = short
+    make_artifact(tmp_path / "adapter", base, method)
+    task = load_task(bert, str(tmp_path / "adapter"), None)
+    place = str(tmp_path / "file")
+    assert runtimes.export(bert, "mine", task, place, form) <= 1e-5
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_int8(made, export, form, tmp_path):
+    whole = export(made["pair"][0], form)
+    expected = whole.ask(PAIRS)["scores"]
+    os.rename(tmp_path / "file", tmp_path / "whole")
+    small = export(made["pair"][0], form, "int8")
+    assert small.size < 0.75 * whole.size
+    found = small.ask(PAIRS)["scores"]
+    assert 0 < np.abs(found - expected).max() < 0.02
+    assert 1e-5 < small.told["difference"] < 0.02
+    assert small.told["weights"] == "int8" and small.told["format"] == form
+
+
+# What is not kept
+
+
+class Model:
+    """Stands for an `IdsModel` of one output, 100 for the first row."""
+
+    shape = [None, None]
+
+    def compute(self, ids, mask, segments):
+        value = tf.one_hot(0, tf.shape(ids)[0], on_value=100.0)
+        return {"value": value}
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "wrong, expected",
+    [
+        (lambda x: x, 0.0),
+        (lambda x: x + 0.5, 0.005),
+        (lambda x: x * np.nan, np.nan),
+        (lambda x: x[:1], np.nan),
+        (lambda x: np.where(x > 1, runtimes.NEVER, x), np.nan),
+    ],
+)
+def test_the_difference_of_outputs(tiny_config, wrong, expected):
+    right = Model()
+
+    def run(batch):
+        found = right.compute(*map(tf.constant, batch.values()))
+        return {"value": wrong(found["value"].numpy())}
+
+    found = runtimes.compare(right, run, tiny_config, 24)
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_file_with_other_outputs_is_not_kept(
+    made, export, monkeypatch, tmp_path
+):
+    whole = runtimes.RUNTIMES[TFLITE]
+
+    def load(path):
+        run = whole.load(path)
+        return lambda batch: {k: v + 1e-3 for k, v in run(batch).items()}
+
+    monkeypatch.setitem(runtimes.RUNTIMES, TFLITE, whole._replace(load=load))
+    with pytest.raises(UserError, match="computes other outputs than Tensor"):
+        export(made["small"][0], TFLITE)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.newer_stack
+def test_an_operation_that_a_runtime_lacks_is_named(
+    made, export, monkeypatch, tmp_path
+):
+    """Here the error function, without what makes it the whole activation."""
+    monkeypatch.setattr(
+        "adapter_bert.bert.functional.for_runtimes",
+        contextlib.nullcontext,
+    )
+    with pytest.raises(UserError, match="it lacks the operations Erf"):
+        export(made["small"][0], TFLITE)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_model_that_is_too_large(made, export, monkeypatch):
+    monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
+    with pytest.raises(UserError, match="of TensorFlow Lite holds less"):
+        export(made["small"][0], TFLITE)
+
+
+# The command
+
+
+@pytest.fixture
+def command(base, tmp_path):
+    """Runs `adapter-bert export --format=tflite`, within this process."""
+    given = {
+        "init_checkpoint": base,
+        "output_dir": tmp_path / "out",
+        "format": TFLITE,
+    }
+    with entry_point(export_command) as run:
+        yield lambda **more: run(**{**given, **more})
+
+
+def test_the_command_writes_a_file(command, made, tmp_path, caplog):
+    command(adapter=f"mine={made['pair'][0]}", max_seq_length=12)
+    folder = Folder(tmp_path / "out", TFLITE)
+    told = folder.told
+    assert told["name"] == "mine" and told["kind"] == "classification"
+    assert told["columns"] == ["text", "text_b"] and told["texts"] == [2]
+    assert told["inputs"]["input_ids"] == ["rows", "tokens"]
+    assert sorted(told["files"]) == ["model.tflite", "tokenizer.json"]
+    # Where the tokenizer's file cuts.
+    assert told["max_seq_length"] == 12
+    long = " ".join(["cat"] * 40)
+    assert len(folder.tokenizer.encode(long, long).ids) == 12
+    assert folder.ask(PAIRS)["scores"].shape == (len(PAIRS), 2)
+    assert "which differs from TensorFlow by" in caplog.messages[-1]
+    with pytest.raises(UserError, match="out is there already"):
+        command(adapter=made["pair"][0])
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "more, told",
+    [
+        ({"format": "torch"}, "format.*should be one of <saved_model|tflite"),
+        ({"weights": "int4"}, "weights.*should be one of <float32|int8"),
+        ({"format": "saved_model", "weights": "int8"}, "--weights goes with"),
+        ({"embeddings": "cls"}, "--embeddings goes with --format=saved_model"),
+        ({"predict_batch_size": 3}, "--predict_batch_size goes with"),
+        ({"base_dtype": "int8"}, "--base_dtype is int8, but --format=tflite"),
+        ({"compute_dtype": "bfloat16"}, "--compute_dtype is bfloat16"),
+        ({"output_dir": ""}, "--output_dir is missing"),
+        ({"output_dir": "gs://bucket/out"}, "is no local folder"),
+        ({"output_dir": ROOT}, "is there already"),
+        ({"adapter": None}, "no adapter is named"),
+    ],
+)
+def test_what_is_refused_before_a_model_is_opened(
+    command, made, more, told, monkeypatch
+):
+    monkeypatch.setattr(FrozenBert, "open", None)
+    given = {"adapter": made["pair"][0], **more}
+    given = {name: value for name, value in given.items() if value is not None}
+    with pytest.raises((UserError, flags.IllegalFlagValueError), match=told):
+        command(**given)
+
+
+@pytest.mark.newer_stack
+def test_tasks_that_are_no_file(command, base, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(FrozenBert, "open", None)
+    shelf = tmp_path / "shelf"
+    library = AdapterLibrary(str(shelf), create=True)
+    for name in ("pair", "small"):
+        library.add(made[name][0], name)
+    told = "takes one task, but 2 are named: pair, small; name one"
+    with pytest.raises(UserError, match=told):
+        command(library=shelf)
+    make_artifact(tmp_path / "words", base, "ia3", None, {"name": "masked_lm"})
+    with pytest.raises(UserError, match="of the kind masked_lm, which cannot"):
+        command(adapter=tmp_path / "words")
+
+
+@pytest.mark.newer_stack
+def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
+    asked = []
+
+    def go_on_with(*arguments):
+        asked.append(arguments)
+        raise SystemExit
+
+    monkeypatch.setattr(command_line, "go_on_with", go_on_with)
+    with pytest.raises(SystemExit):
+        command(format=ONNX, adapter=made["pair"][0])
+    [(packages, *rest)] = asked
+    assert packages == ("onnxruntime", "tf2onnx")
+    assert rest == ["export", "onnx", "ADAPTER_BERT_ONNX"]
+
+
+@pytest.mark.newer_stack
+@pytest.mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
+def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
+    """Where a program has loaded TensorFlow, as from Python."""
+    monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
+    monkeypatch.setattr(FrozenBert, "open", None)
+    with pytest.raises(UserError, match="lacks onnxruntime, tf2onnx; run `ad"):
+        command(format=ONNX, adapter=made["pair"][0])
+
+
+# Programs of users
+
+
+def snippets():
+    """The programs in docs/export.md that read a folder, by their runtime."""
+    text = (ROOT / "docs/export.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    blocks = [block for block in blocks if "tokenizer.json" in block]
+    assert len(blocks) == 2
+    return {TFLITE: blocks[0], ONNX: blocks[1]}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_page_s_program_runs_without_this_project(
+    bert, made, form, tmp_path
+):
+    task = load_task(bert, made["pair"][0], None)
+    runtimes.export(bert, "mrpc", task, str(tmp_path / "mrpc"), form)
+    (tmp_path / "ask.py").write_text(
+        f"{snippets()[form]}\nimport sys\n"
+        "assert 'adapter_bert' not in sys.modules\nprint(labels)\n"
+    )
+    # -I keeps this checkout out.
+    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
+
+
+def needs_onnx(test):
+    """Marks a test that needs `make onnx`."""
+    is_missing = not os.path.exists(NAMED or MADE / "installed")
+    why = f"no {PYTHON}; `make onnx` makes it, {export_command.PYTHON} "
+    skipped = pytest.mark.skipif(is_missing, reason=f"{why}names another")
+    return pytest.mark.gate(pytest.mark.newer_stack(skipped(test)))
+
+
+@needs_onnx
+@pytest.mark.skipif(HAS_ONNX, reason="this is its environment")
+def test_onnx_in_its_environment():
+    """The tests above that are skipped without ONNX's packages."""
+    done = run_command(
+        *(PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+        *(
+            "-k",
+            "onnx and not (environment or packages or command)",
+            "tests/test_runtimes.py",
+        ),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert re.search(r"\d\d passed", done.stdout)
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
+def test_the_benchmark_has_onnx(run_main, base, tmp_path, capsys):
+    adapter = tmp_path / "adapter"
+    task = {"name": "sst-2", "labels": ["0", "1"], "pairs": False}
+    make_artifact(adapter, base, "ia3", None, task)
+    rows = [(text, str(n % 2)) for n, text in enumerate(TEXTS)]
+    write_table(tmp_path / "dev.tsv", rows, ("sentence", "label"))
+    named = f"sst-2={tmp_path}={adapter}"
+    run_main(benchmark, base, named, "--rounds=1")
+    lines = capsys.readouterr().out.splitlines()
+    cells = [x.strip("| ").split(" | ") for x in lines if x[:2] == "| "]
+    assert [row[0] for row in cells[1:]] == [
+        "SavedModel",
+        "TensorFlow Lite, float32",
+        "TensorFlow Lite, int8",
+        "ONNX Runtime, float32",
+        "ONNX Runtime, int8",
+    ]
+    for row in cells[1:]:
+        assert row[4] == "100.00%" and float(row[3]) < 0.05
+    with pytest.raises(UserError, match="expected TASK=DATA=ADAPTER"):
+        run_main(benchmark, base, "sst-2")
+
+
+@needs_onnx
+def test_the_command_writes_onnx(base, made, tmp_path):
+    words = [
+        f"--init_checkpoint={base}",
+        f"--adapter={made['small'][0]}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--format=onnx",
+        "--weights=int8",
+    ]
+    command = [sys.executable, "-m", "adapter_bert", "export", *words]
+    done = run_command(*command, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    lines = own_lines(done.stderr)
+    assert "which differs from TensorFlow by" in lines[-1]
+    assert len(lines) < 8
+    told = json.loads((tmp_path / "out/task.json").read_text())
+    assert told["format"] == "onnx" and "onnxruntime" in told["versions"]

@@ -1,0 +1,411 @@
+"""Folders of sentence-transformers: read, written, and what is refused."""
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_convert_checkpoint import convert  # noqa: F401
+from test_device_programs import PEER, ROOT
+from test_json_files import spoil
+from tiny_artifacts import make_artifact
+
+from adapter_bert.checkpoints import sentence_transformers, sources
+from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.commands import library
+from adapter_bert.errors import UserError
+from adapter_bert.serving.embeddings import VectorForm, embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.vectors import Vectors
+
+pytestmark = pytest.mark.newer_stack
+RECORD = ROOT / "lab/speed/peers/record_sentence_vectors.py"
+HAS_LIBRARY = glob.glob(
+    os.path.join(
+        os.path.dirname(os.path.dirname(PEER)),
+        "lib/python*/site-packages/sentence_transformers",
+    )
+)
+TEXTS = ["the cat sat", "a dog", "", "the mat " * 40]
+# As version 5.7 writes them.
+NEW_TYPES = (
+    "sentence_transformers.base.modules.transformer.Transformer",
+    "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+    "sentence_transformers.sentence_transformer.modules.normalize.Normalize",
+)
+LAST_LAYER = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {
+        "text": {
+            "method": "forward",
+            "method_output_name": "last_hidden_state",
+        }
+    },
+    "module_output_name": "token_embeddings",
+}
+FILES = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+)
+
+
+def write(folder, bert, pooled, place=""):
+    """Writes a folder as version 2 does, with its model in a place."""
+    shutil.copytree(bert, folder / place)
+    described = sentence_transformers.describe(pooled, 16)
+    described["modules.json"][0]["path"] = place
+    described[f"{place}/sentence_bert_config.json".lstrip("/")] = described.pop(
+        "sentence_bert_config.json"
+    )
+    for name, content in described.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def change(folder, name, **values):
+    """Changes fields of a file."""
+    path = folder / name
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**found, **values}))
+
+
+def rewrite_modules(folder, *types):
+    """Gives the modules other types, or leaves some out."""
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text())
+    for module, name in zip(modules, types):
+        module["type"] = name
+    path.write_text(json.dumps(modules[: len(types)]))
+
+
+@pytest.fixture
+def folder(tmp_path, tiny_bert):
+    return write(tmp_path / "st", tiny_bert, Pooled("mean", True, 12))
+
+
+def test_all_versions_folders_are_read(tmp_path, tiny_bert, tiny_weights):
+    """The model in the folder or in one of its own, old fields and new."""
+    for number, pooled in enumerate(
+        (Pooled("cls", False, None), Pooled("mean", True, 12))
+    ):
+        for place in ("", "0_Transformer"):
+            made = tmp_path / f"{number}{place}"
+            write(made, tiny_bert, pooled, place)
+            opened = sources.open_init_checkpoint(str(made))
+            assert opened.pooled == pooled
+            assert sources.read_config(opened).hidden_size == 16
+            assert sources.find_vocabulary(opened).endswith("vocab.txt")
+            name = "bert/pooler/dense/kernel"
+            np.testing.assert_array_equal(
+                opened.weights.read(name), tiny_weights[name]
+            )
+            model = sources.open_init_checkpoint(
+                str(made / place / "model.safetensors")
+            )
+            assert model.pooled is None
+    rewrite_modules(made, *NEW_TYPES)
+    (made / "1_Pooling/config.json").write_text(
+        json.dumps({"embedding_dimension": 16, "pooling_mode": "cls"})
+    )
+    model = made / "0_Transformer"
+    (model / "sentence_bert_config.json").write_text(json.dumps(LAST_LAYER))
+    change(model, "tokenizer_config.json", model_max_length=9)
+    opened = sources.open_init_checkpoint(str(made))
+    assert opened.pooled == Pooled("cls", True, 9)
+
+
+def test_what_has_no_counterpart_is_refused(folder, tmp_path):
+    whole, model = "config_sentence_transformers.json", FILES[3]
+    pooling = "1_Pooling/config.json"
+    dense = "sentence_transformers.models.Dense"
+    clip = "sentence_transformers.models.CLIPModel"
+    kinds = [
+        f"sentence_transformers.models.{name}"
+        for name in sentence_transformers.KNOWN
+    ]
+    known = "known are Transformer, then Pooling, then Normalize or nothing"
+
+    def modules(*types):
+        return lambda place: rewrite_modules(place, *types)
+
+    def fields(name, **values):
+        return lambda place: change(place, name, **values)
+
+    def path_of_module(place):
+        found = json.loads((place / "modules.json").read_text())
+        found[1]["path"] = "../elsewhere"
+        (place / "modules.json").write_text(json.dumps(found))
+
+    for number, (spoiled, message) in enumerate(
+        (
+            (modules(*kinds[:2], dense), f"Pooling, {dense}; {known}"),
+            (modules(clip), f"the modules are {clip}; {known}"),
+            (modules(kinds[0]), f"the modules are Transformer; {known}"),
+            (modules("mine.Transformer", kinds[1]), "are mine.Transformer, P"),
+            (modules(), f"the modules are missing; {known}"),
+            (path_of_module, "the folder of a module is '../elsewhere'"),
+            (
+                fields(pooling, pooling_mode_max_tokens=True),
+                "pooled by max, mean, expected cls or mean",
+            ),
+            (fields(pooling, pooling_mode="lasttoken"), "pooled by lasttoken"),
+            (fields(pooling, power=3), "'power' is '3', a field that this"),
+            (fields(model, do_lower_case=True), "a tokenizer that keeps"),
+            (fields(model, max_seq_length=1), "longest input has 1 tokens"),
+            (
+                fields(model, transformer_task="fill-mask"),
+                "transformer_task is 'fill-mask', expected 'feature-extr",
+            ),
+            (fields(model, model_args={"a": 1}), "'model_args' is"),
+            (
+                fields(whole, default_prompt_name="q", prompts={"q": "Ask: "}),
+                "texts get the prompt 'q' by default",
+            ),
+            (fields(whole, truncate_dim=8), "truncate_dim is 8"),
+            (fields(whole, model_type="SparseEncoder"), "'SparseEncoder', exp"),
+        )
+    ):
+        copy = tmp_path / str(number)
+        shutil.copytree(folder, copy)
+        spoiled(copy)
+        with pytest.raises(UserError) as error:
+            sources.open_init_checkpoint(str(copy))
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+        assert "pass its model.safetensors" in str(error.value)
+    # What has no effect.
+    change(folder, whole, prompts={"query": "q: "}, similarity_fn_name="dot")
+    change(folder, "tokenizer_config.json", do_lower_case=True)
+    change(folder, model, do_lower_case=True, unpad_inputs=None)
+    assert sentence_transformers.read(str(folder))[1] == Pooled(
+        "mean", True, 12
+    )
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(data=st.data(), name=st.sampled_from(FILES))
+def test_a_spoiled_file_is_a_result_or_one_line(spoiled_folder, data, name):
+    path = spoiled_folder / name
+    whole = path.read_text()
+    try:
+        path.write_text(json.dumps(spoil(json.loads(whole), data)))
+        with contextlib.suppress(UserError):
+            sources.open_init_checkpoint(str(spoiled_folder))
+    finally:
+        path.write_text(whole)
+
+
+@pytest.fixture(scope="module")
+def spoiled_folder(tmp_path_factory, tiny_bert):
+    folder = tmp_path_factory.mktemp("spoiled") / "st"
+    write(folder, tiny_bert, Pooled("mean", True, 12))
+    change(folder, FILES[4], do_lower_case=True, model_max_length=12)
+    return folder
+
+
+def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
+    """Pooling, length of vectors and of inputs; what is asked goes first."""
+    bert = FrozenBert.open(str(folder))
+    plain = FrozenBert.open(str(tiny_bert))
+
+    def of_plain(**how):
+        return embed(plain, TEXTS, max_seq_length=12, **how)
+
+    found = embed(bert, TEXTS)
+    expected = of_plain(pooling="mean", normalize=True)
+    np.testing.assert_array_equal(found, expected)
+    for how in (
+        {"pooling": "trained"},
+        {"pooling": "trained", "normalize": False},
+        {"pooling": "trained", "size": 5},
+    ):
+        other = {"normalize": True, **how, "pooling": "mean"}
+        np.testing.assert_array_equal(
+            embed(bert, TEXTS, **how), of_plain(**other)
+        )
+    cut = of_plain(pooling="mean")[:, :5]
+    cut /= np.linalg.norm(cut, axis=-1, keepdims=True)
+    np.testing.assert_allclose(embed(bert, TEXTS, size=5), cut, atol=1e-6)
+    # Texts are as long as BERT allows, and vectors as BERT gives them.
+    np.testing.assert_array_equal(
+        embed(bert, TEXTS, pooling="mean"), embed(plain, TEXTS)
+    )
+    for model, how, message in (
+        (plain, {"pooling": "trained"}, "nor the BERT's folder says how"),
+        (
+            bert,
+            {"pooling": "trained", "layers": [0]},
+            "--layers is for --embeddings=cls, mean",
+        ),
+        (bert, {"size": 17}, "--vector_size is 17, but a vector has 16"),
+        (plain, {"size": 0}, "--vector_size is 0, but a vector has 16"),
+    ):
+        with pytest.raises(UserError, match=message):
+            embed(model, TEXTS, **how)
+    assert VectorForm("tokens").completed(bert, None) == VectorForm("tokens")
+
+
+def test_a_training_begins_with_the_folder_s_vectors(folder, tiny_bert):
+    task, plain = Vectors(), sources.open_init_checkpoint(str(tiny_bert))
+    opened = sources.open_init_checkpoint(str(folder))
+    assert task.fit_base(plain) == task
+    found = task.fit_base(opened)
+    assert (found.pooling, found.normalize) == ("mean", True)
+    named = Vectors(pooling="cls", normalize=False)
+    assert named.fit_base(opened) == named
+
+
+def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F811
+    """From a BERT, with a pooling by flag, and from a folder again."""
+    first = tmp_path / "first"
+    convert(
+        tiny_bert,
+        "sentence_transformers",
+        first,
+        "--pooling=cls",
+        "--normalize=true",
+    )
+    opened = sources.open_init_checkpoint(str(first))
+    assert opened.pooled == Pooled("cls", True)
+    np.testing.assert_array_equal(
+        embed(FrozenBert.open(str(first)), TEXTS),
+        embed(
+            FrozenBert.open(str(tiny_bert)),
+            TEXTS,
+            pooling="cls",
+            normalize=True,
+        ),
+    )
+    again = tmp_path / "again"
+    convert(folder, "sentence_transformers", again)
+    opened = sources.open_init_checkpoint(str(again))
+    assert opened.pooled == Pooled("mean", True, 12)
+    for more, message in (
+        ([tiny_bert, "sentence_transformers"], "says how vectors are pooled"),
+        ([tiny_bert, "google", "--pooling=cls"], "--pooling is for --to=sen"),
+        ([folder, "hugging_face", "--normalize=true"], "--normalize is for"),
+        (
+            [folder, "sentence_transformers", "--activation=gelu"],
+            "--to=sentence_transformers holds any gelu",
+        ),
+    ):
+        bert, form, *flags = more
+        with pytest.raises(UserError, match=message):
+            convert(bert, form, tmp_path / "none", *flags)
+    with pytest.raises(UserError, match="holds a BERT's"):
+        convert(tiny_bert, "google", folder)
+
+
+def run_library(*arguments):
+    """Runs `adapter-bert library` within this process."""
+    parsed = library.parse(list(map(str, arguments)))
+    parsed.function(parsed)
+
+
+@pytest.fixture
+def imported(golden_dir, tmp_path):
+    """The recorded adapter in a library, with its BERT."""
+    recorded = golden_dir / "sentence_transformers"
+    shelf, whole = tmp_path / "shelf", recorded / "whole"
+    bert = f"--init_checkpoint={whole}"
+    run_library("import", shelf, recorded / "peft", "--name=query", bert)
+    return shelf, whole
+
+
+def test_recorded_vectors(golden_dir, imported, tmp_path):
+    """Of a whole model and of an adapter, there and back again."""
+    recorded = golden_dir / "sentence_transformers"
+    texts = json.loads((recorded / "texts.json").read_text())
+    shelf, whole = imported
+    bert = FrozenBert.open(str(whole))
+    expected = np.load(whole / "vectors.npy")
+    np.testing.assert_allclose(embed(bert, texts), expected, atol=1e-5)
+    query = load_task(bert, str(shelf / "query"), None)
+    assert query.max_seq_length == 12
+    expected = np.load(recorded / "peft" / "vectors.npy")
+    found = embed(bert, texts, task=query)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    written = tmp_path / "written"
+    to = ("export", shelf, "query", written, "--to=peft")
+    with pytest.raises(UserError, match="query makes vectors, which sentence"):
+        run_library(*to)
+    run_library(*to, f"--init_checkpoint={whole}")
+    assert "SentenceTransformer(" in (written / "README.md").read_text()
+    run_library(
+        "import",
+        shelf,
+        written,
+        "--name=again",
+        f"--init_checkpoint={whole}",
+    )
+    again = load_task(bert, str(shelf / "again"), None)
+    np.testing.assert_array_equal(embed(bert, texts, task=again), found)
+    with pytest.raises(UserError, match="do not say how vectors are made"):
+        run_library(
+            "export", shelf, "query", tmp_path / "hub", "--to=adapterhub"
+        )
+    change(written, "adapter_config.json", task_type="SEQ_CLS")
+    with pytest.raises(UserError, match="makes vectors, expected FEATURE_EXT"):
+        run_library(
+            "import",
+            shelf,
+            written,
+            "--name=wrong",
+            f"--init_checkpoint={whole}",
+        )
+
+
+@pytest.mark.skipif(
+    not HAS_LIBRARY,
+    reason=f"no sentence-transformers for {PEER}; `make peers` installs it",
+)
+def test_the_library_makes_the_same_vectors(
+    convert,  # noqa: F811
+    imported,
+    golden_dir,
+    tmp_path,  # noqa: F811
+):
+    """Of merged adapters, and of peft's."""
+    shelf, whole = imported
+    merged, peft = tmp_path / "merged", tmp_path / "peft"
+    adapter = tmp_path / "adapter"
+    described = {"name": "vectors", "pooling": "cls", "normalize": True}
+    make_artifact(adapter, whole, "dora(rank=5)", None, described)
+    form = "sentence_transformers"
+    convert(whole, form, merged, f"--adapter={adapter}")
+    run_library(
+        "export",
+        shelf,
+        "query",
+        peft,
+        "--to=peft",
+        f"--init_checkpoint={whole}",
+    )
+    texts = golden_dir / form / "texts.json"
+    subprocess.run(
+        [PEER, RECORD, "answer", texts, whole, merged, peft], check=True
+    )
+    bert = FrozenBert.open(str(whole))
+    for folder, trained in ((merged, adapter), (peft, shelf / "query")):
+        np.testing.assert_allclose(
+            np.load(folder / "vectors.npy"),
+            embed(
+                bert,
+                json.loads(texts.read_text()),
+                task=load_task(bert, str(trained), None),
+            ),
+            atol=1e-5,
+        )
+    opened = sources.open_init_checkpoint(str(merged))
+    assert opened.pooled == Pooled("cls", True, 24)

@@ -1,0 +1,299 @@
+"""Vectors of texts: what is read, learned and scored."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import TINY_WORDS
+from engine_jobs import LENGTH, VECTORS, make_job, make_rows
+from task_files import refusal
+
+from adapter_bert.bert.encoder import initial_values
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import kind_of
+from adapter_bert.tasks.retrieval import cosines
+from adapter_bert.tasks.vectors import Vectors, known_pairs, own_layout
+from adapter_bert.training.training_step import loss_and_gradients
+
+PAIRS = Vectors(layout=own_layout("a", "b", None, None))
+TRIPLES = Vectors(layout=own_layout("a", "b", "no", None))
+SCORED = Vectors(layout=own_layout("a", "b", None, "score"))
+SINGLE = Vectors(layout=own_layout("a", None, None, None))
+ROWS = [
+    {"a": "a cat sat", "b": "the cat", "no": "a dog", "score": 3},
+    {"a": "a film", "b": "the film", "no": "the cat", "score": 0.5},
+    {"a": "a dog ran", "b": "the cat", "no": "a film", "score": -1},
+]
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(TINY_WORDS) + "\n")
+    return FullTokenizer(str(path), do_lower_case=True)
+
+
+def write(folder, rows=ROWS, **changes):
+    """The training and the dev file, both of these rows."""
+    lines = "".join(json.dumps({**row, **changes}) + "\n" for row in rows)
+    for split in ("train", "dev"):
+        (folder / f"{split}.jsonl").write_text(lines)
+    return str(folder)
+
+
+def features_of(task, folder, split, tokenizer):
+    task, rows = task.read(folder, [split])
+    return task.featurize(rows[split], tokenizer, 8), rows[split]
+
+
+@pytest.mark.older_stack
+def test_rows_are_several_texts(tmp_path, tokenizer):
+    folder = write(tmp_path)
+    found, _ = features_of(TRIPLES, folder, "train", tokenizer)
+    assert (len(found), found.row_shape) == (3, (3,))
+    # Equal texts have equal numbers, in whatever column.
+    ids = found.labels["text_ids"]
+    assert ids.dtype == np.int32 and ids.shape == (3, 3)
+    assert ids[0, 1] == ids[1, 2] == ids[2, 1] and ids[1, 0] == ids[2, 2]
+    assert len(set(ids.ravel())) == 6
+    batch = make_batch(found, np.array([2, 0]), None)
+    expected = tokenizer.encode_ids(["a dog ran", "the cat", "a film"])
+    for row, tokens in zip(batch["input_ids"][0], expected):
+        assert row[1 : 1 + len(tokens)].tolist() == tokens
+    # Negatives are no part of a search.
+    found, _ = features_of(TRIPLES, folder, "dev", tokenizer)
+    assert found.row_shape == (2,) and not found.labels.keys() - {"text_ids"}
+
+
+@pytest.mark.older_stack
+def test_single_texts_are_their_own_matches(tmp_path, tokenizer):
+    folder = write(tmp_path)
+    found, _ = features_of(SINGLE, folder, "train", tokenizer)
+    assert found.row_shape == (2,)
+    ids = found.labels["text_ids"]
+    np.testing.assert_array_equal(ids[:, 0], ids[:, 1])
+    assert "single texts have no match" in refusal(SINGLE.read, folder, ["dev"])
+    # Texts to answer are alone.
+    rows = SINGLE.make_rows([("a cat",), ("a dog",)])
+    found = SINGLE.featurize(rows, tokenizer, 8)
+    assert len(found) == 2 and found.row_shape == () and not found.labels
+
+
+@pytest.mark.older_stack
+def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
+    layout, matching = known_pairs("MRPC")
+    task = Vectors(layout=layout, matching=matching)
+    lines = ["Quality\t#1 String\t#2 String"]
+    lines += ["1\ta cat\tthe cat", "0\ta dog\tthe film", "1\ta film\tthe film"]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    found, rows = features_of(task, str(tmp_path), "train", tokenizer)
+    assert rows.text_b == ["the cat", "the film"] and len(found) == 2
+    found, rows = features_of(task, str(tmp_path), "dev", tokenizer)
+    assert found.labels["is_match"].tolist() == [1, 0, 1]
+    vectors = np.zeros((3, 2, 4), np.float32)
+    vectors[:, 0] = np.eye(3, 4)
+    # The first finds its match second, the third first.
+    vectors[0, 1] = [0.1, 1, 0, 0]
+    vectors[1:, 1] = [0.2, 0, 1, 0]
+    scores = task.evaluate(task.keep(rows), found, vectors)
+    assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
+    assert scores["recall_at_1"] == 0.5 and scores["recall_at_10"] == 1
+    assert list(scores) == list(task.score_names)
+
+
+@pytest.mark.older_stack
+def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
+    task = dataclasses.replace(SCORED, sizes=[2])
+    found, rows = features_of(task, write(tmp_path), "dev", tokenizer)
+    np.testing.assert_array_equal(found.labels["label_scores"], [3, 0.5, -1])
+    outputs = {"vectors": np.random.default_rng(0).normal(size=(6, 4))}
+    vectors = task.decode(task.keep(rows), found, outputs)
+    np.testing.assert_array_equal(vectors[1, 0], outputs["vectors"][2])
+    scores = task.evaluate(task.keep(rows), found, vectors)
+    assert list(scores) == list(task.score_names)
+    found = cosines(vectors[:, 0], vectors[:, 1])
+    expected = np.corrcoef([3, 0.5, -1], found)[0, 1]
+    assert scores["pearson"] == pytest.approx(expected)
+    ranks = np.argsort(np.argsort(found))
+    expected = np.corrcoef([2, 1, 0], ranks)[0, 1]
+    assert scores["spearman"] == pytest.approx(expected)
+
+
+WRONG_ROWS = {
+    "match": (
+        PAIRS,
+        {"b": " "},
+        "train.jsonl:1: the match of the text is empt",
+    ),
+    "text": (PAIRS, {"a": ""}, "train.jsonl:1: the text is empty"),
+    "negative": (TRIPLES, {"no": ""}, "train.jsonl:1: the negative is empty"),
+    "score": (SCORED, {"score": "much"}, "the score is 'much', expected a num"),
+    "scores": (SCORED, {"score": 1}, "every score is 1, expected scores that"),
+    "one": (PAIRS, {"b": "the cat"}, "all rows have one match, expected at le"),
+}
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("name", WRONG_ROWS)
+def test_wrong_rows_are_refused(tmp_path, name):
+    task, changes, message = WRONG_ROWS[name]
+    folder = write(tmp_path, **changes)
+
+    def learn():
+        task.learn(task.read(folder, ["train"])[1]["train"])
+
+    assert message in refusal(learn)
+
+
+WRONG_SETTINGS = {
+    "infonce": ({"layout": SCORED.layout, "loss": "infonce"}, "these have sco"),
+    "cosent": ({"loss": "cosent"}, "pass --score_column, or --loss=infonce"),
+    "sizes": ({"sizes": ["8", "x"]}, "--matryoshka_sizes is 8,x, expected"),
+    "size": ({"sizes": ["8", "0"]}, "expected whole numbers above 0"),
+}
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("name", WRONG_SETTINGS)
+def test_settings_that_contradict_each_other(name):
+    settings, message = WRONG_SETTINGS[name]
+    assert message in refusal(lambda: Vectors(**settings))
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
+    "columns, message",
+    [
+        (("a", None, "no", None), "--negative_column is for pairs"),
+        (("a", None, None, "s"), "--score_column is for pairs"),
+        (("a", "b", "no", "s"), "exclude each other"),
+        (("a", "b", "b", None), "--text_b_column and --negative_column both"),
+    ],
+)
+def test_columns_that_contradict_each_other(columns, message):
+    assert message in refusal(own_layout, *columns)
+
+
+@pytest.mark.older_stack
+def test_an_adapter_says_how_its_vectors_are_made():
+    trained = Vectors(pooling="cls", normalize=True, sizes=["4", "8"])
+    description = {"name": "vectors", **trained.describe()}
+    assert description == {
+        "name": "vectors",
+        "pooling": "cls",
+        "normalize": True,
+        "sizes": [8, 4],
+    }
+    assert kind_of(description) == "vectors"
+    assert restore_task(description, {}, "it").describe() == trained.describe()
+    assert Vectors().describe() == {"pooling": "mean", "normalize": False}
+    with pytest.raises(UserError, match="trained with pooling 'cls', not 'me"):
+        Vectors(pooling="mean").restore(description, "it")
+    for change in (
+        {"pooling": "max"},
+        {"normalize": 1},
+        {"sizes": [0]},
+        {"sizes": 8},
+    ):
+        with pytest.raises(UserError, match="expected cls or mean"):
+            restore_task({**description, **change}, {}, "it")
+
+
+@pytest.mark.older_stack
+def test_sizes_beyond_the_vectors_are_refused(tiny_config):
+    with pytest.raises(UserError, match="has 17, but vectors of this model"):
+        Vectors(sizes=[17]).build_head(tiny_config, None)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "pooling, changes",
+    [("mean", {"parts": 4, "lanes": 2}), ("cls", {}), ("cls", {"parts": 2})],
+)
+def test_the_gradient_is_that_of_the_whole_batch(
+    steady_config, pooling, changes
+):
+    """Vectors that are computed twice train as if the batch were one part."""
+    task = Vectors(pooling=pooling, sizes=[16, 4])
+    method = "prefix(length=2)" if changes == {} else "houlsby(size=4)"
+    job = make_job(steady_config, "unused", method, task=task, **changes)
+    made = {
+        p.name: tf.Variable(initial_values(p.name, p.shape, p.initializer, 3))
+        for p in job.table.parameters
+    }
+    model = job.build_model(lambda name, *_: made[name])
+    trained = [(p.name, made[p.name]) for p in job.table.trained]
+    rng = np.random.default_rng(1)
+    for _, variable in trained:
+        variable.assign_add(rng.normal(0, 0.1, variable.shape))
+    batch = make_batch(make_rows(VECTORS), np.arange(8), LENGTH)
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+
+    @tf.function(autograph=False)
+    def in_parts():
+        step = tf.constant(0, tf.int64)
+        return loss_and_gradients(job, model, trained, batch, step, 8)
+
+    @tf.function(autograph=False)
+    def whole():
+        context = Context(batch["input_mask"], True, tf.constant([5, 0]))
+        context.handed_on.update(model.bert.hooks.prepare(context))
+        with tf.GradientTape() as tape:
+            vectors = model(batch, context)["vectors"]
+            vectors = tf.reshape(vectors, [8, 2, -1])
+            losses = model.head.batch_loss(vectors, batch)
+            loss = tf.reduce_mean(losses)
+        return loss, tape.gradient(loss, [v for _, v in trained])
+
+    (loss, gradients), (expected, others) = in_parts(), whole()
+    assert loss.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
+    assert len(gradients) == len(trained) > 2
+    for (name, _), found, other in zip(trained, gradients, others):
+        np.testing.assert_allclose(
+            found, tf.convert_to_tensor(other), rtol=0, atol=1e-6, err_msg=name
+        )
+        assert np.abs(found).max() > 1e-5 or "bias" in name, name
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_both_passes_draw_the_same_dropout(tiny_config):
+    """Else the value of the loss and its gradient were of other vectors."""
+    job = make_job(tiny_config, "unused", task=VECTORS, lanes=2)
+    made = {
+        p.name: tf.Variable(initial_values(p.name, p.shape, p.initializer, 3))
+        for p in job.table.parameters
+    }
+    model = job.build_model(lambda name, *_: made[name])
+    seen = []
+
+    class Head(type(model.head)):
+        def __call__(self, *arguments):
+            found = super().__call__(*arguments)
+            tf.py_function(
+                lambda x: seen.append(x.numpy()), [found["vectors"]], []
+            )
+            return found
+
+    model.head.__class__ = Head
+    trained = [(p.name, made[p.name]) for p in job.table.trained]
+    batch = make_batch(make_rows(VECTORS), np.arange(8), LENGTH)
+    # The same text twice.
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        batch[name][:, 1] = batch[name][:, 0]
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    step = tf.constant(0, tf.int64)
+    loss_and_gradients(job, model, trained, batch, step, 8)
+    assert len(seen) == 4
+    of_both = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
+    np.testing.assert_array_equal(*of_both)
+    pairs = of_both[0].reshape(8, 2, -1)
+    assert np.abs(pairs[:, 0] - pairs[:, 1]).max(axis=1).min() > 1e-3
