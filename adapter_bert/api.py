@@ -176,8 +176,9 @@ def load_bert(
 
     Args:
         name: `minilm`, the small model that `make setup` installs, or what
-            `--init_checkpoint` takes: a folder, a checkpoint, an archive, or
-            a module's handle.
+            `--init_checkpoint` takes: a folder, a checkpoint, an archive, a
+            module's handle, or a repository (`hf:ORG/NAME[@REVISION]`), whose
+            commit stays the same from then on.
         bert_config_file: JSON file of the sizes; default: next to the model.
         vocab_file: the vocabulary; default: next to the model.
         do_lower_case: whether texts are lower-cased; default: what the model
@@ -210,7 +211,7 @@ def load_bert(
         sources.read_tokenizer(
             opened, config, settings["vocab_file"], do_lower_case
         )
-    return Bert(path, config, settings)
+    return Bert(opened.weights.hub or path, config, settings)
 
 
 @dataclasses.dataclass(frozen=True)

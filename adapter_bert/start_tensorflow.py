@@ -32,8 +32,16 @@ NOTICES = re.compile(
 
 
 @contextlib.contextmanager
-def _without_notices() -> Iterator[None]:
-    """Keeps stderr back, then prints what are no mere notices."""
+def without_notices(
+    notices: "re.Pattern[bytes]" = NOTICES,
+) -> Iterator[None]:
+    """Keeps stderr back, then prints the lines that are no mere notices.
+
+    At the level 0 all is printed.
+    """
+    if LEVEL == "0":
+        yield
+        return
     try:
         stderr = os.dup(2)
     except OSError:
@@ -56,7 +64,7 @@ def _without_notices() -> Iterator[None]:
             os.close(stderr)
             file.seek(0)
             for line in file:
-                if not NOTICES.match(line):
+                if not notices.match(line):
                     os.write(2, line)
 
 
@@ -65,7 +73,7 @@ def _load() -> None:
     os.environ.setdefault(KERAS_CHOICE, "1")
     gc.disable()
     try:
-        with contextlib.nullcontext() if LEVEL == "0" else _without_notices():
+        with without_notices():
             import tensorflow  # noqa: F401
     finally:
         if chosen is None:

@@ -4,17 +4,22 @@ import json
 import shutil
 import sys
 
+import hub_server
 import pytest
+import safetensors.numpy
 from conftest import RECORDED, run_process
 from tiny_artifacts import CLASSIFICATION, make_artifact
+from tokenizers import Tokenizer
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.trained_task import load_task
 
 # Has `make`.
-pytest_plugins = ["library_folders"]
+pytest_plugins = ["library_folders", "hub_server"]
 pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
@@ -214,6 +219,53 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
         call("export", shelf, "hub", tmp_path / "x", "--to=peft")
 
 
+def test_an_export_with_another_bert_is_refused(call, tiny_bert, tmp_path):
+    """Than the adapter's, for either program, and nothing is written."""
+    shelf, folder = tmp_path / "shelf", GOLDEN / "peft" / "lora_7"
+    own = f"--init_checkpoint={GOLDEN / 'bert'}"
+    call("import", shelf, folder, "--name=a", own)
+    for program in ("adapterhub", "peft"):
+        export = ["export", shelf, "a", tmp_path / program, f"--to={program}"]
+        with pytest.raises(UserError, match="is another BERT than that of a;"):
+            call(*export, f"--init_checkpoint={tiny_bert}")
+        assert not (tmp_path / program).exists()
+        call(*export, own)
+
+
+def test_golden_new_words_come_in_and_go_out(call, tmp_path):
+    """With the rules by which the adapter's tokenizer finds them."""
+    shelf, bert = tmp_path / "shelf", GOLDEN / "bert"
+    folder, other = GOLDEN / "peft" / "new_words", tmp_path / "other"
+    own = f"--init_checkpoint={bert}"
+    call("import", shelf, folder, "--name=a", own)
+    shown = json.loads(call("show", shelf, "a"))["adapter_config"]
+    within, whole = shown["tokenizer"]["new_tokens"]
+    assert (within["content"], within["single_word"]) == ("foo", False)
+    assert whole == "mat 7"
+    task = load_task(FrozenBert.open(str(bert)), f"{shelf}/a", None)
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in ("The foos, a mat 7 .", "mat 7s foo"):
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        assert 40 in expected
+        assert task.tokenizer.encode_ids([text]) == [expected]
+    call("export", shelf, "a", other, "--to=peft", "--base_model=b")
+    config = json.loads((other / "adapter_config.json").read_text())
+    assert config["trainable_token_indices"] == [40, 41]
+    card = (other / "README.md").read_text()
+    assert "AddedToken('mat 7', single_word=True)" in card
+    assert card.count("AutoTokenizer.from_pretrained('b')") == 1
+    call("import", shelf, other, "--name=b", own)
+    again = json.loads(call("show", shelf, "b"))["adapter_config"]
+    assert again["tokenizer"] == shown["tokenizer"]
+    (other / "tokenizer_config.json").unlink()
+    with pytest.raises(UserError, match="2 new words, but .* names 0 tokens"):
+        call("import", shelf, other, "--name=c", own)
+    words = (bert / "vocab.txt").read_text().replace("cat", "cow")
+    (other / "vocab.txt").write_text(words)
+    with pytest.raises(UserError, match="vocab.txt is another vocabulary"):
+        call("import", shelf, other, "--name=c", own)
+
+
 HEADS = GOLDEN.parent / "exchange_heads"
 
 
@@ -303,3 +355,106 @@ def test_other_programs_adapters_are_not_added_as_they_are(call, tmp_path):
         call("add", tmp_path / "shelf", GOLDEN / "adapterhub" / "lora_7")
     with pytest.raises(UserError, match="peft's.*import"):
         call("add", tmp_path / "shelf", GOLDEN / "peft" / "lora_7")
+
+
+def import_hub(call, shelf, folder, bert, name, *more):
+    return call(
+        "import", shelf, folder, f"--name={name}",
+        f"--init_checkpoint={bert}", *more,
+    )  # fmt: skip
+
+
+def test_an_adapter_goes_to_the_hub_and_back(
+    hub, call, make, tiny_bert, tmp_path, monkeypatch
+):
+    """Bit by bit, and into a private repository unless it is asked."""
+    call("add", tmp_path / "shelf", make(), "--name=mine")
+    hub.add("org/tiny-bert", tiny_bert)
+    with pytest.raises(UserError, match="cannot be written without a token"):
+        call("push", tmp_path / "shelf", "mine", "hf:org/mine")
+    assert not hub.asked
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    out = call("push", tmp_path / "shelf", "mine", "hf:org/mine")
+    repository = hub.repositories["org/mine"]
+    [(commit, contents)] = repository.commits.items()
+    assert out == f"pushed mine to hf:org/mine@{commit}\n"
+    assert repository.private and repository.messages == ["Adapter mine"]
+    names = {"adapter.safetensors", "adapter_config.json", "README.md"}
+    assert set(contents) == names
+    card = contents["README.md"].decode()
+    assert "adapter-bert library import shelf hf:org/mine --name=mine" in card
+    again = tmp_path / "again"
+    out = import_hub(call, again, "hf:org/mine", "hf:org/tiny-bert", "other")
+    assert out == f"added other, of hf:org/mine@{commit}\n"
+    for name in names - {"README.md"}:
+        assert (again / "other" / name).read_bytes() == contents[name]
+    with pytest.raises(UserError, match="all; leave out --label$"):
+        import_hub(call, again, "hf:org/mine", tiny_bert, "b", "--label=x")
+    # Its BERT is compared.
+    changed = shutil.copytree(tiny_bert, tmp_path / "changed")
+    weights = safetensors.numpy.load_file(changed / "model.safetensors")
+    weights = {name: value + 1 for name, value in weights.items()}
+    safetensors.numpy.save_file(weights, changed / "model.safetensors")
+    with pytest.raises(UserError, match="was trained on another BERT"):
+        import_hub(call, again, "hf:org/mine", changed, "b")
+
+
+def test_what_others_may_read_is_never_changed_by_accident(
+    hub, call, make, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    shelf = tmp_path / "shelf"
+    call("add", shelf, make(), "--name=mine")
+    call("push", shelf, "mine", "hf:org/mine", "--public")
+    repository = hub.repositories["org/mine"]
+    assert not repository.private
+    words = "is public, but private was asked; pass --public, or name"
+    with pytest.raises(UserError, match=words):
+        call("push", shelf, "mine", "hf:org/mine")
+    repository.private = True
+    words = "is private, but public was asked; leave out --public, or name"
+    with pytest.raises(UserError, match=words):
+        call("push", shelf, "mine", "hf:org/mine", "--public")
+    assert len(repository.commits) == 1
+    for text in ("hf:org/mine@v1", "hf:org/mine/a"):
+        with pytest.raises(UserError, match="names more than a repository"):
+            call("push", shelf, "mine", text)
+    for flag in ("--without_head", "--init_checkpoint=x"):
+        with pytest.raises(UserError, match="is for the form of another prog"):
+            call("push", shelf, "mine", "hf:org/mine", flag)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(UserError, match="answered 401: .*; check HF_TOKEN"):
+        call("push", shelf, "mine", "hf:org/new")
+    hub.faults["/commit/"] = 503
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    with pytest.raises(UserError, match="answered 503: .*; try again later"):
+        call("push", shelf, "mine", "hf:org/mine")
+
+
+@pytest.mark.parametrize("program", ["adapterhub", "peft"])
+def test_other_programs_adapters_come_from_the_hub(
+    hub, call, make, tiny_bert, tmp_path, monkeypatch, program
+):
+    """Of a folder in a repository, and of one with other files."""
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    shelf = tmp_path / "shelf"
+    call("add", shelf, make(text="lora(rank=2)"), "--name=mine")
+    base = "--base_model=org/tiny-bert"
+    call("push", shelf, "mine", "hf:org/mine", f"--to={program}", base)
+    repository = hub.repositories["org/mine"]
+    [contents] = repository.commits.values()
+    assert "'org/mine'" in contents["README.md"].decode()
+    inner = {f"a/{name}": content for name, content in contents.items()}
+    others = {"model.safetensors": b"", "adapter.py": b"", "optimizer.pt": b""}
+    commit = repository.commit({**inner, **others})
+    for number, place in enumerate(("", "/a")):
+        folder = f"hf:org/mine{place}" if place else "hf:org/mine@v1"
+        name = f"got{number}"
+        # The labels are named, as the same adapter is not added twice.
+        labels = [f"--label={number}{x}" for x in "ab"]
+        import_hub(call, shelf, folder, tiny_bert, name, *labels)
+        config = adapter_artifact.read_config(str(shelf / name))
+        assert config["imported"]["program"] == program
+    assert config["imported"]["hub"] == f"hf:org/mine/a@{commit}"
+    found = {path.name for path in hub.cache.rglob("*")}
+    assert not found & set(others)

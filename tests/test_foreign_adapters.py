@@ -33,7 +33,7 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
-from adapter_bert.methods.lora import TARGETS, scope_of
+from adapter_bert.methods.lora import NAMES, places, scope_of
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from lab.speed import exchange as both
@@ -202,6 +202,9 @@ def read(case, *told):
         ),
         (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
         (PEFT, "loreft(2)", "expected lora, dora, vera or ia3"),
+        (PEFT, "stack(ia3, new_words(1))", "new words next to ia3 with a head"),
+        (HUB, "stack(lora(2), new_words(1))", "new_words in a composition"),
+        (HUB, "lora(2, targets='query,pooler')", "LoRA at pooler .* for peft"),
         (PEFT, "layernorm", "layernorm is not written for peft"),
         (PEFT, "pfeiffer(4)", "expected lora, dora, vera or ia3"),
     ],
@@ -263,7 +266,7 @@ def test_activations_go_there_and_back(name):
 
 @given(
     st.dictionaries(
-        st.tuples(st.integers(0, 2), st.sampled_from(list(TARGETS))),
+        st.sampled_from(list(places(NAMES, range(3)))),
         st.tuples(st.integers(1, 5), st.floats(0.1, 50)),
         min_size=1,
     )
@@ -294,6 +297,42 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
 def test_no_update_at_all_is_refused():
     with pytest.raises(UserError, match="a file holds no update"):
         peft_lora.to_method({}, config_of_bert(), "a file")
+
+
+@pytest.mark.parametrize(
+    "names, method",
+    [
+        (["pfeiffer", "seq_bn"], "pfeiffer(1, nonlinearity='relu')"),
+        (
+            ["houlsby", "double_seq_bn"],
+            "houlsby(1, nonlinearity='swish', layer_norms=False)",
+        ),
+        (
+            ["parallel", "par_bn"],
+            "parallel(8, scale=4.0, nonlinearity='relu')",
+        ),
+        (
+            ["pfeiffer+inv", "seq_bn_inv"],
+            "mad_x(1, inverse_size=4, nonlinearity='relu')",
+        ),
+    ],
+)
+def test_a_config_that_is_only_named_is_read(bert, names, method, tmp_path):
+    """As old files of AdapterHub's do, whose library knows the names."""
+    artifact = both.random_artifact(bert, parse(method), both.THREE, 0)
+    folder = tmp_path / "named"
+    foreign_adapters.write(HUB, str(folder), exported(artifact, "x"), "")
+    wanted = foreign_adapters.read(str(folder), bert.config)
+    for name in names:
+        change(folder / CONFIG, config=name, version=None)
+        found = foreign_adapters.read(str(folder), bert.config)
+        assert found.method == wanted.method
+        assert found.values.keys() == wanted.values.keys()
+        for key, value in wanted.values.items():
+            np.testing.assert_array_equal(found.values[key], value)
+    change(folder / CONFIG, config="compacter")
+    with pytest.raises(UserError, match="config is 'compacter', expected an"):
+        foreign_adapters.read(str(folder), bert.config)
 
 
 REFUSED = {
@@ -530,6 +569,20 @@ CONTRADICTIONS = {
             {"alpha_pattern": {"query": -1}},
             "alpha is -1.0, expected a positive",
         ),
+    ],
+    ("peft/new_words", CONFIG, ""): [
+        ({"trainable_token_indices": [40]}, r"\[2, 16\], expected \[1, 16\]"),
+        ({"trainable_token_indices": [5, 40]}, "follow BERT's from 40 on"),
+        ({"trainable_token_indices": [41, 42]}, "from 40 on without a gap"),
+        ({"trainable_token_indices": {"x": [40, 41]}}, "numbers of word_emb"),
+        ({"trainable_token_indices": ["a", 7]}, "numbers of word_emb"),
+        ({"trainable_token_indices": 7}, "numbers of word_embeddings"),
+        ({"trainable_token_indices": None}, "of no part .*trainable_tokens_de"),
+        ({"use_dora": True}, "lacks the tensor .*lora_magnitude"),
+    ],
+    ("peft/all_linear_5", CONFIG, ""): [
+        ({"exclude_modules": ["pooler.dense"]}, "holds tensors of .*pooler"),
+        ({"rank_pattern": {}}, "bert.pooler.dense is of rank 7 .*expected 5"),
     ],
     ("peft/vera_5", CONFIG, ""): [
         ({"r": 4}, r"is \[5\] in .*, expected \[4\]"),

@@ -272,7 +272,9 @@ def test_word_embeddings_of_a_head_are_those_of_the_bert(copied, bert):
     changed = foreign_adapters.Foreign(
         foreign.method, foreign.task, foreign.values, {}, other
     )
-    with pytest.raises(UserError, match="has other word embeddings than .*exp"):
+    with pytest.raises(
+        UserError, match="with other word embeddings than .*exp"
+    ):
         foreign_adapters.complete(changed, bert.weights)
 
 

@@ -1,6 +1,7 @@
 """What some methods compute, written out in numpy."""
 
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -17,6 +18,7 @@ from adapter_bert.methods import lora
 from adapter_bert.methods.compacter import project
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.squad import SpanHead
 
 
 def layer_norm(x):
@@ -231,14 +233,14 @@ def test_patterns_give_matrices_ranks_and_scales_of_their_own():
 
 @given(
     st.dictionaries(
-        st.tuples(st.integers(0, 11), st.sampled_from(list(lora.TARGETS))),
+        st.sampled_from(list(lora.places(lora.NAMES, range(12)))),
         st.one_of(st.integers(0, 9), st.floats(1e-20, 3e38)),
     )
 )
 def test_a_pattern_is_read_as_it_is_written(numbers):
-    text = lora.write_pattern(numbers, 5, 12, list(lora.TARGETS))
+    text = lora.write_pattern(numbers, 5, 12, lora.NAMES)
     entries = lora.read_pattern(text)
-    for place in itertools.product(range(12), lora.TARGETS):
+    for place in lora.places(lora.NAMES, range(12)):
         found = [entry.number for entry in entries if entry.names(place)]
         assert found in ([], [numbers.get(place, 5)])
         assert found or numbers.get(place, 5) == 5
@@ -423,6 +425,11 @@ class TestAdapterDrop:
         ("lora(rank_pattern='key:3')", "'key:3', .* targets of 'query,value'"),
         ("lora(alpha_pattern='1:3, 1.query:4')", "'1.query:4', .* each once"),
         ("lora(rank_pattern='query:0, value:0')", "leaves no matrix"),
+        (
+            "lora(targets='pooler', rank_pattern='0-1.pooler:3')",
+            "'0-1.pooler:3', which names no matrix",
+        ),
+        ("lora(rank=17, targets='pooler')", "rank is 17 at bert/pooler"),
         ("vera(layers='2')", "only the layers 0 to 1"),
         ("adalora(init_rank=17)", r"init_rank is 17 at .*, expected at most"),
         ("lt_sft(sparsity=1e-9)", r"expected at least 1\.\de-04$"),
@@ -431,3 +438,25 @@ class TestAdapterDrop:
 def test_arguments_beyond_the_model_are_refused(tiny_config, text, words):
     with pytest.raises(UserError, match=words):
         task_model.list_parameters(tiny_config, parse(text), TASK.build_head)
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "vera", "adalora"])
+def test_an_update_of_a_pooler_that_is_not_there_is_refused(
+    tiny_config, method
+):
+    """As of heads that read each token, and of a RoBERTa."""
+    head = functools.partial(SpanHead, 4)
+    text = f"{method}(rank=2, targets='query,pooler')"
+    with pytest.raises(UserError, match="does not read; leave pooler out"):
+        task_model.list_parameters(tiny_config, parse(text), head)
+    part = f"stack({{'a': {text}}}, pfeiffer(size=4))"
+    with pytest.raises(UserError, match="does not read; leave pooler out"):
+        task_model.list_parameters(tiny_config, parse(part), head)
+    roberta = dataclasses.replace(tiny_config, first_position=2)
+    with pytest.raises(UserError, match=f"^{method}: .*has no pooler"):
+        parse(text).check(roberta)
+
+
+def test_the_pooler_has_no_gate():
+    with pytest.raises(UserError, match="lora: gating is True, .*pooler reads"):
+        parse("lora(targets='query,pooler', gating=True)")

@@ -196,6 +196,21 @@ def test_a_few_kinds_mixed(tiny_config):
     mixed.check([[number] for number in (3, 0, 5, 1, 4, 2, 0)])
 
 
+def test_each_row_has_its_own_update_of_the_pooler(tiny_config):
+    """Next to rows whose pooler's bias, or nothing of it, was trained."""
+    methods = [
+        "lora(rank=2, targets='query,pooler')",
+        "dora(rank=2, targets='pooler')",
+        "vera(rank=3, targets='key,pooler')",
+        "stack({'a': lora(2, targets='pooler')}, lora(3, targets='pooler'))",
+        "bitfit",
+        "pals(6, 2)",
+    ]
+    mixed = Mixed(tiny_config, methods, heads=HEADS[:2])
+    tasks = mixed.rng.permutation(len(mixed.tasks))
+    mixed.check([[task] for task in tasks])
+
+
 def test_what_no_task_changes_is_computed_once_for_a_text(
     tiny_config, monkeypatch
 ):
@@ -297,6 +312,7 @@ def test_untouched_layers(tiny_config):
         return model.untouched_layers
 
     assert untouched("lora") == 0
+    assert untouched("lora(targets='pooler')") == config.num_hidden_layers
     assert untouched("pfeiffer(layers='1')") == 1
     assert untouched("head") == config.num_hidden_layers
     assert untouched("head", ["bert/pooler/dense/bias"]) == 2

@@ -8,7 +8,7 @@ import yaml
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import Exported, Head
-from adapter_bert.checkpoints.model_card import make_card
+from adapter_bert.checkpoints.model_card import make_card, make_own_card
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -115,3 +115,27 @@ def test_single_texts_are_asked_alone():
 def test_labels_of_peft_are_in_the_lines_since_its_files_have_none():
     head = dataclasses.replace(HEADS["rte"])
     assert f"labels = {list(head.labels)}" in make("peft", "rte")[1]
+
+
+def test_the_card_of_our_own_form():
+    description = {
+        "method": "lora(rank=8)",
+        "task": {"name": "mnli", "labels": ["a", "b"]},
+        "base": {"fingerprint": "ab" * 32, "hub": "hf:some/bert@v1"},
+        "training": {"steps": 100},
+    }
+    card = make_own_card(
+        "mine", "some/bert", "hf:org/mine", description, SCORES, {}
+    )
+    _, head, body = card.split("---\n", 2)
+    head = yaml.safe_load(head)
+    assert head["library_name"] == "adapter-bert"
+    assert head["base_model"] == "some/bert"
+    assert head["pipeline_tag"] == "text-classification"
+    assert head["model-index"][0]["name"] == "mine"
+    assert (
+        "adapter-bert library import shelf hf:org/mine --name=mine \\\n"
+        "    --init_checkpoint=hf:some/bert@v1\n```" in body
+    )
+    assert "in the format of `adapter-bert`" in body
+    assert "| accuracy | 0.7500 |" in body

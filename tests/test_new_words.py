@@ -8,7 +8,7 @@ from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
 from adapter_bert.checkpoints import adapter_artifact, sources
-from adapter_bert.data.added_tokens import NEW
+from adapter_bert.data.added_tokens import NEW, check_new_tokens
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods.new_words import NEW_WORDS, WORDS
@@ -21,10 +21,19 @@ from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
+# A token that is found within words too, as other programs add them.
+WITHIN = {
+    "content": "ate",
+    "single_word": False,
+    "lstrip": False,
+    "rstrip": False,
+    "normalized": True,
+    "special": False,
+}
 # Adapters by name: the method, and the task's own words.
 TASKS = {
     "one": ("stack(pfeiffer(size=4), new_words(2))", ["sated", "Catdog"]),
-    "other": ("stack(lora(rank=2), new_words(1))", ["dog."]),
+    "other": ("stack(lora(rank=2), new_words(2))", ["dog.", WITHIN]),
     "rows": ("stack(prefix(3, false), new_words(2))", ["slow film", "sating"]),
     "plain": ("pfeiffer(size=4)", []),
 }
@@ -56,6 +65,17 @@ def words(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("dogs\nfastslow\n")
     return path
+
+
+def test_a_new_word_may_have_rules_of_its_own(tiny_bert):
+    path = str(tiny_bert / "vocab.txt")
+    tokenizer = FullTokenizer(path, True, [WITHIN])
+    size = FullTokenizer(path).vocab_size
+    assert size in tokenizer.encode_ids(["dogate cat"])[0]
+    assert tokenizer.describe()[NEW] == [WITHIN]
+    for wrong in ({**WITHIN, "lstrip": 1}, {"content": "ate"}):
+        with pytest.raises(UserError, match="token 1 is .* expected 1 to 100"):
+            check_new_tokens([wrong], "a file")
 
 
 def test_new_words_are_whole_words_with_the_next_ids(tiny_bert):
@@ -177,7 +197,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     }
     assert held == {
         "one": {new, new + 1},
-        "other": {new},
+        "other": {new, new + 1},
         "rows": {new, new + 1},
         "plain": set(),
     }

@@ -4,17 +4,20 @@ import dataclasses
 import hashlib
 import json
 import os
+import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from conftest import hugging_face_name
+from conftest import ROOT, hugging_face_name
 from hub_modules import tf2_variables, write_tf1, write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.protobuf import trackable_object_graph_pb2
+from torch_writer import as_zip, tensor, written
+from torch_writer import table as torch_table
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import google, hub_module, hugging_face, sources
@@ -32,6 +35,10 @@ from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 
+GOLDEN = (
+    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+    / "torch_files"
+)
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
@@ -84,7 +91,9 @@ def test_every_layout_gives_the_same_weights(
     }
     old["cls.predictions.bias"] = np.zeros(3, np.float32)
     safetensors.numpy.save_file(old, tmp_path / "old.safetensors")
+    (tmp_path / "pytorch_model.bin").write_bytes(written(old))
     for path in (
+        tmp_path,
         tiny_bert,
         tiny_bert / "model.safetensors",
         google_bert,
@@ -93,6 +102,37 @@ def test_every_layout_gives_the_same_weights(
     ):
         opened = sources.open_init_checkpoint(str(path))
         check_values(opened.weights, tiny_weights)
+
+
+@pytest.mark.parametrize("form", ["zip", "older"])
+def test_golden_file_of_pytorch_gives_a_berts_weights(tmp_path, form):
+    """As transformers' models are in `pytorch_model.bin`."""
+    shutil.copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
+    opened = sources.open_init_checkpoint(str(tmp_path))
+    assert opened.path == str(tmp_path / "pytorch_model.bin")
+    with np.load(GOLDEN / "bert.npz") as expected:
+        values = {
+            ours: value.T if transposed else value
+            for (ours, transposed), value in (
+                (hugging_face.google_name(name), value)
+                for name, value in expected.items()
+            )
+            if ours
+        }
+    assert len(values) == len(opened.weights.shapes)
+    assert {"cls/predictions/output_bias", "bert/pooler/dense/kernel"} <= (
+        values.keys()
+    )
+    check_values(opened.weights, values)
+
+
+def test_a_quantized_model_of_pytorch_is_refused(tmp_path):
+    kind, name = "torch.CharStorage", "encoder.layer.0.output.dense.weight"
+    made = torch_table({name: tensor("0", kind, 6, (2, 3), (3, 1))})
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(as_zip(made, {"0": bytes(6)}))
+    with pytest.raises(UserError, match=f"'{name}' has whole numbers"):
+        sources.open_init_checkpoint(str(path))
 
 
 @pytest.mark.parametrize("generation", [1, 3])
@@ -369,9 +409,10 @@ def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     folder.mkdir()
     shutil.copy(tiny_bert / "config.json", folder)
     (folder / name).write_bytes(b"PK")
-    advice = r"python -c .*save_file\(" if ".bin" in name else "checkpoints.md"
     for path in (folder, folder / name):
-        with pytest.raises(UserError, match=f"{name} .*{advice}") as caught:
+        with pytest.raises(
+            UserError, match=f"{name} .*checkpoints.md"
+        ) as caught:
             sources.open_init_checkpoint(str(path))
         assert "\n" not in str(caught.value)
     # What can be read goes before.

@@ -216,13 +216,13 @@ def test_sizes_beyond_the_vectors_are_refused(tiny_config):
 @pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "pooling, changes",
-    [("mean", {"parts": 4, "lanes": 2}), ("cls", {}), ("cls", {"parts": 2})],
+    [("mean", {"parts": 4, "lanes": 2}), ("cls", {})],
 )
 def test_the_gradient_is_that_of_the_whole_batch(
     steady_config, pooling, changes
 ):
     """Vectors that are computed twice train as if the batch were one part."""
-    task = Vectors(pooling=pooling, sizes=[16, 4])
+    task = Vectors(pooling=pooling, sizes=[16, 4], temperature=0.5)
     method = "prefix(length=2)" if changes == {} else "houlsby(size=4)"
     job = make_job(steady_config, "unused", method, task=task, **changes)
     made = {
@@ -254,11 +254,13 @@ def test_the_gradient_is_that_of_the_whole_batch(
         return loss, tape.gradient(loss, [v for _, v in trained])
 
     (loss, gradients), (expected, others) = in_parts(), whole()
-    assert loss.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
+    assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
     assert len(gradients) == len(trained) > 2
     for (name, _), found, other in zip(trained, gradients, others):
+        other = tf.convert_to_tensor(other).numpy()
+        tolerance = 1e-6 * max(1, np.abs(other).max())
         np.testing.assert_allclose(
-            found, tf.convert_to_tensor(other), rtol=0, atol=1e-6, err_msg=name
+            found, other, rtol=0, atol=tolerance, err_msg=name
         )
         assert np.abs(found).max() > 1e-5 or "bias" in name, name
 

@@ -57,6 +57,8 @@ CreateVariable = Callable[[str, Shape, Initializer], Any]
 # Source: google-research/bert, `modeling.py`, `create_attention_mask...`: the
 # score added to positions that must not be attended to.
 MASKED_SCORE = -10000.0
+# The scope of the pooler's kernel and bias.
+POOLER = "bert/pooler/dense"
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -192,7 +194,7 @@ def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
                 else declare_layer_norm(own, size)
             )
     if pooler:
-        found.update(declare_dense("bert/pooler/dense", size, size, config))
+        found.update(declare_dense(POOLER, size, size, config))
     return found
 
 
@@ -499,5 +501,9 @@ class Bert(Modules):
         self, sequence_output: tf.Tensor, context: Context
     ) -> tf.Tensor:
         """float32 [B, T, D] -> float32 [B, D], from the first token."""
-        pooled = self.dense("bert/pooler/dense", sequence_output[:, 0], context)
+        pooled = self.pool(sequence_output, context)[:, 0]
         return tf.tanh(tf.cast(pooled, tf.float32))
+
+    def pool(self, sequence_output: tf.Tensor, context: Context) -> tf.Tensor:
+        """`pooled_output` before its tanh, float32 [B, 1, D]."""
+        return self.project(POOLER, sequence_output[:, :1], context)

@@ -101,7 +101,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """One of a layer's six kernels with its bias.
+    """One of a layer's six kernels, or the pooler's, with its bias.
 
     A call applies both, float32 [B, T, inputs] -> [B, T, outputs]. In a stack
     of methods it applies the changes of the methods before too.
@@ -257,11 +257,14 @@ class Hooks:
     ) -> tf.Tensor:
         """Applies one of a layer's six kernels, by default `dense(inputs)`.
 
+        The pooler's kernel comes after the layers, without what `begin` makes.
+
         Args:
             name: the kernel's scope, as
-                `bert/encoder/layer_0/attention/self/query`; variables that are
-                read here are called `<name>/...`.
-            inputs: float32 [B, T, D or I].
+                `bert/encoder/layer_0/attention/self/query`, or
+                `bert/pooler/dense`; variables that are read here are called
+                `<name>/...`.
+            inputs: float32 [B, T, D or I], of the pooler [B, 1, D].
             dense: kernel and bias. Mixed batches share what it gives for
                 `inputs` themselves.
             context: of the forward pass.

@@ -110,6 +110,41 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
+# Configs that old files only name, by `ADAPTER_CONFIG_MAP` of the library; the
+# names of today follow.
+_SEQ = {
+    "original_ln_before": True,
+    "mh_adapter": False,
+    "output_adapter": True,
+    "non_linearity": "relu",
+    "reduction_factor": 16,
+}
+_PARALLEL = {
+    **_SEQ,
+    "original_ln_before": False,
+    "is_parallel": True,
+    "reduction_factor": 2,
+    "scaling": 4.0,
+}
+_INVERSE = {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2}
+_DOUBLE = {
+    **_SEQ,
+    "original_ln_before": False,
+    "mh_adapter": True,
+    "non_linearity": "swish",
+}
+NAMED = {
+    "pfeiffer": _SEQ,
+    "houlsby": _DOUBLE,
+    "parallel": _PARALLEL,
+    "scaled_parallel": {**_PARALLEL, "scaling": "learned"},
+    "pfeiffer+inv": {**_SEQ, **_INVERSE},
+    "seq_bn": _SEQ,
+    "double_seq_bn": _DOUBLE,
+    "par_bn": _PARALLEL,
+    "scaled_par_bn": {**_PARALLEL, "scaling": "learned"},
+    "seq_bn_inv": {**_SEQ, **_INVERSE},
+}
 # The architecture of several configs in one.
 UNION = "union"
 # The kind of invertible adapters that this project has.
@@ -231,7 +266,7 @@ def read_adapter(
     Returns the method, its float32 variables by name, and the origin. Raises
     UserError if no method here computes the same.
     """
-    described = files.read_object(path, "AdapterHub's description", CONFIG)
+    described = _described(path)
     check_model(described, config, path)
     own, name = _as_of_now(described), described["name"]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
@@ -262,6 +297,27 @@ def read_adapter(
     return method, values, {"version": described.get("version"), "name": name}
 
 
+def _described(path: str) -> Dict[str, Any]:
+    """A description whose config is whole; raises UserError."""
+    raw = files.read_json(path, "AdapterHub's description")
+    named = isinstance(raw, dict) and isinstance(raw.get("config"), str)
+    keys = {k: v for k, v in CONFIG.items() if not k.startswith("config")}
+    described = files.read_object(
+        path,
+        "AdapterHub's description",
+        {**keys, "config": str} if named else CONFIG,
+    )
+    if named:
+        name = described["config"]
+        if name not in NAMED:
+            raise UserError(
+                f"{path}: config is {name[:80]!r}, expected an object, or one "
+                f"of {', '.join(NAMED)}"
+            )
+        described["config"] = dict(NAMED[name])
+    return described
+
+
 def check_model(
     described: Mapping[str, Any], config: BertConfig, path: str
 ) -> None:
@@ -269,8 +325,8 @@ def check_model(
     found = (described["model_type"], described["hidden_size"])
     if found != ("bert", config.hidden_size):
         raise UserError(
-            f"{path} is of a {found[0]} with hidden size {found[1]}, expected "
-            f"a bert with {config.hidden_size}"
+            f"{path} is of a {found[0][:80]} with hidden size "
+            f"{str(found[1])[:80]}, expected a bert with {config.hidden_size}"
         )
 
 
@@ -300,7 +356,7 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
     if architecture not in readers:
         raise UserError(
             f"{path}: no method of this project computes what "
-            f"{architecture!r} is; expected bottleneck adapters, lora, "
+            f"{architecture!r:.80} is; expected bottleneck adapters, lora, "
             "(IA)^3 of keys and values, prefix_tuning, prompt_tuning, reft, or "
             "a union of them"
         )
@@ -350,7 +406,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
     pfeiffer = before and residual is True and not attention and not parallel
     if inverse is not None and not (pfeiffer and inverse == NICE):
         raise UserError(
-            f"{path}: inv_adapter is {inverse!r}: no method of this "
+            f"{path}: inv_adapter is {inverse!r:.80}: no method of this "
             f"project has such invertible adapters; expected {NICE!r}, and the "
             "other adapters as in seq_bn_inv"
         )
@@ -366,9 +422,10 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
     if not before and residual in (True, False):
         return Houlsby
     raise UserError(
-        f"{path}: original_ln_before={before}, residual_before_ln={residual!r} "
-        f"and mh_adapter={attention} together are no method of this project; "
-        "expected those of double_seq_bn, seq_bn or par_bn"
+        f"{path}: original_ln_before={before}, "
+        f"residual_before_ln={residual!r:.80} and mh_adapter={attention} "
+        "together are no method of this project; expected those of "
+        "double_seq_bn, seq_bn or par_bn"
     )
 
 
@@ -524,7 +581,7 @@ def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         return _read_ia3(adapter, places, take)
     if mode != "add":
         raise UserError(
-            f"{path}: composition_mode is {mode!r}, expected add or scale"
+            f"{path}: composition_mode is {mode!r:.80}, expected add or scale"
         )
     gating = bool(own.get("use_gating"))
     if gating:

@@ -77,7 +77,7 @@ def describe(folder: str, config: BertConfig) -> Dict[str, Any]:
     for name in ("query", "key"):
         if own.get(name) is not True:
             raise UserError(
-                f"{path}: {name} is {own.get(name)!r}: no method of this "
+                f"{path}: {name} is {own.get(name)!r:.80}: no method of this "
                 "project computes a fusion without it"
             )
     return described

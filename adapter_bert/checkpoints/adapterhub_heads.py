@@ -97,7 +97,8 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
     for key, expected in (("model_type", "bert"), ("hidden_size", hidden)):
         if described.get(key) not in (None, expected):
             raise UserError(
-                f"{path}: {key} is {described[key]!r}, expected {expected!r}"
+                f"{path}: {key} is {described[key]!r:.80}, expected "
+                f"{expected!r}"
             )
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     model_class = described["model_class"]
@@ -114,8 +115,8 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
         )
     else:
         raise UserError(
-            f"{path}: the head is of a {model_class}, expected one of "
-            f"{', '.join((*FLEXIBLE, *foreign_heads.KINDS))}"
+            f"{path}: the head is of a {str(model_class)[:80]}, expected one "
+            f"of {', '.join((*FLEXIBLE, *foreign_heads.KINDS))}"
         )
     tensors.check_all_taken()
     return head
@@ -137,8 +138,8 @@ def _read_flexible(
     tensors.drop([t for t in others if not t.startswith(prefix)])
     if own.get("head_type") not in TYPES:
         raise UserError(
-            f"{path}: a head of the type {own.get('head_type')!r} is not read; "
-            f"expected {', '.join(TYPES)}"
+            f"{path}: a head of the type {own.get('head_type')!r:.80} is not "
+            f"read; expected {', '.join(TYPES)}"
         )
     kind = TYPES[own["head_type"]]
     if kind == MASKED_LM:
@@ -199,8 +200,8 @@ def _read_masked_lm(
     found = activation(own.get("activation_function"), path)
     if found != config.hidden_act:
         raise UserError(
-            f"{path}: activation_function is {found}, expected the BERT's, "
-            f"{config.hidden_act}"
+            f"{path}: activation_function is {str(found)[:80]}, expected the "
+            f"BERT's, {config.hidden_act}"
         )
     tensors.rename(
         lambda name: foreign_heads.renamed(name, prefix, MASKED_LM_MODULES)

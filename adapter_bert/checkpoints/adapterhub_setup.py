@@ -171,7 +171,7 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
         head = adapterhub_heads.read(place, config, told)
         answer = reader.read(block, own, head, described.get("version"))
         if found.setdefault(own, answer) is not answer:
-            raise UserError(f"{path}: two adapters have the head {own!r}")
+            raise UserError(f"{path}: two adapters have the head {own!r:.80}")
     if len(found) > 1:
         methods = [answer.method for answer in found.values()]
         check_parallel(methods, config, path)
@@ -347,7 +347,7 @@ class _Reader:
         described = adapterhub_fusion.describe(folder, self.config)
         if described["adapter_names"] != names:
             raise UserError(
-                f"{folder} fuses {described['adapter_names']}, but "
+                f"{folder} fuses {str(described['adapter_names'])[:200]}, but "
                 f"{self.path} has {names}"
             )
         arguments = adapterhub_fusion.arguments(described)

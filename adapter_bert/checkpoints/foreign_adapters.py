@@ -215,19 +215,19 @@ def _check_labels(
 def complete(foreign: Foreign, weights: Weights) -> Foreign:
     """An adapter of masked words with its BERT's own head, if it has none.
 
-    Raises UserError if the head was saved with other word embeddings than
-    those of the BERT's `weights`, or neither has a head.
+    Raises UserError if the adapter was saved with other word embeddings than
+    those of the BERT's `weights`, or neither has a head of masked words.
     """
-    if foreign.task["name"] != MASKED_LM:
-        return foreign
     if foreign.words is not None and not np.array_equal(
         foreign.words, weights.read(WORD_EMBEDDINGS)
     ):
         raise UserError(
-            "the adapter's head of masked words has other word embeddings than "
+            "the adapter was saved with other word embeddings than those of "
             f"{weights.source}; expected the BERT of the adapter, whose own "
             "they are"
         )
+    if foreign.task["name"] != MASKED_LM:
+        return foreign
     of_adapter, of_bert = (
         [name for name in names if name.startswith(MASKED_LM_SCOPE)]
         for names in (foreign.values, weights.shapes)

@@ -20,13 +20,14 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import run_record, torch_files
+from adapter_bert.checkpoints import hugging_face_hub, run_record, torch_files
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
     as_floats,
 )
 from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.data.added_tokens import NEW, NewToken
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
@@ -158,7 +159,7 @@ class Tensors:
         self._left = dict(sorted(found.items()))
         for name, value in self._left.items():
             if not np.isfinite(value).all():
-                raise UserError(f"{self.path}: {name} is not finite")
+                raise UserError(f"{self.path}: {name[:200]} is not finite")
 
     def rename(self, function: Callable[[str], str]) -> None:
         """Renames each tensor; raises UserError if two would have one name."""
@@ -166,8 +167,8 @@ class Tensors:
         for name, value in self._left.items():
             if found.setdefault(function(name), value) is not value:
                 raise UserError(
-                    f"{self.path}: {name} is there twice, as of two adapters; "
-                    "save one of them"
+                    f"{self.path}: {name[:200]} is there twice, as of two "
+                    "adapters; save one of them"
                 )
         self._left = found
 
@@ -248,8 +249,8 @@ def activation(name: Any, source: str) -> str:
     known = ACTIVATIONS.get(str(name).lower())
     if known is None:
         raise UserError(
-            f"{source}: the activation {name!r} is not known; expected one of "
-            f"{', '.join(ACTIVATIONS)}"
+            f"{source}: the activation {name!r:.80} is not known; expected one "
+            f"of {', '.join(ACTIVATIONS)}"
         )
     return known
 
@@ -414,6 +415,7 @@ class Exported:
         head: of the task, or None to write the adapter alone.
         read: gives a variable by its name.
         source: the adapter's file, for messages.
+        new_tokens: the task's own tokens.
         tokenizer: contents of the BERT's files of a tokenizer, by name.
     """
 
@@ -424,6 +426,7 @@ class Exported:
     head: Optional[Head]
     read: Callable[[str], np.ndarray]
     source: str
+    new_tokens: Tuple[NewToken, ...] = ()
     tokenizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -437,11 +440,19 @@ def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
         name=name.replace(".", "_"),
         method=registry.parse(config["method"]),
         config=bert_config,
-        base_name=config["base"].get("name") or "bert",
+        base_name=base_name(config["base"]),
         head=head_of(artifact) if with_head else None,
         read=artifact.weights.read,
         source=source,
+        new_tokens=tuple(config.get("tokenizer", {}).get(NEW) or ()),
     )
+
+
+def base_name(base: Mapping[str, str]) -> str:
+    """The name by which others find the BERT of a description."""
+    if "hub" in base:
+        return hugging_face_hub.parse(base["hub"]).repository
+    return base.get("name") or "bert"
 
 
 def check_number(number: float, name: str) -> None:

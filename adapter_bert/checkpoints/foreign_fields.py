@@ -33,12 +33,11 @@ PEFT_LORA = PEFT | _fields(
     "alpha_pattern use_rslora init_lora_weights bias lora_dropout "
     "megatron_core loftq_config eva_config corda_config lora_ga_config "
     "qalora_group_size ensure_weight_tying runtime_config merge_weights "
-    "use_dora",
+    "use_dora trainable_token_indices",
     use_qalora="QALoRA",
     use_bdlora="BD-LoRA",
     lora_bias="biases of updates",
     layer_replication="replicated layers",
-    trainable_token_indices="trained word embeddings",
     target_parameters="updates of bare parameters",
     megatron_config="Megatron's layers",
     alora_invocation_tokens="activated LoRA",

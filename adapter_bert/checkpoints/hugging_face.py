@@ -1,12 +1,20 @@
-"""Safetensors files, under Hugging Face's names."""
+"""Safetensors files, and PyTorch's, under Hugging Face's names."""
 
 import contextlib
 import os
 import re
-import shlex
 import struct
 import threading
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 import safetensors
@@ -21,6 +29,7 @@ from adapter_bert.bert.architectures import (
     TRANSFORM,
     Scope,
 )
+from adapter_bert.checkpoints import torch_files
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 
@@ -169,18 +178,6 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def pickle_advice(pickle: str, target: str) -> str:
-    """Why a pickle of PyTorch is not read, and the line that converts it."""
-    return (
-        f"{pickle} is a pickle, which can run any program when it is read; "
-        "convert it where PyTorch is: python -c 'import sys, torch; from "
-        "safetensors.torch import save_file; save_file({k: v.contiguous()"
-        '.clone() for k, v in torch.load(sys.argv[1], map_location="cpu", '
-        "weights_only=True).items()}, sys.argv[2])' "
-        f"{shlex.quote(pickle)} {shlex.quote(target)}"
-    )
-
-
 def as_floats(value: np.ndarray) -> np.ndarray:
     """Real numbers as float32; raises TypeError for other types."""
     if value.dtype.kind == "c":
@@ -221,11 +218,7 @@ def open_safetensors(path: str) -> Weights:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
         ) from error
-    sources: Dict[str, Tuple[str, bool]] = {}
-    for name in names:
-        target, transposed = google_name(name)
-        if target:
-            sources[target] = (name, transposed)
+    sources = _sources(names)
     # Several threads may read.
     lock, held = threading.Lock(), contextlib.ExitStack()
     file, left = None, 0
@@ -262,6 +255,44 @@ def open_safetensors(path: str) -> Weights:
             ) from error
         return np.ascontiguousarray(value.T if transposed else value)
 
+    return _weights(path, sources, found, read)
+
+
+def open_torch(path: str) -> Weights:
+    """Opens a `pytorch_model.bin`, whose names are Hugging Face's.
+
+    All its tensors stay in memory. Raises UserError if the file is missing,
+    damaged, or does anything but hold tensors by name.
+    """
+    tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
+    sources = _sources(tensors)
+
+    def read(name: str) -> np.ndarray:
+        source, transposed = sources[name]
+        value = tensors[source]
+        return np.array(value.T if transposed else value, order="C")
+
+    found = {name: value.shape for name, value in tensors.items()}
+    return _weights(path, sources, found, read)
+
+
+def _sources(names: Iterable[str]) -> Dict[str, Tuple[str, bool]]:
+    """Names as of `google_name` -> those of tensors, whether to transpose."""
+    found = {}
+    for name in names:
+        target, transposed = google_name(name)
+        if target:
+            found[target] = name, transposed
+    return found
+
+
+def _weights(
+    path: str,
+    sources: Mapping[str, Tuple[str, bool]],
+    found: Mapping[str, Tuple[int, ...]],
+    read: Callable[[str], np.ndarray],
+) -> Weights:
+    """Weights of tensors whose shapes are `found`."""
     shapes = {
         name: found[source][::-1] if transposed else found[source]
         for name, (source, transposed) in sources.items()

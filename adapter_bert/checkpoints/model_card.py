@@ -6,19 +6,24 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
+from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
     MASKED_LM,
     MULTI_LABEL,
+    PRETRAINING,
     QUESTIONS,
     REGRESSION,
     TAGGING,
     VECTORS,
+    kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
 
+# This project's own format.
+OWN = "adapter-bert"
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 PIPELINES = {
@@ -29,10 +34,19 @@ PIPELINES = {
     TAGGING: "token-classification",
     CHOICE: "multiple-choice",
     MASKED_LM: "fill-mask",
+    PRETRAINING: "fill-mask",
     VECTORS: "sentence-similarity",
 }
-LIBRARIES = {"adapterhub": "adapter-transformers", "peft": "peft"}
-TAGS = {"adapterhub": ["adapter-transformers", "bert"], "peft": ["bert"]}
+LIBRARIES = {
+    "adapterhub": "adapter-transformers",
+    "peft": "peft",
+    OWN: "adapter-bert",
+}
+TAGS = {
+    "adapterhub": ["adapter-transformers", "bert"],
+    "peft": ["bert"],
+    OWN: ["adapter-bert", "bert"],
+}
 
 # Code that loads the model, then code that answers.
 MODELS = {
@@ -49,7 +63,7 @@ from peft import PeftModel
 from transformers import {model_class}, AutoTokenizer
 
 {labels}model = {model_class}.from_pretrained({base}{num_labels})
-model = PeftModel.from_pretrained(model, {folder}){unwrap}
+{words}model = PeftModel.from_pretrained(model, {folder}){unwrap}
 """,
 }
 ANSWERS = {
@@ -182,13 +196,53 @@ def make_card(
     `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
     SHA-256 of the data by split.
     """
-    head = _head(program, exported, description, scores)
+    kind = exported.head.kind if exported.head else MASKED_LM
+    names = exported.name, exported.base_name
+    code = _usage(program, exported, folder, description)
+    code = f"```python\n{code}```"
+    return _card(program, names, kind, code, description, scores, data)
+
+
+def make_own_card(
+    name: str,
+    base: str,
+    repository: str,
+    description: Mapping[str, Any],
+    scores: Mapping[str, float],
+    data: Mapping[str, str],
+) -> str:
+    """The text of a card for an adapter in this project's own format.
+
+    `base` is the name of its BERT, `repository` as for `library import`; else
+    as `make_card`.
+    """
+    kind = kind_of(description["task"])
+    bert = description["base"].get("hub") or base
+    code = f"""\
+```bash
+adapter-bert library import shelf {repository} --name={name} \\
+    --init_checkpoint={bert}
+```"""
+    return _card(OWN, (name, base), kind, code, description, scores, data)
+
+
+def _card(
+    program: str,
+    names: Tuple[str, str],
+    kind: str,
+    code: str,
+    description: Mapping[str, Any],
+    scores: Mapping[str, float],
+    data: Mapping[str, str],
+) -> str:
+    """A card with this code; `names` are those of the adapter and its BERT."""
+    head = _head(program, names, kind, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
     training = description.get("training") or {}
+    name, base = names
     facts = {
         "method": description["method"],
-        "BERT": f"{exported.base_name}, SHA-256 "
-        f"{description['base']['fingerprint']}",
+        "BERT": f"{base}, SHA-256 {description['base']['fingerprint']}",
         **{f"training: {key}": value for key, value in training.items()},
         **{f"data: {split}": f"SHA-256 {sha}" for split, sha in data.items()},
     }
@@ -201,15 +255,14 @@ def make_card(
     return f"""\
 {lines}
 
-# {exported.name}
+# {name}
 
 An adapter for the task `{task}` on a frozen BERT, in the format of \
-`{"adapters" if program == "adapterhub" else "peft"}`.
+`{"adapters" if program == "adapterhub" else program}`.
 
 ## Use
 
-```python
-{_usage(program, exported, folder, description)}```
+{code}
 
 ## Results
 
@@ -221,10 +274,9 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 {table}"""
 
 
-def _head(program, exported, description, scores) -> Dict[str, Any]:
+def _head(program, names, kind, description, scores) -> Dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
-    kind = exported.head.kind if exported.head else MASKED_LM
     pipeline = PIPELINES[kind]
     data_set = "glue" if task in [known.name for known in GLUE] else None
     if task == "squad":
@@ -236,9 +288,9 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
     }
     head = {
         "library_name": "sentence-transformers"
-        if kind == VECTORS
+        if kind == VECTORS and program != OWN
         else LIBRARIES[program],
-        "base_model": exported.base_name,
+        "base_model": names[1],
         "pipeline_tag": pipeline,
         "tags": TAGS[program],
     }
@@ -251,7 +303,7 @@ def _head(program, exported, description, scores) -> Dict[str, Any]:
             "dataset": {"name": task, "type": data_set or task},
             "metrics": [{"type": k, "value": v} for k, v in metrics.items()],
         }
-        head["model-index"] = [{"name": exported.name, "results": [result]}]
+        head["model-index"] = [{"name": names[0], "results": [result]}]
     return head
 
 
@@ -284,11 +336,21 @@ def _usage(program, exported, folder, description) -> str:
     labels = [] if head.kind == CHOICE else list(head.labels)
     base = repr(exported.base_name)
     counted = head.kind == REGRESSION or labels
+    tokenizer = f"tokenizer = AutoTokenizer.from_pretrained({base})\n"
+    words = ""
+    if exported.new_tokens:
+        tokens = ", ".join(map(_token, exported.new_tokens))
+        words = (
+            f"{tokenizer}tokenizer.add_tokens([{tokens}])\n"
+            "model.resize_token_embeddings(len(tokenizer))\n"
+        )
+        tokenizer = ""
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
         load=load,
         labels=f"labels = {labels}\n" if labels else "",
+        words=words,
         model_class=HEAD_CLASSES[head.kind][0].replace("Bert", "AutoModel", 1),
         num_labels=f", num_labels={len(labels) or 1}" if counted else "",
         # peft's own model of this kind drops token_type_ids.
@@ -302,6 +364,13 @@ def _usage(program, exported, folder, description) -> str:
         choices=len(head.labels),
     )
     return (
-        f"{model}model.eval()\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({base})\n\n{answer}"
-    )
+        f"{'from transformers import AddedToken' * bool(words)}\n"
+        f"{model}model.eval()\n{tokenizer}\n{answer}"
+    ).lstrip("\n")
+
+
+def _token(token: NewToken) -> str:
+    """A task's own token in Python."""
+    if isinstance(token, str):
+        return f"AddedToken({token!r}, single_word=True)"
+    return f"AddedToken(**{token!r})"

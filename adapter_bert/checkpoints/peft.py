@@ -4,6 +4,7 @@ peft keeps no labels: they are named as transformers names them, or as a config
 of transformers' says that lies in the folder.
 """
 
+import dataclasses
 import os
 import re
 from typing import Any, Dict, Mapping, Tuple
@@ -17,6 +18,7 @@ from adapter_bert.checkpoints import (
     foreign_heads,
     peft_lora,
     peft_modules,
+    peft_words,
     sentence_transformers,
 )
 from adapter_bert.checkpoints.foreign_base import (
@@ -36,6 +38,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.new_words import (
+    NEW_WORDS,
+    with_new_words,
+    without_new_words,
+)
 from adapter_bert.methods.vera import Vera
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -69,7 +76,8 @@ CONFIG = {
 ADAPTER_NAME = re.compile(
     r"(\.lora_[AB])\.[^.]+(?=\.weight$)"
     r"|(\.lora_magnitude_vector)\.[^.]+\.weight$"
-    r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]))\.(?!weight$)[^.]+$"
+    r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]"
+    r"|trainable_tokens_delta))\.(?!weight$)[^.]+$"
     r"|\.modules_to_save\.[^.]+(?=\.)"
 )
 SEQUENCES = "SEQ_CLS"
@@ -131,12 +139,7 @@ def read(
             "expected bias='none'"
         )
     tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
-    if any(".base_layer." in name for name in tensors.names):
-        raise UserError(
-            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
-            "of a whole model does; save the adapter and the head alone "
-            "(model.save_pretrained)"
-        )
+    peft_words.check(tensors, path)
     # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
@@ -147,6 +150,11 @@ def read(
     adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, told)
     method, values = reader(adapter)
+    rows, words = peft_words.read(adapter)
+    if rows is not None:
+        method = with_new_words(method, len(rows))
+        values = {**values, NEW_WORDS: rows}
+        head = dataclasses.replace(head, words=words)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
 
@@ -259,7 +267,7 @@ def _kind_of_head(
 
 def write(exported: Exported) -> Dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
-    method, shared = exported.method, {}
+    method, shared = without_new_words(exported.method), {}
     if isinstance(method, Lora) and method.gating:
         raise UserError(
             f"{exported.source}: LoRA with gates is not written for peft; "
@@ -280,6 +288,19 @@ def write(exported: Exported) -> Dict[str, Any]:
             f"{exported.source}: {method.name} is not written for peft; "
             "expected lora, dora, vera or ia3"
         )
+    contents: Dict[str, Any] = {}
+    if exported.new_tokens:
+        if not isinstance(method, Lora) or exported.head.kind == VECTORS:
+            raise UserError(
+                f"{exported.source}: new words next to {method.name} with a "
+                f"head of {exported.head.kind} are not written for peft; "
+                "expected lora or dora with a head that answers"
+            )
+        more, contents = peft_words.describe(
+            exported.new_tokens, exported.config
+        )
+        config.update(more)
+        shared.update(peft_words.tensors_of(exported))
     head, tensors = exported.head, {}
     if head.shape != usual_shape(head.kind):
         raise UserError(
@@ -287,7 +308,7 @@ def write(exported: Exported) -> Dict[str, Any]:
             "written for peft; write it for adapterhub"
         )
     if head.kind == VECTORS:
-        tensors = _adapter_tensors(exported, shared)
+        tensors = _adapter_tensors(method, exported, shared)
         return {
             WEIGHTS_FILE: {
                 name.replace(f"{ROOT}bert.", ROOT): value
@@ -316,7 +337,7 @@ def write(exported: Exported) -> Dict[str, Any]:
     else:
         name = f"{ROOT}{module}"
         tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
-    tensors.update(_adapter_tensors(exported, shared))
+    tensors.update(_adapter_tensors(method, exported, shared))
     model = describe_head(head.kind, () if head.kind == CHOICE else head.labels)
     if head.kind == CHOICE:
         model["num_choices"] = len(head.labels)
@@ -334,6 +355,7 @@ def write(exported: Exported) -> Dict[str, Any]:
             "parent_library": "transformers.models.bert.modeling_bert",
         }
     return {
+        **contents,
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {**common, **config},
         MODEL_CONFIG_FILE: {"model_type": "bert", **model},
@@ -350,11 +372,11 @@ def _common(exported: Exported) -> Dict[str, Any]:
 
 
 def _adapter_tensors(
-    exported: Exported, shared: Mapping[str, np.ndarray]
+    method: TuningMethod, exported: Exported, shared: Mapping[str, np.ndarray]
 ) -> Dict[str, np.ndarray]:
     """The tensors of an adapter without a head, by their names."""
     tensors = dict(shared)
-    for variable in exported.method.variables(exported.config):
+    for variable in method.variables(exported.config):
         scope, _, part = variable.rpartition("/")
         value = exported.read(variable).T
         if part == "ia3_scale":

@@ -5,7 +5,6 @@ AdaLoRA is a way to train. What it has trained is LoRA, whose ranks differ.
 
 import collections
 import dataclasses
-import itertools
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -22,9 +21,13 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.lora import (
+    NAMES,
+    OF_POOLER,
+    POOLER,
     TARGETS,
     Lora,
     Place,
+    places,
     scope_of,
     write_pattern,
 )
@@ -37,8 +40,11 @@ Arrays = Dict[str, np.ndarray]
 BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
 # VeRA's A and B in peft's file, transposed.
 SHARED = ("base_model.vera_A", "base_model.vera_B")
-# Modules by their places in a layer.
-PLACES = {scope.replace("/", "."): name for name, scope in TARGETS.items()}
+# Modules by their places in a layer, and the pooler's.
+PLACES = {
+    **{scope.replace("/", "."): name for name, scope in TARGETS.items()},
+    peft_modules.POOLER: POOLER,
+}
 # peft adds it to the rank that it divides by, in AdaLoRA.
 SMALL = 1e-5
 
@@ -65,7 +71,7 @@ def to_method(
     source: str,
     rs: bool = False,
 ) -> Tuple[Lora, Arrays]:
-    """The method and the variables of updates by layer and name of `TARGETS`.
+    """The method and the variables of updates by layer and name of `NAMES`.
 
     Matrices without an update are of rank 0. `rs` is for rsLoRA. Raises
     UserError if there is no update, or one is of no rank or of a matrix of
@@ -91,9 +97,9 @@ def to_method(
         values[f"{scope}/lora_a"], values[f"{scope}/lora_b"] = down, up
         if lengths is not None:
             values[f"{scope}/dora_m"] = lengths
-    targets = [name for name in TARGETS if any(t == name for _, t in found)]
+    targets = [name for name in NAMES if any(t == name for _, t in found)]
     layers = range(config.num_hidden_layers)
-    ranks = dict.fromkeys(itertools.product(layers, targets), 0)
+    ranks = dict.fromkeys(places(targets, layers), 0)
     ranks.update((place, len(one.up)) for place, one in found.items())
     alphas = {place: one.alpha for place, one in found.items()}
     rank = _most_common([len(one.up) for one in found.values()])
@@ -117,7 +123,7 @@ def _most_common(numbers: List[Any]) -> Any:
 
 
 def _target(place: str, module: str, path: str) -> str:
-    """The name in `TARGETS` of a module's place in its layer."""
+    """The name in `NAMES` of a module's place, as of `peft_modules.places`."""
     if place not in PLACES:
         raise UserError(f"{path}: updates of {module[:80]} are not read")
     return PLACES[place]
@@ -150,11 +156,11 @@ def read_lora(adapter: Adapter) -> Tuple[Lora, Arrays]:
     _check_beginning(adapter)
     _check_numbers(adapter, "r", "lora_alpha")
     found = {}
-    places = peft_modules.places(adapter, "lora_A.weight")
-    modules = [module for *_, module in places]
+    held = peft_modules.places(adapter, "lora_A.weight")
+    modules = [module for *_, module in held]
     alphas = peft_modules.by_pattern(described, "alpha_pattern", modules, path)
     ranks = peft_modules.by_pattern(described, "rank_pattern", modules, path)
-    for layer, place, module in places:
+    for layer, place, module in held:
         target = _target(place, module, path)
         down = tensors.take(f"{ROOT}{module}.lora_A.weight", None, None)
         up = tensors.take(f"{ROOT}{module}.lora_B.weight", None, len(down))
@@ -217,16 +223,16 @@ def read_vera(adapter: Adapter) -> Tuple[Vera, Arrays]:
     """VeRA of peft, whose random matrices have to be those of its seed."""
     described, tensors, config, path, _ = adapter
     _check_numbers(adapter, "r", "projection_prng_key")
-    places = peft_modules.places(adapter, "vera_lambda_d")
     found: Dict[int, List[str]] = {}
     values = {}
-    for layer, place, module in places:
+    for layer, place, module in peft_modules.places(adapter, "vera_lambda_d"):
         target = _target(place, module, path)
         found.setdefault(layer, []).append(target)
         scope = scope_of((layer, target))
         for part in "db":
             value = tensors.take(f"{ROOT}{module}.vera_lambda_{part}", None)
             values[f"{scope}/vera_{part}"] = value
+    above = found.pop(OF_POOLER[0], [])
     targets = [t for t in TARGETS if t in next(iter(found.values()), ())]
     if any(set(names) != set(targets) for names in found.values()):
         raise UserError(
@@ -236,8 +242,8 @@ def read_vera(adapter: Adapter) -> Tuple[Vera, Arrays]:
     method = Vera(
         rank=described["r"],
         seed=described["projection_prng_key"],
-        targets=",".join(targets),
-        layers=",".join(map(str, sorted(found))),
+        targets=",".join([*targets, *above]),
+        layers=",".join(map(str, sorted(found))) or base.ALL_LAYERS,
     )
     if len(found) == config.num_hidden_layers:
         method = dataclasses.replace(method, layers=base.ALL_LAYERS)

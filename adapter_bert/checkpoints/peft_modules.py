@@ -20,16 +20,19 @@ from typing import (
 import tensorflow as tf
 from absl import logging
 
+from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints.foreign_base import Adapter, module_of
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.methods.lora import TARGETS
+from adapter_bert.methods.lora import OF_POOLER, TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 # Before the names of modules in those of tensors.
 ROOT = "base_model.model."
-# The type of the tasks whose models have a pooler.
-WITH_POOLER = "SEQ_CLS"
+# The pooler's module, behind `bert.`.
+POOLER = "pooler.dense"
+# The type of a task whose model has a pooler, and the class of another one.
+WITH_POOLER = ("SEQ_CLS", "BertForMultipleChoice")
 # What peft takes for BERT where `target_modules` is null.
 TARGETS_OF_BERT = {
     "LORA": ["query", "value"],
@@ -209,7 +212,8 @@ def by_pattern(
 def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
-    Raises UserError if the description names other modules.
+    Of the pooler the first two are -1 and `POOLER`. Raises UserError if the
+    description names other modules.
     """
     described, tensors, config, path, _ = adapter
     held = [
@@ -217,15 +221,21 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
         for name in tensors.names
         if name.endswith(f".{part}")
     ]
-    pattern = re.compile(r"(?:bert\.)?encoder\.layer\.(\d+)\.(.*)")
+    pattern = re.compile(
+        rf"(?:bert\.)?(?:encoder\.layer\.(\d+)\.(.*)|{re.escape(POOLER)})"
+    )
     matches = filter(None, map(pattern.fullmatch, held))
-    places = [(int(m[1]), m[2], m[0]) for m in matches]
+    places = [
+        (int(m[1]), m[2], m[0]) if m[1] else (OF_POOLER[0], POOLER, m[0])
+        for m in matches
+    ]
     if len({place[:2] for place in places}) < len(places):
         raise UserError(
             f"{tensors.path} holds tensors of one module of BERT by two names, "
             "with bert. and without; save one of them"
         )
-    root = "" if any(m.startswith("encoder.") for m in held) else "bert."
+    ours = ("encoder.", POOLER)
+    root = "" if any(m.startswith(ours) for m in held) else "bert."
     # All matrices of BERT, in the order of its layers.
     known = [
         f"{root}encoder.layer.{layer}." + scope.replace("/", ".")
@@ -233,8 +243,10 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
         for scope in TARGETS.values()
     ]
     # A model for questions has no pooler.
-    if described.get("task_type") == WITH_POOLER:
-        known.append(f"{root}pooler.dense")
+    mapping = described.get("auto_mapping") or {}
+    said = described.get("task_type"), mapping.get("base_model_class")
+    if any(name in WITH_POOLER for name in said):
+        known.append(f"{root}{POOLER}")
     wanted = _targeted(described, [*known, *held], path)
     for module in known:
         if module in wanted and module not in held:
@@ -254,24 +266,29 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
 
 
 def modules(scopes: Sequence[str]) -> Any:
-    """Modules of every layer as peft names them: by endings where it can."""
+    """Modules of every layer as peft names them: by endings where it can.
+
+    `scopes` are within a layer; one may be the pooler's.
+    """
     ends = [scope.replace("/", ".") for scope in scopes]
     attention = "attention.output.dense"
     # As an ending, `output.dense` would match the attention's module, too.
     if "output.dense" in ends and attention not in ends:
-        choices = "|".join(map(re.escape, ends))
-        return rf".*\.layer\.\d+\.({choices})"
+        choices = "|".join(re.escape(end) for end in ends if end != POOLER)
+        found = rf".*\.layer\.\d+\.({choices})"
+        return rf"{found}|.*{re.escape(POOLER)}" if POOLER in ends else found
     return [end.replace("attention.self.", "") for end in ends]
 
 
 def ending_of(scope: str) -> str:
-    """The end of a module's name, from the layer on."""
-    return module_of(scope).removeprefix("bert.encoder.")
+    """The end of a module's name, from the layer or the pooler on."""
+    return module_of(scope).removeprefix("bert.").removeprefix("encoder.")
 
 
 def modules_of(scopes: Collection[str], config: BertConfig) -> Any:
     """`modules`, or the modules of some layers, as peft names them."""
-    places = [scope.split("/", 3)[3] for scope in scopes]
+    above = [scope for scope in scopes if scope == encoder.POOLER]
+    places = [scope.split("/", 3)[3] for scope in scopes if scope not in above]
     if len(places) == len(set(places)) * config.num_hidden_layers:
-        return modules(list(dict.fromkeys(places)))
+        return modules([*dict.fromkeys(places), *map(ending_of, above)])
     return [ending_of(scope) for scope in scopes]

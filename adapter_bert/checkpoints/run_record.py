@@ -18,7 +18,7 @@ from adapter_bert import files
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.weights import Base
-from adapter_bert.data.added_tokens import NEW, check_new_tokens
+from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
@@ -34,6 +34,7 @@ DESCRIPTION = {
     "base": dict,
     "base.fingerprint": str,
     "base.name?": str,
+    "base.hub?": str,
     "data_name?": str,
     "task": dict,
     "task.name": str,
@@ -130,7 +131,7 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def new_tokens(description: Dict[str, Any], path: str) -> List[str]:
+def new_tokens(description: Dict[str, Any], path: str) -> List[NewToken]:
     """A task's own tokens, of a description that was read from `path`.
 
     Raises UserError if they are none, or the method has not as many.
@@ -166,7 +167,7 @@ def write(
     parts: Optional[Mapping[str, str]] = None,
 ) -> None:
     """Writes `run.json`, and `places.json` of the BERT and parts' folders."""
-    places: Dict[str, Any] = {"base": base.path}
+    places: Dict[str, Any] = {"base": base.hub or base.path}
     if parts:
         places["parts"] = dict(parts)
     files.write_json(os.path.join(output_dir, PLACES_FILE), places)
@@ -260,8 +261,8 @@ def _may_differ(name: str, before: Any, now: Any) -> bool:
     # A missing setting was off.
     if before is None and name.startswith("training."):
         return not now
-    # The same weights may lie in another folder.
-    if name == "base.name":
+    # The same weights may lie in another folder, or be of another commit.
+    if name in ("base.name", "base.hub"):
         return True
     if name == "bert_config.hidden_act":
         return same_activation(before, now)

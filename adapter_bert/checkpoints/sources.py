@@ -17,6 +17,7 @@ from adapter_bert.checkpoints import (
     dev_scores,
     google,
     hub_module,
+    hugging_face_hub,
     published_models,
     run_record,
     sentence_transformers,
@@ -27,14 +28,15 @@ from adapter_bert.checkpoints.hugging_face import (
     HEAD_FIELDS,
     kind_of_head,
     open_safetensors,
-    pickle_advice,
+    open_torch,
 )
-from adapter_bert.checkpoints.weights import Base, Pretrained
+from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
 from adapter_bert.data.added_tokens import (
     ADDED,
     NEW,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
+    NewToken,
 )
 from adapter_bert.data.huggingface_tokenizer import (
     SubwordTokenizer,
@@ -49,6 +51,7 @@ from adapter_bert.data.tokenization import (
 from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
+TORCH_FILE = "pytorch_model.bin"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Google's, and Hugging Face's.
@@ -64,7 +67,7 @@ FOREIGN_TOKENIZERS = (
 )
 # Other forms of Hugging Face's weights, which need other libraries.
 FOREIGN = (
-    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
     "model.safetensors.index.json",
     "tf_model.h5",
     "flax_model.msgpack",
@@ -76,17 +79,20 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
     These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
     adapter-bert's or a training checkpoint of this project), a `.safetensors`
-    file, a module of TF-Hub or Kaggle, a folder with one of these or of
-    sentence-transformers, an archive of such a folder, or a module's handle. Of
-    a training checkpoint the model is the BERT under it, with `trained` and
+    file, a `pytorch_model.bin`, a module of TF-Hub or Kaggle, a folder with one
+    of these or of sentence-transformers, an archive of such a folder, a
+    module's handle, or a repository of Hugging Face's hub (`hf:ORG/NAME`). Of a
+    training checkpoint the model is the BERT under it, with `trained` and
     `run`. Raises UserError if nothing of the kind is there, or it or a
     training's BERT is damaged.
     """
     model = open_pretrained(path)
     folder = model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
-    is_pretrained = model.path.endswith((".safetensors", hub_module.MODEL_FILE))
-    if is_pretrained or not files.exists(run_file):
+    is_pretrained = model.path.endswith(
+        (".safetensors", TORCH_FILE, hub_module.MODEL_FILE)
+    )
+    if is_pretrained or model.weights.hub or not files.exists(run_file):
         return model
     run = run_record.read_description(run_file, "the run's description")
     advice = (
@@ -130,7 +136,7 @@ def _find_model(folder: str) -> str:
     path = dev_scores.best_checkpoint(folder) or newest
     if path is not None:
         return path
-    for name in FOREIGN:
+    for name in (TORCH_FILE, *FOREIGN):
         path = os.path.join(folder, name)
         if files.exists(path):
             return path
@@ -166,6 +172,13 @@ def open_pretrained(path: str) -> Pretrained:
     """
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
+    if hugging_face_hub.is_named(path):
+        path, hub = hugging_face_hub.fetch_model(path)
+        folder = os.path.dirname(path)
+        is_several = sentence_transformers.is_folder(folder)
+        opened = open_pretrained(folder if is_several else path)
+        weights = dataclasses.replace(opened.weights, hub=hub)
+        return dataclasses.replace(opened, weights=weights)
     path = published_models.resolve(path)
     if published_models.is_archive(path):
         path = published_models.unpack(path)
@@ -189,9 +202,6 @@ def _open_file(path: str) -> Pretrained:
     """As `open_pretrained`, of a file or a prefix of files."""
     folder, name = os.path.split(path)
     if name in FOREIGN and files.exists(path):
-        whole = os.path.join(folder, SAFETENSORS_FILE)
-        if name == "pytorch_model.bin":
-            raise UserError(pickle_advice(path, whole))
         raise UserError(
             f"--init_checkpoint {path} cannot be read here, expected "
             f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
@@ -200,7 +210,9 @@ def _open_file(path: str) -> Pretrained:
     if name == hub_module.MODEL_FILE:
         return hub_module.open_module(path)
     if path.endswith(".safetensors"):
-        return _open_hugging_face(path, folder)
+        return _open_hugging_face(path, folder, open_safetensors(path))
+    if name == TORCH_FILE and files.exists(path):
+        return _open_hugging_face(path, folder, open_torch(path))
     check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(google.refusal(path))
@@ -218,9 +230,8 @@ def _open_file(path: str) -> Pretrained:
     return Pretrained(path, folder, weights, **_head(config))
 
 
-def _open_hugging_face(path: str, folder: str) -> Pretrained:
-    """Opens a safetensors file with its config and its tokenizer's."""
-    weights = open_safetensors(path)
+def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
+    """A file's weights with their config and the tokenizer's."""
     found = []
     for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
         place, described = os.path.join(folder, name), {}
@@ -296,7 +307,7 @@ def read_tokenizer(
     config: BertConfig,
     path: str = "",
     do_lower_case: Optional[bool] = None,
-    new_tokens: Sequence[str] = (),
+    new_tokens: Sequence[NewToken] = (),
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
@@ -338,7 +349,7 @@ def _read_subwords(
     config: BertConfig,
     path: str,
     do_lower_case: Optional[bool],
-    new_tokens: Sequence[str],
+    new_tokens: Sequence[NewToken],
 ) -> SubwordTokenizer:
     """As `read_tokenizer`, for a RoBERTa or an ALBERT."""
     path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
@@ -432,10 +443,12 @@ def check_same_model(
     """
     expected = description["base"]["fingerprint"]
     if base.fingerprint != expected:
+        hub = description["base"].get("hub")
         raise UserError(
             f"{source} was trained on another BERT (fingerprint "
             f"{expected[:12]}) than {base.path} (fingerprint "
             f"{base.fingerprint[:12]})"
+            + (f"; pass --init_checkpoint={hub}" if hub else "")
         )
     ours, theirs = tokenizer.describe(), description["tokenizer"]
     if NEW not in theirs:

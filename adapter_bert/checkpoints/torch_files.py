@@ -47,6 +47,11 @@ TYPES = {
     "torch.BoolStorage": "<u1",
 }
 BFLOAT16 = "torch.BFloat16Storage"
+WHOLE = {
+    name
+    for name, kind in TYPES.items()
+    if np.dtype(kind).kind != "f" and name != BFLOAT16
+}
 # The numbers that the older form begins with.
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 # Bytes of a file's instructions; those of 10,000 tensors are 2 MB.
@@ -452,20 +457,35 @@ def _values(view: View, content: bytes) -> np.ndarray:
         return np.array(found, np.float32, order="C")
 
 
-def read(path: str) -> Dict[str, np.ndarray]:
+def read(
+    path: str, is_weight: Optional[Callable[[str], bool]] = None
+) -> Dict[str, np.ndarray]:
     """The tensors of a file that `torch.save` has written, float32.
 
     Tensors that are the same values of one storage are the same array.
 
+    Args:
+        path: of the file.
+        is_weight: tells by its name whether a tensor is one of a model's
+            weights, which alone are given; None for all tensors.
+
     Raises:
         UserError: the file is missing or damaged, or does anything but hold
-            tensors by name.
+            tensors by name; weights are whole numbers.
     """
     content = files.read_bytes(path, "PyTorch's tensors")
     is_zip = content[:2] == b"PK"
     try:
         table, read_storage = (_open_zip if is_zip else _open_older)(content)
         _check_sizes(table, len(content))
+        if is_weight is not None:
+            table = {k: view for k, view in table.items() if is_weight(k)}
+            for name, view in table.items():
+                if view.storage.kind in WHOLE:
+                    _refuse(
+                        f"{name[:80]!r} has whole numbers, as of a quantized "
+                        "model"
+                    )
         contents: Dict[str, bytes] = {}
         arrays: Dict[View, np.ndarray] = {}
         for view in table.values():
@@ -480,6 +500,6 @@ def read(path: str) -> Dict[str, np.ndarray]:
         raise UserError(
             f"{path} cannot be read as a table of tensors of torch.save "
             f"({str(error)[:200] or type(error).__name__}); save the "
-            "state_dict of the adapter alone, or safetensors"
+            "state_dict alone, or safetensors"
         ) from error
     return {name: arrays[view] for name, view in table.items()}

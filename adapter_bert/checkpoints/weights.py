@@ -47,12 +47,15 @@ class Weights:
         read: name -> float32 array of that shape.
         gelu: name in `functional.ACTIVATIONS` of the function that the
             publisher's configs call `gelu`.
+        hub: name of their repository and commit at Hugging Face's hub, as
+            `hugging_face_hub` has it, or "".
     """
 
     source: str
     shapes: Mapping[str, Shape]
     read: Callable[[str], np.ndarray]
     gelu: str = "gelu"
+    hub: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +99,19 @@ class Base:
     Attributes:
         path: of its weights on this machine.
         fingerprint: SHA-256 of its variables, equal in every file format.
+        hub: as of its `Weights`.
     """
 
     path: str
     fingerprint: str
+    hub: str = ""
 
     def describe(self) -> Dict[str, str]:
         """The identity on any machine, with the folder's name for people."""
+        if self.hub:
+            name = os.path.basename(self.hub.partition("@")[0])
+            identity = {"name": name, "fingerprint": self.fingerprint}
+            return {**identity, "hub": self.hub}
         folder, name = os.path.split(os.path.dirname(files.absolute(self.path)))
         if name.isdigit():  # The version of a module.
             name = os.path.basename(folder)
@@ -122,7 +131,8 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
             check_shape(weights, name, variables[name])
             digest.update(name.encode() + b"\0")
             digest.update(np.ascontiguousarray(weights.read(name)).data)
-    return Base(files.absolute(weights.source), digest.hexdigest())
+    source = files.absolute(weights.source)
+    return Base(source, digest.hexdigest(), weights.hub)
 
 
 def check_shape(weights: Weights, name: str, shape: Shape) -> None:

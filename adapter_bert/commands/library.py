@@ -4,12 +4,14 @@ r"""Keeps trained adapters in a library; exchanges them with other programs.
     .venv/bin/adapter-bert library list shelf
     .venv/bin/adapter-bert library export shelf mrpc hub/mrpc \
         --to=adapterhub
+    .venv/bin/adapter-bert library push shelf mrpc hf:ORG/mrpc
 
 docs/adapter_library.md and docs/exchange.md tell more.
 """
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 from typing import Any, Dict, List, Optional, Sequence
@@ -21,18 +23,26 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
     foreign_adapters,
+    hugging_face_hub,
     part_values,
     run_record,
     sources,
 )
 from adapter_bert.checkpoints.adapterhub_setup import without_pooler
-from adapter_bert.checkpoints.foreign_base import exported
-from adapter_bert.checkpoints.model_card import make_card, make_joint_card
+from adapter_bert.checkpoints.foreign_base import base_name, exported
+from adapter_bert.checkpoints.model_card import (
+    OWN,
+    make_card,
+    make_joint_card,
+    make_own_card,
+)
+from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import Pretrained, identify
 from adapter_bert.checkpoints.written_form import tokenizer_files
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
@@ -62,7 +72,13 @@ def _import(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library, create=True)
     for name in names:
         library.check_free(name, library.names())
-    folder = arguments.folder
+    folder, hub = arguments.folder, ""
+    if hugging_face_hub.is_named(folder):
+        folder, hub = hugging_face_hub.fetch_adapter(folder)
+        config = os.path.join(folder, adapter_artifact.CONFIG_FILE)
+        if files.exists(config) and not foreign_adapters.detect(folder):
+            _add_fetched(arguments, library, folder, hub)
+            return
     is_one = len(names) == 1 and not foreign_adapters.detect(folder)
     if arguments.adapter or is_one:
         folder = foreign_adapters.choose(folder, arguments.adapter)
@@ -79,12 +95,14 @@ def _import(arguments: argparse.Namespace) -> None:
             f"but --name is {arguments.name}; expected a name for each, with "
             "commas between them, or --adapter"
         )
-    tokenizer = sources.read_tokenizer(
+    read_tokenizer = functools.partial(
+        sources.read_tokenizer,
         opened,
         config,
         arguments.vocab_file,
         {"true": True, "false": False, None: None}[arguments.do_lower_case],
     )
+    tokenizer = read_tokenizer()
     base = identify(opened.weights, encoder.list_variables(config))
     for name, foreign in zip(names, found.values()):
         task = restore_task(foreign.task, {}, folder)
@@ -92,11 +110,15 @@ def _import(arguments: argparse.Namespace) -> None:
             config, foreign.method, task.build_head
         )
         values = foreign_adapters.complete(foreign, opened.weights).values
+        own, new = tokenizer, count_of(foreign.method)
+        if new:
+            tokens = find_tokens(folder, tokenizer, new)
+            own = read_tokenizer(tokens)
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
             "base": base.describe(),
-            "tokenizer": tokenizer.describe(),
+            "tokenizer": own.describe(),
             "bert_config": dataclasses.asdict(config),
             "parameters": {
                 "total": table.total_count,
@@ -104,7 +126,7 @@ def _import(arguments: argparse.Namespace) -> None:
                 "kept": adapter_artifact.count(values),
             },
             "versions": run_record.versions(),
-            "imported": foreign.origin,
+            "imported": {**foreign.origin, **({"hub": hub} if hub else {})},
         }
         if foreign.max_seq_length:
             length = {"max_seq_length": foreign.max_seq_length}
@@ -114,13 +136,89 @@ def _import(arguments: argparse.Namespace) -> None:
         with files.temporary_folder() as place:
             adapter_artifact.write(place, description, values)
             library.add(place, name)
-        print(f"added {name}, of {foreign.origin['program']}")
+        source = f" at {hub}" if hub else ""
+        print(f"added {name}, of {foreign.origin['program']}{source}")
+
+
+def _add_fetched(
+    arguments: argparse.Namespace,
+    library: AdapterLibrary,
+    folder: str,
+    hub: str,
+) -> None:
+    """Adds an adapter of this project that the hub had, if its BERT fits."""
+    told = ("adapter", "do_lower_case", "texts", "label", "multi_label")
+    given = [f"--{name}" for name in told if getattr(arguments, name)]
+    if given:
+        raise UserError(
+            f"{hub} is an adapter of this project, whose files say it all; "
+            f"leave out {', '.join(given)}"
+        )
+    bert = FrozenBert.open(
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+    )
+    load_task(bert, folder, None)
+    print(f"added {library.add(folder, arguments.name)}, of {hub}")
 
 
 def _export(arguments: argparse.Namespace) -> None:
     """Writes an adapter of a library for another program."""
+    name = os.path.basename(os.path.abspath(arguments.folder))
+    _write_foreign(arguments, arguments.folder, name)
+    print(f"wrote {arguments.folder}")
+
+
+def _push(arguments: argparse.Namespace) -> None:
+    """Writes an adapter of a library into a repository of the hub."""
+    repository = hugging_face_hub.parse(arguments.repository).repository
+    with files.temporary_folder() as place:
+        folder = os.path.join(place, "adapter")
+        if arguments.to == OWN:
+            _write_own(arguments, folder)
+        else:
+            _write_foreign(arguments, folder, repository)
+        commit = hugging_face_hub.push(
+            folder,
+            arguments.repository,
+            arguments.public,
+            f"Adapter {arguments.name}",
+        )
+    print(f"pushed {arguments.name} to {commit}")
+
+
+def _write_own(arguments: argparse.Namespace, folder: str) -> None:
+    """Writes an adapter's files as they are, with a card."""
+    for name in ("without_head", "init_checkpoint"):
+        if getattr(arguments, name):
+            raise UserError(
+                f"--{name} is for the form of another program; leave it out, "
+                "or pass --to"
+            )
     library = AdapterLibrary(arguments.library)
-    folder = os.path.basename(os.path.abspath(arguments.folder))
+    name = arguments.name
+    entry, config = library.entry(name), check(library.folder(name)).config
+    base = arguments.base_model or base_name(config["base"])
+    card = make_own_card(
+        name, base, arguments.repository, config, entry.scores, entry.data
+    )
+    with files.new_folder(folder) as new:
+        for file in (
+            adapter_artifact.WEIGHTS_FILE,
+            adapter_artifact.CONFIG_FILE,
+        ):
+            path = os.path.join(library.folder(name), file)
+            content = files.read_bytes(path, "a file")
+            files.write_bytes(os.path.join(new, file), content)
+        files.write_text(os.path.join(new, "README.md"), card)
+
+
+def _write_foreign(
+    arguments: argparse.Namespace, target: str, folder: str
+) -> None:
+    """Writes adapters into a new folder, which is called `folder` in a card."""
+    library = AdapterLibrary(arguments.library)
     if arguments.without_head and arguments.to != "adapterhub":
         raise UserError(
             "--without_head is for --to=adapterhub; leave it out for "
@@ -168,10 +266,7 @@ def _export(arguments: argparse.Namespace) -> None:
         card = make_joint_card(several, folder, cards)
         if bert:
             several = [without_pooler(ours, bert) for ours in several]
-    foreign_adapters.write(
-        arguments.to, arguments.folder, several[0], card, several[1:]
-    )
-    print(f"wrote {arguments.folder}")
+    foreign_adapters.write(arguments.to, target, several[0], card, several[1:])
 
 
 def _tokenizer(
@@ -349,6 +444,28 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         ):
             flag(name, default="", help=f"{what}; default: next to the BERT")
 
+    def form_flags(flag):
+        flag(
+            "--without_head",
+            action="store_true",
+            help="write the adapter alone, as AdapterHub shares languages",
+        )
+        flag(
+            "--base_model",
+            default="",
+            help="name by which that program finds the BERT, as "
+            "bert-base-uncased; default: the name of the BERT's repository or "
+            "folder",
+        )
+        flag(
+            "--init_checkpoint",
+            default="",
+            help="the BERT of the adapter, whose word embeddings peft keeps "
+            "with a head of masked words, whose vocabulary lies next to an "
+            "adapter of vectors, and whose pooler becomes a layer of the heads "
+            "of several adapters",
+        )
+
     name = ("name", "name of the adapter")
     folder = ("folder", "folder of an adapter, or of the run that trained it")
     flag = command(
@@ -378,7 +495,11 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "import",
         _import,
         "Copy an adapter of AdapterHub or peft into the library.",
-        ("folder", "folder that this program wrote"),
+        (
+            "folder",
+            "folder that this program wrote, or hf:ORG/NAME[/FOLDER]"
+            "[@REVISION] of Hugging Face's hub",
+        ),
     )
     flag(
         "--name",
@@ -423,31 +544,28 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         ("name", f"{name[1]}, or of several, with commas between them"),
         ("folder", "folder to write, new or empty"),
     )
+    programs = sorted(foreign_adapters.PROGRAMS)
+    flag("--to", required=True, choices=programs, help="the other program")
+    form_flags(flag)
+    flag = command(
+        "push",
+        _push,
+        "Write an adapter into a repository of Hugging Face's hub.",
+        name,
+        ("repository", "hf:ORG/NAME, which is made if it is not there"),
+    )
+    flag(
+        "--public",
+        action="store_true",
+        help="let everyone read the repository; default: it is private",
+    )
     flag(
         "--to",
-        required=True,
-        choices=sorted(foreign_adapters.PROGRAMS),
-        help="the other program",
+        default=OWN,
+        choices=[OWN, *programs],
+        help=f"the program that is to read the adapter; default: {OWN}",
     )
-    flag(
-        "--without_head",
-        action="store_true",
-        help="write the adapter alone, as AdapterHub shares languages",
-    )
-    flag(
-        "--base_model",
-        default="",
-        help="name by which that program finds the BERT, as "
-        "bert-base-uncased; default: the name of the BERT's folder",
-    )
-    flag(
-        "--init_checkpoint",
-        default="",
-        help="the BERT of the adapter, whose word embeddings peft keeps with "
-        "a head of masked words, whose vocabulary lies next to an adapter of "
-        "vectors, and whose pooler becomes a layer of the heads of several "
-        "adapters",
-    )
+    form_flags(flag)
     return parser.parse_args(given)
 
 

@@ -18,6 +18,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Union,
 )
 
 from tokenizers import AddedToken, Tokenizer
@@ -42,6 +43,10 @@ LONGEST_PIECE = 1000
 MOST_NEW_TOKENS, LONGEST_NEW_TOKEN = 10_000, 100
 
 
+# A token that a task adds: a whole word, or an object of content and `RULES`.
+NewToken = Union[str, Dict[str, Any]]
+
+
 class Added(NamedTuple):
     """An added token: index, content with rules, whether it is looked for."""
 
@@ -55,7 +60,7 @@ class Added(NamedTuple):
         return {"content": self.token.content, **flags}
 
 
-def read_new_tokens(path: str) -> List[str]:
+def read_new_tokens(path: str) -> List[NewToken]:
     """Reads the file of `--new_tokens`: a token on each line.
 
     Raises:
@@ -65,12 +70,25 @@ def read_new_tokens(path: str) -> List[str]:
     return check_new_tokens(text.splitlines(), path)
 
 
-def check_new_tokens(tokens: Any, source: str) -> List[str]:
+def content_of(token: NewToken) -> str:
+    """The letters of a token that a task adds."""
+    return token if isinstance(token, str) else token["content"]
+
+
+def _made(token: NewToken) -> AddedToken:
+    """A token that a task adds, by default a whole word."""
+    if isinstance(token, str):
+        return AddedToken(token, single_word=True)
+    return AddedToken(**token)
+
+
+def check_new_tokens(tokens: Any, source: str) -> List[NewToken]:
     """The tokens that a task adds to a vocabulary.
 
     Raises:
-        UserError: there are none or too many, or one is no text, is empty or
-            very long, has blanks around it, or is there twice.
+        UserError: there are none or too many, or one is no text and no object
+            of a text and rules, is empty or very long, has blanks around it, or
+            is there twice.
     """
     if not isinstance(tokens, list) or not 0 < len(tokens) <= MOST_NEW_TOKENS:
         raise UserError(
@@ -79,6 +97,9 @@ def check_new_tokens(tokens: Any, source: str) -> List[str]:
         )
     seen = set()
     for number, token in enumerate(tokens, 1):
+        if isinstance(token, dict) and set(token) == {"content", *RULES}:
+            if all(isinstance(token[rule], bool) for rule in RULES):
+                token = token["content"]
         if (
             not isinstance(token, str)
             or not 0 < len(token) <= LONGEST_NEW_TOKEN
@@ -95,11 +116,11 @@ def check_new_tokens(tokens: Any, source: str) -> List[str]:
 
 
 def as_added(
-    tokens: Sequence[str],
+    tokens: Sequence[NewToken],
     vocabulary: Mapping[str, int],
     normalize: Callable[[str], str] = str,
 ) -> List[Added]:
-    """A task's own tokens, whole words with the ids that follow a vocabulary's.
+    """A task's own tokens, with the ids that follow a vocabulary's.
 
     Texts are searched for them as `normalize` writes both.
 
@@ -107,8 +128,11 @@ def as_added(
         UserError: the vocabulary has one of them, or two are the same.
     """
     first, seen = max(vocabulary.values()) + 1, set()
-    for token in tokens:
-        normal = normalize(token).strip()
+    made = [_made(token) for token in tokens]
+    for added in made:
+        token = normal = added.content
+        if added.normalized:
+            normal = normalize(token).strip()
         if {token, normal} & vocabulary.keys():
             raise UserError(
                 f"the new token {token!r} is in BERT's vocabulary already; "
@@ -120,10 +144,24 @@ def as_added(
                 "another one is or every text; leave it out"
             )
         seen.add(normal)
-    return [
-        Added(number, AddedToken(token, single_word=True), True)
-        for number, token in enumerate(tokens, first)
-    ]
+    return [Added(number, one, True) for number, one in enumerate(made, first)]
+
+
+def tokens_behind(
+    path: str, vocabulary: Mapping[str, int], roles: Mapping[str, str]
+) -> List[NewToken]:
+    """Tokens that files next to `path` add behind a vocabulary, by rising id.
+
+    Arguments as of `read_added`. Raises UserError as that does.
+    """
+    last = max(vocabulary.values())
+    found: List[NewToken] = []
+    for number, token, is_found in read_added(path, vocabulary, roles):
+        if number > last and is_found:
+            described = Added(number, token, True).describe()
+            word = Added(number, _made(token.content), True).describe()
+            found.append(token.content if described == word else described)
+    return found
 
 
 def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:

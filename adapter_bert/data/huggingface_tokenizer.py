@@ -12,7 +12,12 @@ from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 from tokenizers import Tokenizer
 
 from adapter_bert import files
-from adapter_bert.data.added_tokens import LONGEST_PIECE, read_added, register
+from adapter_bert.data.added_tokens import (
+    LONGEST_PIECE,
+    NewToken,
+    read_added,
+    register,
+)
 from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
 from adapter_bert.errors import UserError
 
@@ -53,7 +58,7 @@ class SubwordTokenizer(TextTokenizer):
     second_segment = 0
     do_lower_case = False
 
-    def __init__(self, path: str, new_tokens: Sequence[str] = ()):
+    def __init__(self, path: str, new_tokens: Sequence[NewToken] = ()):
         """Reads a `tokenizer.json`, and the tokens that files next to it add.
 
         `new_tokens` are a task's own.

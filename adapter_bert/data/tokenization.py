@@ -35,7 +35,9 @@ from adapter_bert import files
 from adapter_bert.data.added_tokens import (
     NEW,
     Added,
+    NewToken,
     as_added,
+    content_of,
     fingerprint,
     read_added,
     register,
@@ -116,7 +118,7 @@ class TextTokenizer(abc.ABC):
 
     vocabulary: Dict[str, int]
     added: List[Added]
-    new_tokens: Sequence[str]
+    new_tokens: Sequence[NewToken]
     vocab_size: int
     do_lower_case: bool
     classify_id: int
@@ -144,7 +146,7 @@ class TextTokenizer(abc.ABC):
             for role in ("cls", "sep", "unk", "mask")
         )
         text = json.dumps(model, sort_keys=True)
-        told = {*told, *self.new_tokens}
+        told = {*told, *map(content_of, self.new_tokens)}
         self._description = {
             "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
@@ -156,7 +158,7 @@ class TextTokenizer(abc.ABC):
 
     def _add_new(
         self,
-        tokens: Sequence[str],
+        tokens: Sequence[NewToken],
         pieces: Mapping[str, int],
         normalize: Callable[[str], str] = str,
     ) -> None:
@@ -467,7 +469,7 @@ class FullTokenizer(TextTokenizer):
         self,
         vocab_file: str,
         do_lower_case: bool = True,
-        new_tokens: Sequence[str] = (),
+        new_tokens: Sequence[NewToken] = (),
     ):
         """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 

@@ -18,6 +18,7 @@ from adapter_bert.methods.lora import (
     Lora,
     LoraHooks,
     check_dropout,
+    check_pooler,
     check_rank,
     check_targets,
     place_of,
@@ -152,6 +153,7 @@ class AdaLora(TuningMethod):
                 )
 
     def check(self, config):
+        check_pooler(self.name, self.targets, config)
         for scope in self.lora.matrices(config):
             check_rank("adalora: init_rank", self.init_rank, scope, config)
 

@@ -8,6 +8,7 @@ from typing import (
     Any,
     ClassVar,
     Dict,
+    Iterable,
     Iterator,
     List,
     Mapping,
@@ -26,7 +27,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import base, gate
 from adapter_bert.methods.base import Declared, TuningMethod, added_later
 
-# What `targets` may name -> scope within a layer.
+# What `targets` may name in each layer -> scope within the layer.
 TARGETS = {
     "query": "attention/self/query",
     "key": "attention/self/key",
@@ -35,13 +36,17 @@ TARGETS = {
     "intermediate": "intermediate/dense",
     "output": "output/dense",
 }
+# And once, above all layers.
+POOLER = "pooler"
+NAMES = (*TARGETS, POOLER)
 
 
-# A matrix: its layer, and its name in `TARGETS`.
+# A matrix: its layer, and its name in `NAMES`. The pooler's layer is -1.
 Place = Tuple[int, str]
+OF_POOLER: Place = (-1, POOLER)
 
 # Of an entry of a pattern: layers, a target, or both; then its number.
-_LAYERS, _TARGET = base.LAYER_RANGE.pattern, "|".join(TARGETS)
+_LAYERS, _TARGET = base.LAYER_RANGE.pattern, "|".join(NAMES)
 ENTRY = re.compile(
     rf"(?:(?:{_LAYERS}\.)?({_TARGET})|{_LAYERS}):"
     r"([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)"
@@ -49,24 +54,41 @@ ENTRY = re.compile(
 
 
 def check_targets(method: str, text: str) -> List[str]:
-    """The names of `TARGETS` in a text, with commas between them.
+    """The names of `NAMES` in a text, with commas between them.
 
     Raises UserError if one is unknown or named twice.
     """
     names = text.split(",")
     for name in names:
-        if name not in TARGETS or names.count(name) > 1:
+        if name not in NAMES or names.count(name) > 1:
             raise UserError(
                 f"{method}: targets is {text!r}, where {name!r} is "
-                f"unknown or named twice; expected some of {','.join(TARGETS)}"
+                f"unknown or named twice; expected some of {','.join(NAMES)}"
             )
     return names
+
+
+def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
+    """Raises UserError for the pooler of a model that has none."""
+    if POOLER in targets.split(",") and not config.has_pooler:
+        raise UserError(
+            f"{method}: targets is {targets!r}, but this model has no "
+            "pooler; leave pooler out"
+        )
 
 
 def check_dropout(method: str, rate: float) -> None:
     """Raises UserError for a rate that is not from 0 to 0.99."""
     if not 0.0 <= rate <= 0.99:
         raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
+
+
+def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
+    """The targets of each layer in turn, then the pooler if it is one."""
+    in_layers = [target for target in targets if target != POOLER]
+    yield from itertools.product(layers, in_layers)
+    if POOLER in targets:
+        yield OF_POOLER
 
 
 def check_rank(
@@ -88,7 +110,7 @@ class Entry(NamedTuple):
     Attributes:
         text: as it is written.
         layers: first and last, or None for all.
-        target: a name of `TARGETS`, or "" for all.
+        target: a name of `NAMES`, or "" for all of layers.
         number: of the matrices.
     """
 
@@ -132,6 +154,8 @@ def write_pattern(
     targets: Sequence[str],
 ) -> str:
     """The pattern of these numbers, in a model of so many layers."""
+    of_pooler = numbers.get(OF_POOLER, default)
+    targets = [target for target in targets if target != POOLER]
     rows = [
         [numbers.get((layer, target), default) for target in targets]
         for layer in range(layers)
@@ -156,6 +180,8 @@ def write_pattern(
                 place = target if is_all else f"{place}.{target}"
             if number != default:
                 parts.append(f"{place}:{number}")
+    if of_pooler != default:
+        parts.append(f"{POOLER}:{of_pooler}")
     return ", ".join(parts)
 
 
@@ -217,11 +243,15 @@ class LoraHooks(Hooks):
 def scope_of(place: Place) -> str:
     """The scope of a matrix's variables."""
     layer, target = place
+    if target == POOLER:
+        return encoder.POOLER
     return f"bert/encoder/layer_{layer}/{TARGETS[target]}"
 
 
 def place_of(scope: str) -> Place:
     """The matrix whose variables have a scope."""
+    if scope == encoder.POOLER:
+        return OF_POOLER
     layer = layer_of(scope)
     _, _, within = scope.partition(f"/layer_{layer}/")
     return layer, next(t for t, place in TARGETS.items() if place == within)
@@ -233,25 +263,28 @@ class Lora(TuningMethod):
 
     BERT-base, for each target in each layer: rank (inputs + outputs);
     12 x 2 x 8 (768 + 768) = 294,912 at rank 8 for queries and values. The
-    output at the start is plain BERT's, since B is zero.
+    pooler is one matrix more. The output at the start is plain BERT's, since B
+    is zero.
 
     Attributes:
         rank: of the update.
         alpha: the update is scaled by alpha / rank.
-        targets: the matrices, names of `TARGETS` with commas between them.
+        targets: the matrices, names of `NAMES` with commas between them. Heads
+            that read no pooler are refused with `pooler`.
         dropout: of what A reads, in training; from 0 to 0.99.
         gating: whether each update has a gate (`gate.py`), inputs + 1
             parameters, in place of the factor alpha / rank.
         rs: whether alpha is divided by the rank's root instead (rsLoRA).
         rank_pattern: other ranks of some matrices, as
             `6-11.query:4, value:16, 0:2` for layers, a target, or both. The
-            first entry that names a matrix holds; 0 leaves the matrix out.
+            first entry that names a matrix holds; 0 leaves the matrix out. An
+            entry with layers never names the pooler.
         alpha_pattern: other alphas of some matrices, in the same form.
 
     Raises:
         UserError: a rank below 1, an alpha that is not positive, a target that
             does not exist or is named twice, a dropout out of range, a pattern
-            that cannot be read.
+            that cannot be read, a gate of the pooler.
 
     Source: Hu et al. 2022, section 4.1; A starts as in their code.
     Kalajdzievski 2023 for `rs`.
@@ -277,6 +310,12 @@ class Lora(TuningMethod):
         super().__post_init__()
         check_targets(self.name, self.targets)
         check_dropout(self.name, self.dropout)
+        if self.gating and POOLER in self.targets.split(","):
+            raise UserError(
+                f"{self.name}: gating is True, but a gate is a mean over a "
+                "text's tokens, of which the pooler reads one; leave out "
+                "pooler or gating"
+            )
         for argument, is_right, expected in (
             ("rank_pattern", float.is_integer, "whole numbers from 0 on"),
             ("alpha_pattern", lambda n: 0 < n < math.inf, "positive numbers"),
@@ -301,8 +340,10 @@ class Lora(TuningMethod):
 
         Raises:
             UserError: a rank is above the size of its matrix; an entry of a
-                pattern names no matrix; no matrix is left.
+                pattern names no matrix; no matrix is left; the model has no
+                pooler that is named.
         """
+        check_pooler(self.name, self.targets, config)
         places = list(self._places(config))
         for argument in ("rank_pattern", "alpha_pattern"):
             left = places
@@ -342,9 +383,8 @@ class Lora(TuningMethod):
         return {scope: one for scope, one in found.items() if one.rank}
 
     def _places(self, config: encoder.BertConfig) -> Iterator[Place]:
-        """All targets, of each layer in turn."""
-        layers = range(config.num_hidden_layers)
-        return itertools.product(layers, self.targets.split(","))
+        """All targets."""
+        return places(self.targets.split(","), range(config.num_hidden_layers))
 
     def variables(self, config, pooler=True):
         """`<scope>/lora_a` and `lora_b` for each target."""

@@ -100,6 +100,14 @@ def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
     return Stack((*parts, Part("", NewWords(count))))
 
 
+def without_new_words(method: TuningMethod) -> TuningMethod:
+    """The method that new words are stacked on, or the method itself."""
+    parts = [p for p in method.parts if not isinstance(p.method, NewWords)]
+    if count_of(method) and len(parts) == 1 and not parts[0].name:
+        return parts[0].method
+    return method
+
+
 def first_rows(
     words: np.ndarray, pieces: Sequence[Sequence[int]]
 ) -> np.ndarray:

@@ -13,7 +13,13 @@ from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, TuningMethod
-from adapter_bert.methods.lora import check_dropout, check_targets, scope_of
+from adapter_bert.methods.lora import (
+    check_dropout,
+    check_pooler,
+    check_targets,
+    places,
+    scope_of,
+)
 
 # Names under which the two matrices are handed on to layers.
 DOWN, UP = "vera/down", "vera/up"
@@ -50,8 +56,12 @@ class VeraHooks(Hooks):
             inner, outer = inner[:, tf.newaxis], outer[:, tf.newaxis]
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.method.dropout, f"{name}/vera", context)
+        shared = context.handed_on
+        if name == encoder.POOLER:
+            # To which nothing is handed on.
+            shared = self.begin(context)
         # Else a shared layer would compute their gradients too.
-        down, up = (tf.stop_gradient(context.handed_on[x]) for x in (DOWN, UP))
+        down, up = (tf.stop_gradient(shared[x]) for x in (DOWN, UP))
         down, up = down[: inputs.shape[-1]], up[:, : outer.shape[-1]]
         x = tf.matmul(x, tf.cast(down, x.dtype)) * inner
         return outputs + tf.matmul(x, tf.cast(up, x.dtype)) * outer
@@ -73,7 +83,7 @@ class Vera(TuningMethod):
         targets: the matrices, as of LoRA.
         dropout: of what A reads, in training; from 0 to 0.99.
         d_initial: first value of d.
-        layers: numbers and ranges of layers, or `all`.
+        layers: numbers and ranges of layers, or `all`; the pooler is of none.
 
     Raises:
         UserError: a rank below 1, a seed out of range, a d that is not
@@ -108,15 +118,13 @@ class Vera(TuningMethod):
 
     def check(self, config):
         base.choose_layers(self.layers, config)
+        check_pooler(self.name, self.targets, config)
 
     def kernels(self, config: encoder.BertConfig) -> Dict[str, Tuple[int, ...]]:
         """Shapes of the kernels with an update, by their scopes."""
         shapes = encoder.list_variables(config)
-        scopes = [
-            scope_of((layer, target))
-            for layer in base.choose_layers(self.layers, config)
-            for target in self.targets.split(",")
-        ]
+        layers = base.choose_layers(self.layers, config)
+        scopes = map(scope_of, places(self.targets.split(","), layers))
         return {
             scope: shapes[config.variable(f"{scope}/kernel")]
             for scope in scopes

@@ -34,6 +34,7 @@ from adapter_bert.checkpoints.weights import (
     identify,
     rounded_to_int8,
 )
+from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
@@ -175,7 +176,7 @@ class FrozenBert:
     def tokenizer(
         self,
         do_lower_case: Optional[bool] = None,
-        new_tokens: Sequence[str] = (),
+        new_tokens: Sequence[NewToken] = (),
     ) -> TextTokenizer:
         """Its tokenizer, with a task's own tokens.
 
@@ -195,7 +196,7 @@ class FrozenBert:
     def _read_tokenizer(
         self,
         do_lower_case: Optional[bool],
-        new_tokens: Sequence[str] = (),
+        new_tokens: Sequence[NewToken] = (),
     ) -> TextTokenizer:
         return sources.read_tokenizer(
             self._opened,

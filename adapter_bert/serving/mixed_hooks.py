@@ -121,7 +121,12 @@ class MixedHooks(Hooks):
         return self._act("lengthen", context, (), [hidden])
 
     def project(self, name, inputs, dense, context):
-        """All rows by BERT's kernel, each by its own factors or scales."""
+        """All rows by BERT's kernel, each by its own factors or scales.
+
+        Heads, which ask row by row, are given what the pooler made before.
+        """
+        if name in self._current:
+            return self._current[name]
         parts = self._split(inputs, context)
         outputs: List[tf.Tensor] = []
 
@@ -272,7 +277,7 @@ class MixedHooks(Hooks):
 
     @contextlib.contextmanager
     def reading(self, values: Values) -> Iterator[None]:
-        """Within it `parameter` gives these of the rows' own values."""
+        """Within it `parameter` and `project` give these of the rows' own."""
         before, self._current = self._current, values
         try:
             yield

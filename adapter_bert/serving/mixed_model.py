@@ -6,9 +6,10 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import tensorflow as tf
 
+from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import Context, NoHooks, layer_of
-from adapter_bert.bert.shared_layers import OUTSIDE, make_bert
+from adapter_bert.bert.shared_layers import OUTSIDE, POOLER, make_bert
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.composition import below
 from adapter_bert.serving.mixed_hooks import (
@@ -62,9 +63,8 @@ class MixedModel:
     def untouched_layers(self) -> Optional[int]:
         """Number of lowest layers that no task changes; None: embeddings."""
         names = [n for m in self.methods for n in m.variables(self.config)]
-        own = below("own/", self.tables)
-        names += [n for n in own if not n.startswith("bert/pooler/")]
-        layers = [layer_of(name) for name in names]
+        names += below("own/", self.tables)
+        layers = [layer_of(n) for n in names if not POOLER.fullmatch(n)]
         hooks = (method.hooks(self.config, {}) for method in self.methods)
         if None in layers or not all(one.by_values for one in hooks):
             return None
@@ -197,7 +197,10 @@ class MixedModel:
 
         `heads` have no values; they say which outputs are selected.
         """
-        found = {}
+        found, pooled = {}, {}
+        if any(head.needs_pooler for head in heads):
+            # While rows are sorted by method, which may act there.
+            pooled[encoder.POOLER] = bert.pool(sequence_output, context)
         own = {
             name: tf.gather(table, places[:, OWN_ROW])
             for name, table in below("own/", self.tables).items()
@@ -212,21 +215,21 @@ class MixedModel:
                 for name, table in below(scope, self.tables).items()
             }
 
-            def answer(values, own, mask, sequence_output, build=build):
+            def answer(values, own, pooled, mask, sequence, build=build):
                 head = build(self.config, lambda name, *_: values[name])
                 alone = dataclasses.replace(
                     context, input_mask=mask, handed_on={}
                 )
                 row = {name: x[0] for name, x in own.items()}
-                with bert.hooks.reading(row):
-                    return head(bert, sequence_output, alone)
+                with bert.hooks.reading({**row, **pooled}):
+                    return head(bert, sequence, alone)
 
             outputs = map_rows(
                 answer,
                 values,
                 *tf.nest.map_structure(
                     lambda x, rows=rows: tf.gather(x, rows),
-                    (own, context.input_mask, sequence_output),
+                    (own, pooled, context.input_mask, sequence_output),
                 ),
             )
             for name, value in heads[number].select(outputs).items():

@@ -18,6 +18,8 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple
 
+from adapter_bert.start_tensorflow import without_notices
+
 import numpy as np
 import tensorflow as tf
 
@@ -51,6 +53,8 @@ REDUCES_RANGE = True
 ONNX_PACKAGES = ("onnxruntime", "tf2onnx")
 # Operations that TensorFlow Lite lacks, in its converter's message.
 LACKING = re.compile(r"TF Select ops: (.*)")
+# All lines.
+ANYTHING = re.compile(b"")
 # (rows, longest row) of the batches that are compared.
 COMPARED = ((1, 8), (4, 32))
 
@@ -115,7 +119,7 @@ def export(
         with _quiet():
             runtime.convert(model, weights, path)
             run = runtime.load(path)
-        difference = compare(model, run, bert.config, task.max_seq_length)
+            difference = compare(model, run, bert.config, task.max_seq_length)
         if not difference <= LIMITS[weights]:
             raise UserError(
                 f"{runtime.name} computes other outputs than TensorFlow: they "
@@ -241,10 +245,13 @@ def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what converters and runtimes say about themselves."""
+    """Without what converters and runtimes say about themselves.
+
+    TensorFlow Lite's converter prints tables, and the whole model at an error.
+    """
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_notices(ANYTHING):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -5,6 +5,7 @@ this project.
 """
 
 import functools
+import json
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
@@ -145,10 +146,9 @@ class TextModel(tf.Module):
         heads = [p.head for p in places]
         self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
         # Tasks with new tokens of their own have tokenizers of their own.
-        tokenizers = {t.tokenizer.new_tokens: t.tokenizer for t in loaded}
-        of_tasks = [
-            list(tokenizers).index(t.tokenizer.new_tokens) for t in loaded
-        ]
+        keys = [json.dumps(t.tokenizer.new_tokens) for t in loaded]
+        tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
+        of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         self._tokenizers = keep(np.int32(of_tasks))
         self._model = mixed.model()

@@ -16,7 +16,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
-from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.bert.shared_layers import POOLER, make_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod
 from adapter_bert.optimization import Recipe
@@ -281,6 +281,11 @@ def list_parameters(
     }
     groups = dict.fromkeys(declared, "head")
     added = method.variables(config, pooler)
+    if not pooler and any(map(POOLER.fullmatch, added)):
+        raise UserError(
+            f"{str(method)[:200]} has an update of BERT's pooler, which the "
+            "head of this task does not read; leave pooler out of targets"
+        )
     for name, one in added.items():
         groups[name] = "adapters" if one.trained else "masks"
         if name.startswith(PARTS):

@@ -18,6 +18,7 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
+    hugging_face_hub,
     run_record,
     training_state,
 )
@@ -35,7 +36,11 @@ from adapter_bert.checkpoints.weights import (
     rounded_to_int8,
     start_fingerprint,
 )
-from adapter_bert.data.added_tokens import read_new_tokens
+from adapter_bert.data.added_tokens import (
+    NewToken,
+    content_of,
+    read_new_tokens,
+)
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
@@ -142,7 +147,10 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
 def _open_sources(experiment: Experiment) -> Sources:
     """Opens `--init_checkpoint` (default: the run's own) and `--adapter`."""
     path = experiment.init_checkpoint
-    if not path and run_record.read_run(experiment.output_dir):
+    begun = run_record.read_run(experiment.output_dir)
+    if begun and path:
+        path = hugging_face_hub.as_recorded(path, begun["base"].get("hub"))
+    elif begun:
         path = run_record.place_of_base(experiment.output_dir)
     opened = open_init_checkpoint(path) if path else None
     if experiment.adapter:
@@ -157,7 +165,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     return Sources(opened, opened.trained, opened.run, step)
 
 
-def _new_tokens(experiment: Experiment, sources: Sources) -> List[str]:
+def _new_tokens(experiment: Experiment, sources: Sources) -> List[NewToken]:
     """The task's own tokens, of what was trained or of the flags.
 
     Raises UserError if both have tokens, and others.
@@ -392,7 +400,7 @@ def _begin_words(
         experiment.vocab_file,
         experiment.do_lower_case,
     )
-    pieces = plain.encode_words(tokens)
+    pieces = plain.encode_words([*map(content_of, tokens)])
     shape = len(tokens), model.config.embedding_width
 
     def read(name: str) -> np.ndarray:

@@ -282,6 +282,9 @@ def _with_batch_loss(
     if device.num_replicas_in_sync > 1:
         first = device.replica_id_in_sync_group * rows
         vectors, compared = device.all_gather([vectors, compared], axis=0)
+        for name, value in compared.items():
+            value.set_shape([None, *features[name].shape[1:]])
+    vectors.set_shape([None, None, head.width])
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(vectors)
         losses = head.batch_loss(vectors, compared)

@@ -29,9 +29,11 @@ from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
+from adapter_bert.data.added_tokens import NEW
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.from_description import restore_task
 
@@ -147,6 +149,16 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
             THREE,
         ),
         "vera_37": ("vera(37, targets='value,output')", QUESTIONS),
+        "lora_pooler": (
+            "lora(5, 3.0, 'query,output,pooler', rank_pattern='1:3, pooler:7')",
+            THREE,
+        ),
+        "dora_pooler": ("dora(5, 3.0, 'value,pooler')", NUMBER),
+        "vera_pooler": ("vera(5, targets='key,pooler', layers='1')", THREE),
+        "new_words": (
+            "stack(lora(5, alpha_pattern='1:3'), new_words(2))",
+            THREE,
+        ),
     },
 }
 
@@ -175,6 +187,9 @@ def random_artifact(
         "base": bert.base.describe(),
         "bert_config": dataclasses.asdict(bert.config),
     }
+    tokens = [f"new{n}" for n in range(count_of(method))]
+    if tokens:
+        config["tokenizer"] = {NEW: tokens}
     shapes = {name: value.shape for name, value in values.items()}
     weights = Weights("a random adapter", shapes, values.__getitem__)
     return Artifact(config, weights)
@@ -184,6 +199,8 @@ def logits(
     bert: FrozenBert, artifact: Artifact, examples: Dict[str, np.ndarray]
 ) -> np.ndarray:
     """This project's logits, float32.
+
+    If the adapter has new words, one is each row's second token.
 
     Returns:
         [rows, classes], or of questions [rows, tokens, 2], 0 at padding.
@@ -195,7 +212,13 @@ def logits(
     task = restore_task(
         artifact.config["task"], settings if questions else {}, source
     )
-    kind = bert.kind(registry.parse(artifact.config["method"]), task)
+    method = registry.parse(artifact.config["method"])
+    new = count_of(method)
+    if new:
+        ids = examples["input_ids"].copy()
+        ids[:, 1] = bert.config.vocab_size + np.arange(len(ids)) % new
+        examples = {**examples, "input_ids": ids}
+    kind = bert.kind(method, task)
     initial = choose_initial_values(
         kind.table.parameters, bert.weights, artifact.weights, seed=0
     )

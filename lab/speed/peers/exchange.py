@@ -408,6 +408,40 @@ PEFT_LORA = {
         ),
     ),
 }
+PEFT_POOLER = {
+    "all_linear_5": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(
+            r=5,
+            lora_alpha=3,
+            target_modules="all-linear",
+            rank_pattern={"pooler.dense": 7},
+            alpha_pattern={"bert.pooler.dense": 0.7},
+        ),
+    ),
+    "vera_pooler": (
+        SEQUENCES,
+        2,
+        lambda: peft.VeraConfig(
+            r=5, target_modules=["key", "intermediate.dense", "pooler.dense"]
+        ),
+    ),
+}
+# Words that a task adds, one of them a whole word only.
+NEW_WORDS = "foo", transformers.AddedToken("mat 7", single_word=True)
+PEFT_WORDS = {
+    "new_words": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(
+            r=5,
+            lora_alpha=3,
+            target_modules=["query", "pooler.dense"],
+            trainable_token_indices={"word_embeddings": [41, 40]},
+        ),
+    ),
+}
 # Of a training with AdaLoRA.
 STEPS = 6
 
@@ -455,6 +489,13 @@ def make_examples():
         ids[row, 0], ids[row, length - 1] = 2, 3
         segments[row, length // 2 : length] = row % 2
     return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
+
+
+def with_new_words(examples):
+    """Rows whose second token is a new word."""
+    ids = examples["input_ids"].copy()
+    ids[:, 1] = SIZES["vocab_size"] + np.arange(len(ids)) % len(NEW_WORDS)
+    return {**examples, "input_ids": ids}
 
 
 def compute(model, examples):
@@ -575,12 +616,18 @@ def write_static(bert, folder, kind, config, seed, examples):
 
 
 def write_peft(bert, folder, kind, labels, config, seed, examples):
-    """An adapter of peft's."""
+    """An adapter of peft's, with its tokenizer if that has new words."""
     config.task_type = kind
     torch.manual_seed(seed)
     base = getattr(transformers, MODELS[kind]).from_pretrained(
         bert, num_labels=labels
     )
+    if getattr(config, "trainable_token_indices", None):
+        examples = with_new_words(examples)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
+        tokenizer.add_tokens(list(NEW_WORDS))
+        tokenizer.save_pretrained(folder)
+        base.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     model = peft.get_peft_model(base, config)
     shake(
         model, seed, lambda n: dict(model.named_parameters())[n].requires_grad
@@ -646,7 +693,8 @@ def write(folder):
         seed += 1
         path = os.path.join("adapterhub", name)
         write_hub("bert", path, config, head, seed, examples)
-    for name, (kind, labels, config) in PEFT_LORA.items():
+    added = {**PEFT_LORA, **PEFT_POOLER, **PEFT_WORDS}
+    for name, (kind, labels, config) in added.items():
         seed += 1
         path = os.path.join("peft", name)
         write_peft("bert", path, kind, labels, config(), seed, examples)
@@ -670,6 +718,10 @@ def load(bert, folder):
     state = load_file(os.path.join(folder, "adapter_model.safetensors"))
     [labels] = [len(v) for k, v in state.items() if k.endswith(HEAD_BIASES)]
     base = getattr(transformers, kind).from_pretrained(bert, num_labels=labels)
+    new = config.get("trainable_token_indices") or ()
+    base.resize_token_embeddings(
+        base.config.vocab_size + len(new), mean_resizing=False
+    )
     return peft.PeftModel.from_pretrained(base, folder)
 
 
@@ -677,7 +729,12 @@ def answer(bert, examples, folders):
     """What the peers make of adapters of this project's."""
     examples = dict(np.load(examples))
     for folder in folders:
-        save_logits(folder, load(bert, folder), examples)
+        model = load(bert, folder)
+        has_words = getattr(model, "config", None) and (
+            model.config.vocab_size > SIZES["vocab_size"]
+        )
+        rows = with_new_words(examples) if has_words else examples
+        save_logits(folder, model, rows)
 
 
 def main():

@@ -4,7 +4,8 @@
         tests/golden/torch_files
 
 Runs in the peers' environment (requirements.txt next to this file). The tables
-have all types of numbers, and tensors that are parts of others.
+have all types of numbers, and tensors that are parts of others. `bert` is a
+whole model of transformers', as it saved them in `pytorch_model.bin`.
 """
 
 import collections
@@ -13,6 +14,7 @@ import sys
 
 import numpy as np
 import torch
+import transformers
 
 TYPES = (
     "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
@@ -50,7 +52,29 @@ def make_tables():
             torch.nn.Linear(4, 3), torch.nn.LayerNorm(3)
         ).state_dict(),
     }
+    tables["bert"] = bert()
     return tables
+
+
+def bert():
+    """The state of a BERT with its pretrained heads, and a buffer of before."""
+    config = transformers.BertConfig(
+        vocab_size=11,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=6,
+    )
+    model = transformers.BertForPreTraining(config)
+    state = model.state_dict()
+    # The head's matrix is that of the words, and is here once more.
+    words = state["bert.embeddings.word_embeddings.weight"]
+    assert state["cls.predictions.decoder.weight"].data_ptr() == (
+        words.data_ptr()
+    )
+    place = torch.arange(config.max_position_embeddings)[None]
+    return {"bert.embeddings.position_ids": place, **state}
 
 
 def main():

@@ -1,0 +1,329 @@
+"""Repositories of Hugging Face's hub, named `hf:ORG/NAME[/FOLDER][@REVISION]`.
+
+The library `huggingface_hub` fetches and pushes, with its cache and the
+environment variables `HF_TOKEN`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_HOME`.
+It is imported when a repository is named, and fetches nothing before.
+
+The library compares the sizes of files, but no hashes. Its cache names a file's
+content by the hash that the hub tells: Git's SHA-1 of a blob, or the SHA-256 of
+a large file. Each file is hashed here before it is read.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import fnmatch
+import hashlib
+import logging as standard_logging
+import os
+import re
+import sys
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
+
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.errors import UserError, first_line
+
+PREFIX = "hf:"
+FORM = "hf:ORG/NAME[/FOLDER][@REVISION]"
+NAME = re.compile(
+    r"hf:([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w-][\w. -]*)*)(?:@([\w-][\w./-]*))?",
+    re.ASCII,
+)
+COMMIT = re.compile(r"[0-9a-f]{40}")
+# Descriptions, vocabularies and cards. Patterns also match within folders.
+TEXTS = ("*.json", "*.txt", "*.md")
+# Safetensors before PyTorch's files.
+MODELS = ("model.safetensors",), ("pytorch_model.bin",)
+ADAPTERS = (
+    ("*adapter*.safetensors", "*head*.safetensors"),
+    ("*adapter*.bin", "*head*.bin"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A repository, or a folder in it.
+
+    Attributes:
+        repository: `ORG/NAME`.
+        folder: in the repository, with a slash before it, or "".
+        revision: a branch, a tag or a commit; "" for the main branch.
+    """
+
+    repository: str
+    folder: str
+    revision: str
+
+    def at(self, revision: str) -> str:
+        """The text that names a revision of it."""
+        return f"{PREFIX}{self.repository}{self.folder}@{revision}"
+
+
+def is_named(path: str) -> bool:
+    """Whether a path names a repository."""
+    return path.startswith(PREFIX)
+
+
+def parse(text: str) -> Reference:
+    """Reads `hf:ORG/NAME[/FOLDER][@REVISION]`; raises UserError."""
+    found = NAME.fullmatch(text)
+    if not found:
+        raise UserError(
+            f"{text[:200]!r} names no repository of the hub; expected {FORM}, "
+            "as hf:google-bert/bert-base-uncased"
+        )
+    return Reference(*(part or "" for part in found.groups()))
+
+
+def as_recorded(path: str, recorded: Optional[str]) -> str:
+    """A path with the commit of an earlier record, if it names no revision.
+
+    `recorded` is `hf:ORG/NAME[/FOLDER]@COMMIT`, or None. Another repository
+    stays as it is, and so does what is none.
+    """
+    if not recorded or not is_named(path):
+        return path
+    named = parse(path)
+    if named.revision or named.at(parse(recorded).revision) != recorded:
+        return path
+    logging.info("%s: the commit of its record, %s", path, recorded)
+    return recorded
+
+
+def fetch_model(text: str) -> Tuple[str, str]:
+    """The path of a BERT's weights, and its name with the commit.
+
+    Next to the weights lie the descriptions of their folder. Raises UserError
+    as `_fetch`, or if there are no weights.
+    """
+    folder, name = _fetch(text, MODELS)
+    for (file,) in MODELS:
+        path = os.path.join(folder, file)
+        if files.exists(path):
+            return path, name
+    raise UserError(
+        f"{name} holds no {' and no '.join(file for (file,) in MODELS)}; "
+        "expected a model of PyTorch in one file"
+    )
+
+
+def fetch_adapter(text: str) -> Tuple[str, str]:
+    """The folder of adapters, and its name with the commit.
+
+    Raises UserError as `_fetch`.
+    """
+    return _fetch(text, ADAPTERS)
+
+
+def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
+    """The folder in the cache, and its name with the commit.
+
+    Fetched are the files that match `TEXTS`, and the first of `weights`, groups
+    of patterns, of which there are any. Raises UserError if the text names
+    nothing, the hub or the cache does not give it, or a file is damaged.
+    """
+    named = parse(text)
+    with _library(named, text) as hub:
+        from huggingface_hub import constants
+
+        newest = None
+        if not (COMMIT.fullmatch(named.revision) or constants.HF_HUB_OFFLINE):
+            # The library takes an earlier commit if the hub does not answer.
+            newest = hub.HfApi().model_info(
+                named.repository,
+                revision=named.revision or None,
+                timeout=constants.HF_HUB_ETAG_TIMEOUT,
+            )
+        revision = named.revision or None
+        for group in weights:
+            patterns = _within(named.folder, (*TEXTS, *group))
+            place = hub.snapshot_download(
+                named.repository, revision=revision, allow_patterns=patterns
+            )
+            revision = os.path.basename(place)
+            if newest is not None and newest.sha != revision:
+                raise UserError(
+                    f"{text} moved on from commit {newest.sha} while it was "
+                    "fetched; start the same command again"
+                )
+            _check(place, patterns, named.at(revision))
+            if _matching(place, _within(named.folder, group)):
+                break
+    folder = place + named.folder
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"{named.at(revision)} holds no file that is read here; expected "
+            f"{', '.join(TEXTS)} and weights"
+        )
+    logging.info("%s: commit %s", text, revision)
+    return folder, named.at(revision)
+
+
+def _within(folder: str, patterns: Sequence[str]) -> List[str]:
+    return [f"{folder}/{pattern}".lstrip("/") for pattern in patterns]
+
+
+def _matching(place: str, patterns: Sequence[str]) -> List[str]:
+    """Files of a snapshot, relative to it, as the library matches names."""
+    found = []
+    for path, _, names in os.walk(place):
+        for name in names:
+            file = os.path.relpath(os.path.join(path, name), place)
+            if any(fnmatch.fnmatch(file, pattern) for pattern in patterns):
+                found.append(file)
+    return sorted(found)
+
+
+def _check(place: str, patterns: Sequence[str], name: str) -> None:
+    """Compares files with the hashes by which the cache names their content.
+
+    A damaged file is deleted. Raises UserError for one, and if the cache does
+    not name it by a hash.
+    """
+    for file in _matching(place, patterns):
+        path = os.path.join(place, file)
+        content = os.path.realpath(path)
+        expected = os.path.basename(content)
+        if re.fullmatch(r"[0-9a-f]{64}", expected):
+            digest = hashlib.sha256()
+        elif COMMIT.fullmatch(expected):
+            digest = hashlib.sha1(usedforsecurity=False)
+            digest.update(b"blob %d\0" % files.size(content))
+        else:
+            raise UserError(
+                f"{path} does not lead to content that is named by its hash; "
+                "expected a hub that tells hashes, and a disk with links for "
+                "the cache (HF_HOME names another)"
+            )
+        for block in files.blocks(content, "a file of the hub"):
+            digest.update(block)
+        if digest.hexdigest() == expected:
+            continue
+        with contextlib.suppress(OSError):
+            os.remove(path)
+            os.remove(content)
+        raise UserError(
+            f"{name}: {file} is damaged, its hash is "
+            f"{digest.hexdigest()[:12]}, expected {expected[:12]}; start the "
+            f"same command again, which fetches it again unless {path} could "
+            "not be deleted"
+        )
+
+
+def push(folder: str, text: str, public: bool, message: str) -> str:
+    """Writes a folder's files into a repository; returns its commit's name.
+
+    A repository that is not there is made, private unless `public`. Other files
+    of a repository stay. Raises UserError if there is no token, the repository
+    is private where `public` is asked or the other way round, or the hub
+    refuses.
+    """
+    named = parse(text)
+    if named.folder or named.revision:
+        raise UserError(
+            f"{text} names more than a repository; expected hf:ORG/NAME, whose "
+            "main branch is written"
+        )
+    with _library(named, text) as hub:
+        if hub.get_token() is None:
+            raise UserError(
+                f"{text} cannot be written without a token; set HF_TOKEN to "
+                "one that may write"
+            )
+        api = hub.HfApi()
+        api.create_repo(named.repository, private=not public, exist_ok=True)
+        is_public = not api.model_info(named.repository).private
+        if is_public != public:
+            kinds = "private", "public"
+            raise UserError(
+                f"{text} is {kinds[is_public]}, but {kinds[public]} was asked; "
+                f"{'leave out' if public else 'pass'} --public, or name "
+                "another repository"
+            )
+        done = api.upload_folder(
+            repo_id=named.repository,
+            folder_path=folder,
+            commit_message=message,
+        )
+    return named.at(done.oid)
+
+
+@contextlib.contextmanager
+def _library(named: Reference, text: str) -> Iterator[Any]:
+    """The library; turns its errors into a `UserError`."""
+    try:
+        import huggingface_hub
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError as error:
+        raise UserError(
+            f"{text} needs huggingface_hub, which cannot be imported here: "
+            f"{first_line(error)}; run `make setup`, or install it"
+        ) from error
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    # They log every request.
+    for client in ("httpx", "httpx2"):
+        standard_logging.getLogger(client).setLevel(standard_logging.WARNING)
+    try:
+        yield huggingface_hub
+    except UserError:
+        raise
+    # Any error of networks, rights and disks.
+    except Exception as error:
+        raise UserError(f"{text}: {_reason(error, named)}") from error
+
+
+def _reason(error: Exception, named: Reference) -> str:
+    """Why the library failed, and what to do."""
+    from huggingface_hub import constants, errors
+
+    # What the cache lacks because the hub did not answer.
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(
+        error.__cause__, Exception
+    ):
+        error = error.__cause__
+    if constants.HF_HUB_OFFLINE and isinstance(
+        error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)
+    ):
+        return (
+            f"not all of it lies in the cache {constants.HF_HUB_CACHE}, and "
+            "HF_HUB_OFFLINE forbids to ask the hub; unset that once"
+        )
+    hub = f"the hub {constants.ENDPOINT}"
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"its owner lets those in who ask; ask at {constants.ENDPOINT}/"
+            f"{named.repository}, and set HF_TOKEN to your token"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"{hub} has no repository {named.repository}, or a private one; "
+            "check the name, or set HF_TOKEN to a token that may read it"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"{named.repository} has no revision {named.revision or 'main'}; "
+            "expected a branch, a tag or a commit"
+        )
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        advice = "try again later"
+        if status in (401, 403):
+            advice = "check HF_TOKEN, and what its token may do"
+        return f"{hub} answered {status}: {first_line(error)}; {advice}"
+    if isinstance(error, OSError) and error.errno in (
+        errno.EACCES,
+        errno.EDQUOT,
+        errno.ENOSPC,
+        errno.EROFS,
+    ):
+        return (
+            f"cannot write the cache {constants.HF_HUB_CACHE}: "
+            f"{error.strerror}; make room, or set HF_HOME to another folder"
+        )
+    return (
+        f"{hub} did not give it: {first_line(error)}; try again, or set "
+        "HF_HUB_OFFLINE=1 to take what was fetched before"
+    )

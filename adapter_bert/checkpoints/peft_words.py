@@ -1,0 +1,136 @@
+"""New words as peft has them: `trainable_token_indices` of LoRA.
+
+peft trains rows of a matrix of word embeddings that its user has made longer.
+Here only rows behind BERT's own are trained.
+"""
+
+import os
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from adapter_bert import files
+from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints.foreign_base import Adapter, Exported, Tensors
+from adapter_bert.checkpoints.peft_modules import ROOT
+from adapter_bert.data import tokenization
+from adapter_bert.data.added_tokens import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    NewToken,
+    as_added,
+    as_decoder,
+    tokens_behind,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.methods.new_words import NEW_WORDS
+
+FIELD = "trainable_token_indices"
+MODULE = "word_embeddings"
+SCOPE = f"{ROOT}bert.embeddings.{MODULE}.token_adapter."
+# The trained rows, and the whole matrix, which peft saves if it is longer.
+ROWS, WHOLE = f"{SCOPE}trainable_tokens_delta", f"{SCOPE}base_layer.weight"
+# Of a head of masked words, which guesses new words too.
+DECODER = f"{ROOT}cls.predictions.decoder.token_adapter."
+VOCABULARY_FILES = TOKENIZER_FILE, "vocab.txt"
+
+
+def check(tensors: Tensors, path: str) -> None:
+    """Raises UserError for BERT's own matrices, and a head of new words."""
+    if any(name.startswith(DECODER) for name in tensors.names):
+        raise UserError(
+            f"{path}: the head of masked words guesses new words too, but this "
+            "project's guesses BERT's own alone; expected a task that answers "
+            "texts"
+        )
+    if any(".base_layer." in name and name != WHOLE for name in tensors.names):
+        raise UserError(
+            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
+            "of a whole model does; save the adapter and the head alone "
+            "(model.save_pretrained)"
+        )
+
+
+def read(
+    adapter: Adapter,
+) -> Tuple[Optional[np.ndarray], Optional[np.ndarray]]:
+    """Embeddings of new words [n, D], and BERT's own [V, D] if they are there.
+
+    Raises UserError if other words than those behind BERT's are trained.
+    """
+    described, tensors, config, path, _ = adapter
+    said = described.get(FIELD)
+    if not said:
+        return None, None
+    indices = said
+    if isinstance(said, dict) and len(said) == 1:
+        [(module, indices)] = said.items()
+        indices = indices if module.endswith(MODULE) else None
+    first, size = config.vocab_size, config.hidden_size
+    if not isinstance(indices, list) or not all(
+        type(index) is int for index in indices
+    ):
+        raise UserError(
+            f"{path}: {FIELD} is {str(said)[:80]}, expected numbers of {MODULE}"
+        )
+    if sorted(indices) != list(range(first, first + len(indices))):
+        raise UserError(
+            f"{path}: {FIELD} is {str(said)[:80]}, but here only new words are "
+            f"trained, whose numbers follow BERT's from {first} on without a "
+            "gap"
+        )
+    rows = tensors.take(ROWS, len(indices), size)
+    words = None
+    if WHOLE in tensors.names:
+        words = tensors.take(WHOLE, None, size)[:first]
+    return rows[np.argsort(indices)], words
+
+
+def find_tokens(
+    folder: str, tokenizer: tokenization.TextTokenizer, count: int
+) -> List[NewToken]:
+    """The new words of an adapter, which the tokenizer in its folder names.
+
+    Args:
+        folder: of the adapter.
+        tokenizer: of its BERT, without new words.
+        count: of the new words.
+
+    Raises:
+        UserError: the folder's tokenizer is missing, has another vocabulary, or
+            has not as many new words.
+    """
+    for name in VOCABULARY_FILES:
+        path = os.path.join(folder, name)
+        if files.exists(path):
+            own = tokenization.read_vocabulary(path)
+            if not own.items() <= tokenizer.vocabulary.items():
+                raise UserError(
+                    f"{path} is another vocabulary than the BERT's; expected "
+                    "the BERT of the adapter"
+                )
+    path = os.path.join(folder, TOKENIZER_FILE)
+    vocabulary = tokenizer.vocabulary
+    tokens = tokens_behind(path, vocabulary, tokenization.SPECIAL)
+    if len(tokens) != count:
+        raise UserError(
+            f"{folder} has {count} new words, but the tokenizer in it names "
+            f"{len(tokens)} tokens behind the BERT's; save the adapter's "
+            "tokenizer there (tokenizer.save_pretrained)"
+        )
+    return tokens
+
+
+def describe(
+    tokens: Sequence[NewToken], config: BertConfig
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Fields of peft's config, and a `tokenizer_config.json`, by file name."""
+    last = config.vocab_size - 1
+    added = as_added(tokens, {"": last})
+    numbers = [one.id for one in added]
+    return {FIELD: numbers}, {TOKENIZER_CONFIG_FILE: as_decoder(added)}
+
+
+def tensors_of(exported: Exported) -> Dict[str, np.ndarray]:
+    """The tensors of an adapter's new words."""
+    return {ROWS: exported.read(NEW_WORDS)}

@@ -1,0 +1,377 @@
+"""Models and adapters of Hugging Face's hub, by a server on this machine."""
+
+import ast
+import errno
+import os
+import sys
+
+import pytest
+import safetensors.numpy
+from conftest import own_lines, run_process
+from hub_server import TOKEN, HubServer, contents_of
+from test_architecture import sources as modules_of_the_package
+from test_sentence_transformers import write as write_sentence_transformers
+from test_sources import check_values
+
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    hugging_face_hub,
+    run_record,
+    sources,
+)
+from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.errors import UserError
+
+pytest_plugins = ["hub_server"]
+pytestmark = pytest.mark.newer_stack
+
+NAME = "hf:org/tiny-bert"
+
+
+@pytest.fixture
+def bert(hub, tiny_bert):
+    """The commit of a repository of the tiny BERT, with what is not read."""
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    others = {
+        "modeling.py": b"raise SystemExit",
+        "tf_model.h5": b"tf",
+        "flax_model.msgpack": b"flax",
+        "onnx/model.onnx": b"onnx",
+        "model.fp16.safetensors": b"half",
+        "pytorch_model.bin": b"torch",
+        "training_args.bin": b"pickle",
+        "spiece.model": b"spiece",
+        "1_Pooling/config.json": b"{}",
+        "README.md": b"a card",
+    }
+    return repository.commit({**contents_of(tiny_bert), **others})
+
+
+def fetched(hub):
+    """Names of the files in the cache's snapshots, and of their folder."""
+    snapshots = hub.cache / "models--org--tiny-bert" / "snapshots"
+    return {
+        str(path.relative_to(snapshots)).partition("/")[2]
+        for path in snapshots.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_model_is_fetched_once(hub, bert, tiny_weights):
+    opened = sources.open_init_checkpoint(NAME)
+    check_values(opened.weights, tiny_weights)
+    assert opened.weights.hub == f"{NAME}@{bert}"
+    read = {"config.json", "vocab.txt", "model.safetensors", "README.md"}
+    assert fetched(hub) >= read
+    assert fetched(hub) - read <= {
+        "1_Pooling/config.json",
+        "tokenizer_config.json",
+    }
+    hub.asked.clear()
+    sources.open_init_checkpoint(NAME)
+    assert not [path for _, path in hub.asked if "resolve" in path]
+    # A commit cannot change, so the hub is not even asked.
+    hub.asked.clear()
+    again = sources.open_init_checkpoint(f"{NAME}@{bert}")
+    assert not hub.asked and again.weights.hub == opened.weights.hub
+
+
+@pytest.mark.parametrize("revision", ["main", "v1", "v2", "commit"])
+def test_a_revision_can_be_named(hub, bert, revision):
+    first = next(iter(hub.repositories["org/tiny-bert"].commits))
+    expected = first if revision in ("v1", "commit") else bert
+    if revision == "commit":
+        revision = first
+    opened = sources.open_init_checkpoint(f"{NAME}@{revision}")
+    assert opened.weights.hub == f"{NAME}@{expected}"
+
+
+def test_a_folder_of_a_repository(hub, tiny_bert, tiny_weights):
+    files = contents_of(tiny_bert)
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    commit = repository.commit({f"a/b/{k}": v for k, v in files.items()})
+    opened = sources.open_init_checkpoint(f"{NAME}/a/b")
+    check_values(opened.weights, tiny_weights)
+    assert opened.weights.hub == f"{NAME}/a/b@{commit}"
+    with pytest.raises(UserError, match=f"{NAME}/c@{commit} holds no file"):
+        sources.open_init_checkpoint(f"{NAME}/c")
+
+
+def test_a_folder_of_sentence_transformers(hub, tiny_bert, tmp_path):
+    """With the way to its vectors."""
+    pooled = Pooled("mean", True, 12)
+    folder = write_sentence_transformers(tmp_path / "st", tiny_bert, pooled)
+    _, commit = hub.add("org/tiny-bert", folder)
+    opened = sources.open_init_checkpoint(NAME)
+    assert opened.pooled == pooled
+    assert opened.weights.hub == f"{NAME}@{commit}"
+
+
+def test_pytorchs_file_is_fetched_where_there_is_no_other(hub, tiny_bert):
+    files = contents_of(tiny_bert)
+    del files["model.safetensors"]
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    repository.commit({**files, "pytorch_model.bin": b"none"})
+    path, _ = hugging_face_hub.fetch_model(NAME)
+    assert os.path.basename(path) == "pytorch_model.bin"
+    # And is read as any other.
+    with pytest.raises(UserError, match="pytorch_model.bin"):
+        sources.open_init_checkpoint(NAME)
+
+
+def test_a_model_without_weights_or_config(hub, tiny_bert):
+    files = contents_of(tiny_bert)
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    repository.commit({"tf_model.h5": b"tf", "config.json": b"{}"})
+    words = "holds no model.safetensors and no pytorch_model.bin; expected"
+    with pytest.raises(UserError, match=words):
+        sources.open_init_checkpoint(NAME)
+    del files["config.json"]
+    repository.commit(files)
+    opened = sources.open_init_checkpoint(NAME)
+    with pytest.raises(UserError, match="no bert_config.json or config.json"):
+        sources.read_config(opened)
+    del files["vocab.txt"]
+    repository.commit(files)
+    opened = sources.open_init_checkpoint(NAME)
+    with pytest.raises(UserError, match="no vocab.txt or tokenizer.json lies"):
+        sources.find_vocabulary(opened)
+
+
+def refused(match, text=NAME):
+    with pytest.raises(UserError, match=match) as caught:
+        sources.open_init_checkpoint(text)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "text",
+    "hf: hf:bert hf:/a hf:a/ hf:a/b@ hf:a/b/../c hf:a/b/. hf:a/b@../c "
+    "hf:a/b@-/x/.. hf:a//b hf:../b hf:.a/b hf:a/b\nc hf://a/b".split(" "),
+)
+def test_other_texts_name_no_repository(hub, text):
+    if text == "hf:a/b@-/x/..":
+        # The hub has none of that name.
+        hub.repositories.clear()
+        refused("has no repository", text)
+    else:
+        refused("names no repository of the hub; expected hf:ORG/NAME", text)
+        assert not hub.asked
+
+
+def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
+    refused("has no repository org/none, or a private one; .* HF_TOKEN to a",
+            "hf:org/none")  # fmt: skip
+    refused("org/tiny-bert has no revision v9; expected a branch", NAME + "@v9")
+    repository = hub.repositories["org/tiny-bert"]
+    none = "0" * 40
+    refused(f"org/tiny-bert has no revision {none}", f"{NAME}@{none}")
+    repository.gated = True
+    refused("its owner lets those in who ask; ask at .*/org/tiny-bert, and set")
+    repository.gated, repository.private = False, True
+    refused("has no repository org/tiny-bert, or a private one")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    sources.open_init_checkpoint(NAME)
+    refused("has no repository org/none", "hf:org/none")
+
+
+@pytest.mark.parametrize(
+    "place", ["/revision/", "/tree/", "/resolve/", "/lfs/"]
+)
+@pytest.mark.parametrize(
+    "fault, words",
+    [(503, "answered 503: .*; try again later"), ("cut", "did not give it: ")],
+)
+def test_a_hub_that_is_out_of_order(hub, bert, place, fault, words):
+    hub.faults[place] = fault
+    refused(words)
+    # The library tried more than once where a file was begun.
+    hub.faults.clear()
+    sources.open_init_checkpoint(NAME)
+
+
+def test_a_hub_that_is_not_there(hub, bert):
+    sources.open_init_checkpoint(NAME)
+    hub.shutdown()
+    hub.socket.close()
+    # What was fetched before is taken when it is asked for alone.
+    words = "did not give it: .*HF_HUB_OFFLINE=1 to take what was fetched"
+    refused(words)
+    sources.open_init_checkpoint(f"{NAME}@{bert}")
+
+
+def test_without_a_network(hub, bert, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    words = "not all of it lies in the cache .*, and HF_HUB_OFFLINE forbids"
+    refused(words)
+    refused(words, f"{NAME}@{bert}")
+    assert not hub.asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    sources.open_init_checkpoint(NAME)
+    hub.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for text in (NAME, f"{NAME}@{bert}"):
+        assert sources.open_init_checkpoint(text).weights.hub.endswith(bert)
+    assert not hub.asked
+
+
+@pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
+def test_altered_content_is_found(hub, bert, file):
+    """Of the right length, as the library looks at that alone."""
+    hub.faults[file] = lambda content: bytes([content[0] ^ 1]) + content[1:]
+    refused(f"tiny-bert@{bert}: {file} is damaged, its hash is .*, expected")
+    # It is gone, and does not stay in the cache.
+    assert file not in fetched(hub)
+    hub.faults.clear()
+    sources.open_init_checkpoint(NAME)
+
+
+@pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
+def test_what_is_cut_off_goes_on_or_is_refused(hub, bert, file, tiny_weights):
+    """The library asks for the rest of a file."""
+    hub.faults[file] = lambda content: content[:20]
+    refused("did not give it: ")
+    cuts = [lambda content: content[:20], lambda content: content]
+
+    def cut_once(content):
+        return cuts.pop(0)(content) if cuts else content
+
+    hub.faults[file] = cut_once
+    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+
+
+def test_a_cache_that_was_changed_is_found(hub, bert):
+    place = sources.open_init_checkpoint(NAME).path
+    real = os.path.realpath(place)
+    os.chmod(real, 0o644)
+    with open(real, "r+b") as file:
+        file.write(b"x")
+    refused("model.safetensors is damaged")
+    sources.open_init_checkpoint(NAME)
+    # A disk without links has copies, whose hashes are not known.
+    os.rename(real, place)
+    refused("does not lead to content that is named by its hash")
+
+
+def test_names_of_files_lead_nowhere_else(hub, tiny_bert, tmp_path):
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    for name in ("../../../../x.json", "/x.json", "a/../../../../../x.json"):
+        repository.commit({**contents_of(tiny_bert), name: b"{}"})
+        try:
+            sources.open_init_checkpoint(NAME)
+        except UserError as error:
+            assert "\n" not in str(error)
+        outside = [*tmp_path.glob("x.json"), *tmp_path.parent.glob("x.json")]
+        assert not outside and not os.path.exists("/x.json")
+
+
+def test_a_full_disk(hub, bert, monkeypatch):
+    def write(*arguments, **more):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", write)
+    refused("cannot write the cache .*: No space left on device; make room, or")
+
+
+def test_a_branch_that_moves_while_it_is_fetched(hub, bert, tiny_bert):
+    repository = hub.repositories["org/tiny-bert"]
+    files = contents_of(tiny_bert)
+    find, found = repository.find, []
+
+    def moving(revision):
+        found.append(revision)
+        if len(found) == 2:
+            repository.commit({**files, "README.md": b"new"})
+        return find(revision)
+
+    repository.find = moving
+    refused(f"moved on from commit {bert} while it was fetched")
+
+
+def test_without_the_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    refused("needs huggingface_hub, which cannot be imported here: ")
+
+
+@pytest.mark.gate
+def test_a_run_keeps_its_commit(
+    hub, bert, classify, tiny_flags, tiny_bert, caplog, tmp_path
+):
+    """The commit is in the records, and a run that goes on takes it again."""
+    files = contents_of(tiny_bert)
+    out = tiny_flags["output_dir"]
+    flags = {**tiny_flags, "init_checkpoint": NAME, "num_train_epochs": 1}
+    classify(**flags)
+    run = run_record.read_run(str(out))
+    base = {"name": "tiny-bert", "hub": f"{NAME}@{bert}"}
+    assert {k: run["base"][k] for k in base} == base
+    assert run_record.place_of_base(str(out)) == base["hub"]
+    adapter = adapter_artifact.read_config(str(out / "adapter"))
+    assert adapter["base"] == run["base"]
+    # The branch moves on to another model.
+    words = safetensors.numpy.load(files["model.safetensors"])
+    words = {name: value + 1 for name, value in words.items()}
+    changed = {**files, "model.safetensors": safetensors.numpy.save(words)}
+    hub.repositories["org/tiny-bert"].commit(changed)
+    for asked in (NAME, ""):
+        classify(**{**flags, "init_checkpoint": asked, "do_eval": True})
+        assert run_record.read_run(str(out))["base"] == run["base"]
+    with pytest.raises(UserError, match="base.fingerprint was"):
+        classify(**{**flags, "init_checkpoint": f"{NAME}@main"})
+    # Elsewhere the newest is taken, and the adapter's own is named.
+    other = {"output_dir": tmp_path / "other", "adapter": out / "adapter"}
+    with pytest.raises(UserError, match=f"; pass --init_checkpoint={NAME}@"):
+        classify(**{**flags, **other, "do_train": False, "do_eval": True})
+
+
+def test_nothing_loads_the_library_unasked():
+    """Of the package's modules; what they import does not load it either."""
+    for path in modules_of_the_package().values():
+        body = ast.parse(path.read_text()).body
+        module = ast.Module(
+            [n for n in body if isinstance(n, (ast.Import, ast.ImportFrom))], []
+        )
+        assert "huggingface_hub" not in ast.unparse(module), path
+
+
+def test_one_module_asks_the_hub():
+    """And one command writes there."""
+
+    def users(name):
+        return {
+            module.partition(".")[2]
+            for module, path in modules_of_the_package().items()
+            if name in path.read_text()
+        }
+
+    assert users("import huggingface_hub") == {"checkpoints.hugging_face_hub"}
+    assert users("hugging_face_hub.push(") == {"commands.library"}
+
+
+def test_a_program_reads_the_environment(tmp_path):
+    """And ends with one line and exit code 1."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text("the cat sat\n")
+    with HubServer() as server:
+        told = {
+            "HF_ENDPOINT": server.endpoint,
+            "HF_HOME": str(tmp_path / "home"),
+        }
+        done = run_process(
+            f"--input={rows}",
+            f"--output={tmp_path / 'out.npy'}",
+            "--embeddings=mean",
+            "--init_checkpoint=hf:org/none",
+            program="predict",
+            env={**os.environ, **told},
+            check=False,
+        )
+        assert ("GET", "/api/models/org/none") in server.asked
+    assert done.returncode == 1
+    assert own_lines(done.stderr) == [
+        f"error: hf:org/none: the hub {server.endpoint} has no repository "
+        "org/none, or a private one; check the name, or set HF_TOKEN to a "
+        "token that may read it"
+    ]

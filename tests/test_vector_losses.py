@@ -1,0 +1,81 @@
+"""Losses of vectors: the published formulas, and what is no negative."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from adapter_bert.tasks import vector_losses
+from adapter_bert.tasks.vectors import Vectors, own_layout
+
+TEMPERATURES = 0.05, 0.7
+OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
+SCORED = own_layout("a", "b", None, "s")
+
+
+def losses_by(name, temperature, recorded):
+    """Whole losses as functions of the recorded vectors."""
+    settings = {"temperature": temperature}
+    if name == "cosent":
+        settings["layout"] = SCORED
+    if name == "matryoshka":
+        settings["sizes"] = [5, 24, 8]
+    head = Vectors(**settings).build_head(Config, None)
+    count = 2 if name in ("pairs", "cosent") else 3
+    features = {"text_ids": OTHERS[:, :count]}
+    if name == "cosent":
+        features = {"label_scores": recorded["scores"]}
+    assert set(features) == set(head.compares)
+    return lambda x: head.batch_loss(x[:, :count], features)
+
+
+class Config:
+    hidden_size = 24
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
+def test_losses_and_gradients_are_sentence_transformers(
+    recording, name, temperature
+):
+    recorded = recording("vectors")
+    compute = losses_by(name, temperature, recorded)
+    vectors = tf.constant(recorded["triples"])
+    with tf.GradientTape() as tape:
+        tape.watch(vectors)
+        losses = compute(vectors)
+        loss = tf.reduce_mean(losses)
+    gradient = tape.gradient(loss, vectors)
+    assert losses.shape == [7]
+    key = f"{name}/{temperature}"
+    np.testing.assert_allclose(loss, recorded[f"{key}/loss"], rtol=1e-6)
+    np.testing.assert_allclose(gradient, recorded[f"{key}/gradient"], atol=2e-6)
+
+
+@pytest.mark.newer_stack
+def test_equal_texts_are_no_negatives():
+    """Neither another row's equal match, nor the text itself."""
+    vectors = np.random.default_rng(0).normal(size=(4, 2, 8))
+    vectors = vectors.astype(np.float32)
+    vectors[1, 1] = vectors[0, 1]
+    vectors[2, 1] = vectors[3, 0]
+    ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5]], np.int32)
+    found = vector_losses.info_nce(vectors, ids, 0.5)
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    logits = unit[:, 0].astype(np.float64) @ unit[:, 1].T / 0.5
+    for row, candidates in enumerate(
+        ([0, 2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 1, 3])
+    ):
+        expected = np.log(np.exp(logits[row, candidates]).sum())
+        expected -= logits[row, row]
+        assert found[row].numpy() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.newer_stack
+def test_vectors_of_zeros_have_a_loss():
+    zeros = tf.zeros([3, 2, 4])
+    ids = np.arange(6, dtype=np.int32).reshape(3, 2)
+    found = vector_losses.info_nce(zeros, ids, 0.05)
+    np.testing.assert_allclose(found, np.log(3), rtol=1e-6)
+    found = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
+    assert found.numpy() == pytest.approx(np.log(3))
