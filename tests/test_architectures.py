@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import entry_point
 from test_method_contract import TEXTS, check_alike, scores
 from test_methods import METHOD_TEXTS
 from test_roberta import reader
@@ -22,6 +23,7 @@ from adapter_bert.checkpoints import (
     written_form,
 )
 from adapter_bert.checkpoints.weights import identify
+from adapter_bert.commands import run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
@@ -286,3 +288,92 @@ def test_texts_are_learned(
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
     assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
+
+
+@NEWER
+@ALL
+def test_sizes_are_described_from_a_config_alone(
+    folder_of, classify, capsys, name
+):
+    folder = folder_of(name)
+    classify(
+        task_name="CoLA",
+        bert_config_file=folder / "config.json",
+        tuning_method="head",
+        describe=True,
+    )
+    _, config, _ = read_base(folder)
+    pooler = 16 * 16 + 16
+    # The head's layers, of which one replaces a missing pooler.
+    head = 2 * 16 + 2 + (0 if config.has_pooler else pooler)
+    shown = capsys.readouterr().out
+    assert f"Total Trainable Parameters = {head} " in shown
+    own = sum(map(np.prod, encoder.list_variables(config).values()))
+    assert f"Total Parameters = {own + head} " in shown
+
+
+@NEWER
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["electra", "albert"])
+def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
+    folder, found = folder_of(name), []
+    make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
+    for base, compute in (("float32", "float32"), ("int8", "bfloat16")):
+        bert = FrozenBert.open(
+            str(folder), compute_dtype=compute, base_dtype=base
+        )
+        predictor = Predictor(bert)
+        predictor.add(str(tmp_path / "one"), "one")
+        found.append(scores(predictor("one", TEXTS)))
+    difference = abs(found[0] - found[1]).max()
+    assert 0 < difference < 0.1
+
+
+@NEWER
+@pytest.mark.gate
+def test_shared_layers_are_cached(folder_of, tiny_data, tmp_path, classify):
+    bert, losses = folder_of("albert"), []
+    for cached in (False, True):
+        out = tmp_path / f"{cached}"
+        classify(
+            task_name="custom",
+            data_dir=tiny_data,
+            init_checkpoint=bert,
+            output_dir=out,
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            num_train_epochs=2,
+            tuning_method="pfeiffer(size=4, layers='2')",
+            cache_frozen_layers=cached,
+            frozen_layers_dir=tmp_path,
+            cpu_lanes=1,
+        )
+        found = json.loads((out / "eval_results.json").read_text())
+        losses.append(found["eval_loss"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert list(tmp_path.glob("*.npy"))
+
+
+@NEWER
+@pytest.mark.gate
+@ALL
+def test_masked_tokens_are_learned(
+    folder_of, tiny_texts, tmp_path, caplog, name
+):
+    with entry_point(run_mlm) as model_text:
+        model_text(
+            init_checkpoint=folder_of(name),
+            output_dir=tmp_path / "out",
+            train_file=tiny_texts / "train.txt",
+            eval_file=tiny_texts / "eval.txt",
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            num_train_epochs=1,
+            adapter_size=4,
+            cpu_lanes=1,
+        )
+    for variable in ("transform/dense/kernel", "output_bias"):
+        assert f"cls/predictions/{variable}: taken from" in caplog.text
+    assert (tmp_path / "out" / "eval_results.json").exists()
