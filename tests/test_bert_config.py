@@ -47,7 +47,7 @@ def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
         ({"attention_probs_dropout_prob": -0.1}, "_dropout_prob is -0.1"),
         ({"attention_probs_dropout_prob": "x"}, "attention_probs"),
         ({"initializer_range": -1}, "initializer_range is -1"),
-        ({"model_type": "distilbert"}, "model_type is 'distilbert'"),
+        ({"model_type": "mobilebert"}, "model_type is 'mobilebert', but only"),
         ({"layer_norm_eps": 0}, "layer_norm_eps is 0, expected a number above"),
         ({"layer_norm_eps": 0.011}, "expected a number above 0, at most 0.01"),
         ({"layer_norm_eps": "x"}, "layer_norm_eps is 'x'"),

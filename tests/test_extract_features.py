@@ -162,7 +162,7 @@ def test_flags_that_are_refused(extract, given, tmp_path, roberta_folder):
     assert "--input_file is missing" in refused(input_file="")
     assert "nothing.txt" in refused(input_file=tmp_path / "nothing.txt")
     assert "has only 32 positions" in refused(max_seq_length=33)
-    assert "is a RoBERTa" in refused(init_checkpoint=roberta_folder)
+    assert "has no word pieces" in refused(init_checkpoint=roberta_folder)
     del given["layers"]
     assert "--layers is -1,-2,-3,-4, expected numbers from -2" in refused()
     assert not given["output_file"].exists()

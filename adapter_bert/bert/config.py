@@ -1,15 +1,23 @@
-"""The sizes of a BERT or a RoBERTa, and what else decides what it computes."""
+"""The sizes of a BERT or a model like it, and what else decides its outputs."""
 
 import dataclasses
+import re
 from typing import Any, Callable, Dict, Union
 
 from adapter_bert import files
 from adapter_bert.bert import functional
+from adapter_bert.bert.architectures import (
+    ARCHITECTURES,
+    BERT,
+    ELECTRA,
+    ROBERTA,
+)
 from adapter_bert.errors import UserError
 
+# As variables and sites of dropout name their layer.
+LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 # What transformers take where a RoBERTa's config does not say it.
 ROBERTA_PADDING = 1
-ROBERTA = ("roberta", "xlm-roberta")
 
 DROPOUT = lambda x: 0 <= x <= 0.99, "a number from 0 to 0.99"
 # What holds of fields that are no whole numbers, and the words for it.
@@ -30,8 +38,12 @@ class BertConfig:
 
     `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
     the first token's position embedding: 0 in BERT, one more than the padding
-    token's id in RoBERTa, where those before it are of padding. `hidden_act` is
-    a name; programs that write no config may give an elementwise function.
+    token's id in RoBERTa, where those before it are of padding. A head of texts
+    reads a pooler, or has a layer of its own: with `head_activation` if there
+    is one, with tanh in RoBERTa. `embedding_size` is 0 where the layers read
+    the embeddings themselves, and no projection. `num_hidden_groups` is 1 if
+    all layers share their variables, else 0. `hidden_act` is a name; programs
+    that write no config may give an elementwise function.
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
@@ -53,6 +65,9 @@ class BertConfig:
     initializer_range: float = 0.02
     layer_norm_eps: float = functional.LAYER_NORM_EPSILON
     first_position: int = 0
+    head_activation: str = ""
+    embedding_size: int = 0
+    num_hidden_groups: int = 0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -61,6 +76,10 @@ class BertConfig:
             if field.name == "first_position":
                 # At least one position is left.
                 least, limit = 0, self.max_position_embeddings - 1
+            if field.name in ("type_vocab_size", "embedding_size"):
+                least = 0
+            if field.name == "num_hidden_groups":
+                least, limit = 0, 1
             if field.type is int and not (
                 type(value) is int and least <= value <= limit
             ):
@@ -80,6 +99,13 @@ class BertConfig:
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
         functional.activation(self.hidden_act)
+        if self.head_activation:
+            functional.activation(self.head_activation)
+
+    @property
+    def embedding_width(self) -> int:
+        """Size of the embeddings, E."""
+        return self.embedding_size or self.hidden_size
 
     @property
     def head_size(self) -> int:
@@ -92,9 +118,21 @@ class BertConfig:
         return self.first_position > 0
 
     @property
+    def is_bert(self) -> bool:
+        """Whether it is a BERT, and no model that is like one."""
+        return self.has_pooler and not self.embedding_size
+
+    def variable(self, name: str) -> str:
+        """BERT's own variable, or scope, that a layer reads under a name.
+
+        That is the name, or the one of a group of layers that share theirs.
+        """
+        return LAYER.sub("group_0", name) if self.num_hidden_groups else name
+
+    @property
     def has_pooler(self) -> bool:
-        """Whether the pretrained model has a pooler; a RoBERTa has none."""
-        return not self.is_roberta
+        """Whether the pretrained model has a pooler, which heads may read."""
+        return not (self.is_roberta or self.head_activation)
 
     @property
     def max_tokens(self) -> int:
@@ -111,26 +149,21 @@ class BertConfig:
 
         Raises:
             UserError: the file is missing, is no JSON object, lacks a size,
-                or describes a model that is neither BERT nor RoBERTa.
+                or describes a model of no known architecture.
         """
         values = files.read_json(path, "the BERT config")
         if not isinstance(values, dict):
             raise UserError(f"{path} holds no JSON object of BERT sizes")
-        names = [field.name for field in dataclasses.fields(cls)]
-        missing = [
-            name
-            for name in names[: names.index("hidden_act")]
-            if name not in values
-        ]
-        if missing:
-            raise UserError(
-                f"{path} lacks {', '.join(missing)}: it is not a BERT config"
-            )
+        # Google's ALBERTs do not say it.
+        unsaid = "albert" if values.get("num_hidden_groups") else "bert"
+        model_type = values.get("model_type") or unsaid
+        own = ARCHITECTURES.get(model_type, BERT)
         for key, known in (
-            ("model_type", ("bert", *ROBERTA)),
+            ("model_type", tuple(ARCHITECTURES)),
             ("position_embedding_type", ("absolute",)),
             # A decoder's tokens do not see those behind them.
             ("is_decoder", (False,)),
+            *((key, (value,)) for key, value in own.expected.items()),
         ):
             # Hugging Face writes null for what is not set.
             if values.get(key) not in (None, *known):
@@ -138,23 +171,34 @@ class BertConfig:
                     f"{path}: {key} is {values[key]!r}, but only "
                     f"{' or '.join(map(repr, known))} can be computed here"
                 )
-        sizes = {name: values[name] for name in names if name in values}
-        if "model_type" in values and values.get("hidden_act") == "gelu":
+        names = [field.name for field in dataclasses.fields(cls)]
+        names = [*names[: names.index("first_position")], *own.own_keys]
+        keys = {name: own.keys.get(name, name) for name in names}
+        needed = [*names[: names.index("hidden_act")], *own.own_keys]
+        missing = [keys[name] for name in needed if keys[name] not in values]
+        if missing:
+            raise UserError(
+                f"{path} lacks {', '.join(missing)}: it is not a BERT config"
+            )
+        sizes = {
+            name: values[key] for name, key in keys.items() if key in values
+        }
+        if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
-        sizes["first_position"] = _first_position(values, path)
-        return cls(**sizes)
+        if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
+            sizes["embedding_size"] = 0
+        first = _first_position(values, path) if own is ROBERTA else 0
+        return cls(**{**sizes, **own.fixed, "first_position": first})
 
 
 def _first_position(values: Dict[str, Any], path: str) -> int:
-    """The position of the first token that a config's JSON values tell.
+    """The position of a RoBERTa's first token, by its config's JSON values.
 
     Raises:
         UserError: a RoBERTa whose padding token has no id.
 
     Source: transformers, `create_position_ids_from_input_ids`.
     """
-    if values.get("model_type") not in ROBERTA:
-        return 0
     padding = values.get("pad_token_id", ROBERTA_PADDING)
     if type(padding) is not int or padding < 0:
         raise UserError(

@@ -1,7 +1,8 @@
 """The BERT encoder, over variables that are read by name.
 
-Variables have the names of Google's checkpoints; RoBERTa's have them too. Sizes
-are in `config.py`, the places where a tuning method may act in `hooks.py`.
+Variables have the names of Google's checkpoints, those of models like BERT
+(`architectures.py`) too. Sizes are in `config.py`, the places where a tuning
+method may act in `hooks.py`.
 
 Dimension letters of every docstring and comment:
 
@@ -9,6 +10,7 @@ Dimension letters of every docstring and comment:
     T tokens                I intermediate size      L layers
     N attention heads       H head size (D / N)      V vocabulary
     P positions             S segment types          C classes
+    E embedding size, D in most models
 
 "float32" of activations stands for the context's `dtype`. Names, shapes and
 first values are declared. Values come from the caller: variables of a
@@ -34,6 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import functional, onednn
+from adapter_bert.bert.architectures import PROJECTION
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.hooks import (
     Context,
@@ -155,6 +158,7 @@ def declare_layer_norm(scope: str, size: int) -> Dict[str, Declared]:
 def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
     """Every variable of the encoder, and of the pooler if asked."""
     size, inner = config.hidden_size, config.intermediate_size
+    width = config.embedding_width
     normal = truncated_normal(config.initializer_range)
     rows = {
         "word_embeddings": config.vocab_size,
@@ -162,12 +166,17 @@ def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
         "position_embeddings": config.max_position_embeddings,
     }
     found = {
-        f"bert/embeddings/{name}": Declared((count, size), normal)
+        f"bert/embeddings/{name}": Declared((count, width), normal)
         for name, count in rows.items()
+        if count
     }
-    found.update(declare_layer_norm("bert/embeddings", size))
-    for layer in range(config.num_hidden_layers):
-        scope = f"bert/encoder/layer_{layer}"
+    found.update(declare_layer_norm("bert/embeddings", width))
+    if config.embedding_size:
+        found.update(declare_dense(PROJECTION, width, size, config))
+    layers = range(config.num_hidden_layers)
+    scopes = (config.variable(f"bert/encoder/layer_{n}") for n in layers)
+    # Layers may share their variables.
+    for scope in dict.fromkeys(scopes):
         for name, *sizes in (
             ("attention/self/query", size, size),
             ("attention/self/key", size, size),
@@ -227,6 +236,7 @@ class Modules:
 
         Of a matrix in int8 the context's dtype, else float32.
         """
+        name = self.config.variable(name)
         value = self.values[name]
         if isinstance(value, Quantized):
             value = value.widened(context.dtype)
@@ -320,10 +330,6 @@ class Bert(Modules):
     ) -> tf.Tensor:
         """The inputs of the first layer, float32 [B, T, D]; as a call."""
         config, scope = self.config, "bert/embeddings"
-        token_type, position = (
-            self.read(f"{scope}/{name}_embeddings", context)
-            for name in ("token_type", "position")
-        )
         words = self.values[WORD_EMBEDDINGS]
         if isinstance(words, Quantized):
             embed = words.rows
@@ -331,14 +337,20 @@ class Bert(Modules):
             words = self.read(WORD_EMBEDDINGS, context)
             embed = functools.partial(tf.gather, words)
         hidden = self.hooks.words(input_ids, embed, context)
-        # Of few rows a product with one-hot vectors is fast both ways.
-        one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
-        hidden += tf.tensordot(one_hot, token_type, 1)
+        if config.type_vocab_size:
+            token_type = self.read(f"{scope}/token_type_embeddings", context)
+            # Of few rows a product with one-hot vectors is fast both ways.
+            one_hot = tf.one_hot(segment_ids, config.type_vocab_size)
+            hidden += tf.tensordot(one_hot, token_type, 1)
+        position = self.read(f"{scope}/position_embeddings", context)
         first = config.first_position
         hidden += position[first : first + tf.shape(input_ids)[1]]
         hidden = self.layer_norm(scope, hidden, context)
         hidden = dropout(hidden, config.hidden_dropout_prob, scope, context)
-        return self.hooks.embeddings(hidden, context)
+        hidden = self.hooks.embeddings(hidden, context)
+        if config.embedding_size:
+            hidden = self.dense(PROJECTION, hidden, context)
+        return hidden
 
     def run_layers(
         self, hidden: tf.Tensor, layers: Iterable[int], context: Context

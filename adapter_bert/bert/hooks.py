@@ -7,7 +7,6 @@ Dropout depends on the context alone. Dimension letters are those of
 """
 
 import dataclasses
-import re
 import zlib
 from typing import (
     Any,
@@ -24,7 +23,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import functional
-from adapter_bert.bert.config import BertConfig
+from adapter_bert.bert.config import LAYER, BertConfig
 
 # The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
@@ -40,8 +39,6 @@ PLACES = (
     "after_norm",
     "vocabulary",
 )
-# As variables and sites of dropout name their layer.
-LAYER = re.compile(r"(?<![^/])layer_(\d+)(?![^/])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,14 +224,14 @@ class Hooks:
         embed: Callable[[tf.Tensor], tf.Tensor],
         context: Context,
     ) -> tf.Tensor:
-        """Gives the word embeddings of int32 [B, T], float32 [B, T, D].
+        """Gives the word embeddings of int32 [B, T], float32 [B, T, E].
 
         `embed` does so with BERT's own, of ids below V.
         """
         return embed(input_ids)
 
     def embeddings(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
-        """Acts on float32 [B, T, D] after embedding LayerNorm and dropout."""
+        """Acts on float32 [B, T, E] after embedding LayerNorm and dropout."""
         return hidden
 
     def lengthen(
@@ -328,7 +325,7 @@ class Hooks:
     def vocabulary(self, hidden: tf.Tensor, context: Context) -> tf.Tensor:
         """Acts on the tensor that a masked-LM head multiplies by words.
 
-        That is float32 [B, K, D] of K masked tokens, after the head's dense
+        That is float32 [B, K, E] of K masked tokens, after the head's dense
         layer, activation and LayerNorm.
         """
         return hidden

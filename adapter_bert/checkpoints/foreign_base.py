@@ -395,11 +395,11 @@ def pooled_of(artifact: Artifact) -> Pooled:
 
 
 def check_is_bert(config: BertConfig, source: str) -> None:
-    """Refuses a RoBERTa, whose heads other programs have otherwise."""
-    if config.is_roberta:
+    """Refuses models like BERT, which other programs have otherwise."""
+    if not config.is_bert:
         raise UserError(
-            f"{source} is of a RoBERTa, but other programs' adapters are read "
-            "and written for BERT alone"
+            f"{source} is of a RoBERTa or another model like BERT, but other "
+            "programs' adapters are read and written for BERT alone"
         )
 
 

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import PROJECTION
 from adapter_bert.bert.encoder import Shape
 from adapter_bert.checkpoints.hugging_face import as_floats
 from adapter_bert.checkpoints.weights import Weights
@@ -27,6 +28,26 @@ from adapter_bert.errors import UserError, first_line
 
 # Ends of the names of a checkpoint's files, after its prefix.
 FILE_ENDS = re.compile(r"\.(?:index|meta|data-\d{5}-of-\d{5})$")
+# Before names of google-research/electra's discriminator.
+ELECTRA = "electra/"
+_GROUP = "bert/encoder/transformer/group_0/inner_group_0"
+# Beginnings of names in google-research/electra and google-research/albert ->
+# ours; the first that fits counts.
+OTHER_NAMES = (
+    ("electra/embeddings_project", PROJECTION),
+    ("electra", "bert"),
+    ("bert/encoder/embedding_hidden_mapping_in", PROJECTION),
+    *(
+        (f"{_GROUP}/{theirs}", f"bert/encoder/group_0/{ours}")
+        for theirs, ours in (
+            ("attention_1", "attention"),
+            ("LayerNorm", "attention/output/LayerNorm"),
+            ("ffn_1/intermediate/output", "output"),
+            ("ffn_1/intermediate", "intermediate"),
+            ("LayerNorm_1", "output/LayerNorm"),
+        )
+    ),
+)
 # A variable of a training's checkpoints.
 STEP = "global_step"
 # A table's footer, with the number at its end; what follows each block.
@@ -304,13 +325,26 @@ def open_tensorflow(prefix: str) -> Weights:
         # A training may delete the checkpoint. TensorFlow opens the values with
         # the first that is read, and holds them.
         reader.tensor(STEP)
+    sources = {own_name(name): name for name in reader.shapes}
 
     def read(name: str) -> np.ndarray:
-        value = reader.tensor(name)
+        value = reader.tensor(sources[name])
         with guard(prefix):
             return as_floats(np.asarray(value))
 
-    return Weights(prefix, reader.shapes, read)
+    shapes = {name: reader.shapes[source] for name, source in sources.items()}
+    is_electra = any(name.startswith(ELECTRA) for name in reader.shapes)
+    # google-research/electra, `modeling.py`, has the error function.
+    return Weights(prefix, shapes, read, "gelu_erf" if is_electra else "gelu")
+
+
+def own_name(name: str) -> str:
+    """Our name of an ELECTRA's or ALBERT's variable; others as they are."""
+    for theirs, ours in OTHER_NAMES:
+        match = re.fullmatch(rf"{theirs}/(.+)", name)
+        if match:
+            return f"{ours}/{match[1]}"
+    return name
 
 
 def read_whole(prefix: str) -> None:

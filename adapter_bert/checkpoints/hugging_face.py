@@ -20,6 +20,15 @@ import numpy as np
 import safetensors
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import (
+    ARCHITECTURES,
+    DENSE,
+    LAYER_NORM,
+    OUTPUT,
+    OUTPUT_BIAS,
+    TRANSFORM,
+    Scope,
+)
 from adapter_bert.checkpoints import torch_files
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
@@ -33,20 +42,10 @@ UNREADABLE_TENSORS = (
     TypeError,
     ValueError,
 )
-# Prefixes of names in models that have more than the encoder.
-PREFIXES = ("bert.", "roberta.")
-# Ends of a Hugging Face name -> ends of Google's.
-DENSE = {"weight": "kernel", "bias": "bias"}
-LAYER_NORM = {"(?:weight|gamma)": "gamma", "(?:bias|beta)": "beta"}
-OUTPUT = {"weight": "weights", "bias": "bias"}
+PREFIXES = tuple(a.prefix for a in ARCHITECTURES.values())
 LAYER = r"encoder\.layer\.(\d+)\.(.*)"
-# RoBERTa calls the head of masked words `lm_head`.
-TRANSFORM = r"(?:cls\.predictions\.transform|lm_head)\.dense"
-TRANSFORM_NORM = (
-    r"(?:cls\.predictions\.transform\.LayerNorm|lm_head\.layer_norm)"
-)
-# Beginning of a Hugging Face name, Google's name, and the ends of both.
-SCOPES = (
+# BERT's own first: `hugging_face_name` gives these.
+SCOPES: Tuple[Scope, ...] = (
     (r"embeddings\.LayerNorm", "bert/embeddings/LayerNorm/{}", LAYER_NORM),
     (
         rf"{LAYER}\.LayerNorm",
@@ -55,13 +54,21 @@ SCOPES = (
     ),
     (LAYER, r"bert/encoder/layer_\1/\2/{}", DENSE),
     (r"pooler\.dense", "bert/pooler/dense/{}", DENSE),
-    # RoBERTa's head of texts has two layers.
-    (r"classifier\.dense", "hidden_{}_0", OUTPUT),
-    (r"classifier(?:\.out_proj)?", "output_{}", OUTPUT),
+    ("classifier", "output_{}", OUTPUT),
     (r"cls\.seq_relationship", "cls/seq_relationship/output_{}", OUTPUT),
     ("qa_outputs", "cls/squad/output_{}", OUTPUT),
-    (TRANSFORM, "cls/predictions/transform/dense/{}", DENSE),
-    (TRANSFORM_NORM, "cls/predictions/transform/LayerNorm/{}", LAYER_NORM),
+    (r"cls\.predictions\.transform\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
+    (
+        r"cls\.predictions\.transform\.LayerNorm",
+        f"{TRANSFORM}/LayerNorm/{{}}",
+        LAYER_NORM,
+    ),
+    *(scope for a in ARCHITECTURES.values() for scope in a.scopes),
+)
+# `decoder.weight`, the head's matrix, is the word embeddings.
+BIASES = (
+    r"cls\.predictions\.(?:decoder\.)?bias",
+    *(bias for a in ARCHITECTURES.values() for bias in a.biases),
 )
 # Hugging Face name -> Google's name
 HUGGING_FACE_NAMES = (
@@ -71,11 +78,7 @@ HUGGING_FACE_NAMES = (
         for theirs, ours, ends in SCOPES
         for end, our_end in ends.items()
     ),
-    # `decoder.weight`, the head's matrix, is the word embeddings.
-    (
-        r"(?:cls\.predictions|lm_head)\.(?:decoder\.)?bias",
-        "cls/predictions/output_bias",
-    ),
+    *((bias, OUTPUT_BIAS) for bias in BIASES),
 )
 # Google's name -> Hugging Face's, where their parts have other names
 HEADS = {

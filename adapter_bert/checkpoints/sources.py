@@ -38,7 +38,11 @@ from adapter_bert.data.added_tokens import (
     TOKENIZER_FILE,
     NewToken,
 )
-from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
+from adapter_bert.data.huggingface_tokenizer import (
+    SubwordTokenizer,
+    UnigramTokenizer,
+    is_unigram,
+)
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
@@ -52,6 +56,7 @@ GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Google's, and Hugging Face's.
 CONFIG_FILES = BERT_CONFIG_FILE, CONFIG_FILE = "bert_config.json", "config.json"
+ALBERT_CONFIG_FILE = "albert_config.json"
 # Some models round their vocabulary up to a multiple of 8 to 1024.
 MAX_VOCABULARY_PADDING = 1023
 # Tokenizers that find words by programs of their own.
@@ -281,7 +286,8 @@ def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
     if not path and opened.config is not None:
         return opened.config
-    path = path or _beside(opened, CONFIG_FILES, "--bert_config_file")
+    names = *CONFIG_FILES, ALBERT_CONFIG_FILE
+    path = path or _beside(opened, names, "--bert_config_file")
     config = BertConfig.from_json_file(path)
     heads = opened and (opened.config or opened).num_attention_heads
     # The other sizes are compared with the variables.
@@ -314,6 +320,8 @@ def read_tokenizer(
     if config.is_roberta:
         return _read_subwords(opened, config, path, do_lower_case, new_tokens)
     path = path or find_vocabulary(opened)
+    if is_unigram(path):
+        return _read_subwords(opened, config, path, do_lower_case, new_tokens)
     said = ""
     if do_lower_case is None and opened.do_lower_case is not None:
         do_lower_case = opened.do_lower_case
@@ -343,22 +351,17 @@ def _read_subwords(
     do_lower_case: Optional[bool],
     new_tokens: Sequence[NewToken],
 ) -> SubwordTokenizer:
-    """As `read_tokenizer`, for a RoBERTa."""
-    try:
-        path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
-    except UserError as error:
-        raise UserError(
-            f"{error}; where transformers are, AutoTokenizer.from_pretrained"
-            "(folder).save_pretrained(folder) writes it"
-        ) from error
+    """As `read_tokenizer`, for a RoBERTa or an ALBERT."""
+    path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
     if do_lower_case:
         raise UserError(
             f"--do_lower_case=true, but {path} says itself what becomes of "
             "capital letters; leave the flag out"
         )
-    tokenizer = SubwordTokenizer(path, new_tokens)
+    kind = SubwordTokenizer if config.is_roberta else UnigramTokenizer
+    tokenizer = kind(path, new_tokens)
     _check_size(tokenizer, config)
-    if tokenizer.padding_id + 1 != config.first_position:
+    if config.is_roberta and tokenizer.padding_id + 1 != config.first_position:
         raise UserError(
             f"{path} has <pad> as {tokenizer.padding_id}, but the config says "
             f"pad_token_id {config.first_position - 1}; check --vocab_file"
@@ -484,6 +487,10 @@ def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
         path = os.path.join(opened.folder, name)
         if files.exists(path):
             return path
-    raise UserError(
-        f"no {' or '.join(names)} lies next to {opened.path}; pass {flag}"
-    )
+    fault = f"no {' or '.join(names)} lies next to {opened.path}; pass {flag}"
+    if TOKENIZER_FILE in names:
+        fault += (
+            f"; where transformers are, AutoTokenizer.from_pretrained(folder)"
+            f".save_pretrained(folder) writes {TOKENIZER_FILE}"
+        )
+    raise UserError(fault)

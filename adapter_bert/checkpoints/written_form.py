@@ -32,6 +32,14 @@ ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 # Variables of a training that are left out.
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
 
+# Fields of a `BertConfig` that no BERT's config has.
+OF_OTHERS = (
+    "first_position",
+    "head_activation",
+    "embedding_size",
+    "num_hidden_groups",
+)
+
 
 def check_free(folder: str) -> None:
     """Raises UserError if a folder has a file of a BERT in either form."""
@@ -70,10 +78,10 @@ def read_values(
 
 def check_form(config: BertConfig, form: str) -> None:
     """Raises UserError if a form cannot describe a model."""
-    if config.is_roberta:
+    if not config.is_bert:
         raise UserError(
-            f"the model is a RoBERTa, which cannot be written in {form}'s form "
-            "of a BERT"
+            "the model is a RoBERTa or another one like BERT, which cannot be "
+            f"written in {form}'s form of a BERT"
         )
     epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
     if form != HUGGING_FACE and epsilon != fixed:
@@ -88,7 +96,8 @@ def _config(
 ) -> Dict[str, Any]:
     """The content of a form's config, with the fields of a head."""
     values = dataclasses.asdict(config)
-    del values["first_position"]
+    for name in OF_OTHERS:
+        del values[name]
     gelu = same_activation(config.hidden_act, "gelu")
     if form == GOOGLE:
         del values["layer_norm_eps"]

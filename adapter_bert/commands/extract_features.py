@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sources
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.progress import Progress
@@ -161,10 +162,10 @@ def main() -> None:
     bert = FrozenBert.open(
         asked.init_checkpoint, asked.bert_config_file, asked.vocab_file
     )
-    if bert.config.is_roberta:
+    if not isinstance(bert.tokenizer(), FullTokenizer):
         raise UserError(
-            f"{asked.init_checkpoint} is a RoBERTa, expected a BERT, whose "
-            "word pieces the output names"
+            f"{asked.init_checkpoint} has no word pieces, expected a BERT, "
+            "whose word pieces the output names"
         )
     layers = _read_layers(asked.layers, bert.config.num_hidden_layers)
     task = None

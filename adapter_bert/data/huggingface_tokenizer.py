@@ -1,4 +1,4 @@
-"""Tokenization as a `tokenizer.json` describes it, for RoBERTa and XLM-R.
+"""Tokenization as a `tokenizer.json` describes it: RoBERTa, XLM-R, ALBERT.
 
 Byte-level BPE and unigram, on the `tokenizers` library. Not in here: special
 tokens of a task's inputs and cutting to a length (`tasks/`).
@@ -7,7 +7,7 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import contextlib
 import json
 import re
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 from tokenizers import Tokenizer
 
@@ -21,13 +21,12 @@ from adapter_bert.data.added_tokens import (
 from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
 from adapter_bert.errors import UserError
 
-CLASSIFY, SEPARATE = "<s>", "</s>"
 PADDING, UNKNOWN = "<pad>", "<unk>"
 SPECIAL = {
     "unk_token": UNKNOWN,
-    "sep_token": SEPARATE,
+    "sep_token": "</s>",
     "pad_token": PADDING,
-    "cls_token": CLASSIFY,
+    "cls_token": "<s>",
     "mask_token": "<mask>",
 }
 # What stands for the space before a word, by the model's type.
@@ -48,9 +47,12 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 class SubwordTokenizer(TextTokenizer):
     """Text to the tokens of a `tokenizer.json`, as transformers make them.
 
-    Differs from transformers in `SPECIAL` alone: a typed "</s>" is plain text.
+    Differs from transformers in special tokens alone: a typed "</s>" is plain
+    text.
     """
 
+    # Whose tokenizer, for messages.
+    of = "a RoBERTa"
     special = SPECIAL
     between_count = 2
     second_segment = 0
@@ -68,31 +70,33 @@ class SubwordTokenizer(TextTokenizer):
         described = files.read_json(path, "the tokenizer")
         self.path = path
         pieces = _read_ids(described, path)
-        self.added = read_added(path, pieces, SPECIAL, described)
+        self.added = read_added(path, pieces, self.special, described)
         self._add_new(new_tokens, pieces)
         model = {key: described.get(key) for key in DECISIVE}
         told = described.get("added_tokens") or []
         told = {t["content"] for t in told if not t.get("special")}
         self._set_ids(pieces, model, told)
-        for token in (CLASSIFY, SEPARATE, PADDING, UNKNOWN):
-            if token not in self.vocabulary:
+        for role, token in self.special.items():
+            if role != "mask_token" and token not in self.vocabulary:
                 raise UserError(
-                    f"{path} is no tokenizer of a RoBERTa: it lacks {token}"
+                    f"{path} is no tokenizer of {self.of}: it lacks {token}"
                 )
-        self.padding_id = self.vocabulary[PADDING]
+        self.padding_id = self.vocabulary[self.special["pad_token"]]
         self._special = {
-            *SPECIAL.values(),
+            *self.special.values(),
             *(a.token.content for a in self.added if a.token.special),
         }
         self._space = SPACES[described["model"]["type"]]
         self._gap = self.vocabulary.get(self._space)
-        self._tokenizer = self._words = _make(described, path)
+        own = frozenset(self.special.values())
+        self._tokenizer = self._words = _make(described, path, own)
         register(self._tokenizer, self.added, path)
         before = described.get("pre_tokenizer") or {}
         if self.added and before.get("add_prefix_space") is False:
             # A space may not be put before an added token.
             before = {**before, "add_prefix_space": True}
-            self._words = _make({**described, "pre_tokenizer": before}, path)
+            described = {**described, "pre_tokenizer": before}
+            self._words = _make(described, path, own)
             register(self._words, self.added, path)
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
@@ -146,6 +150,30 @@ class SubwordTokenizer(TextTokenizer):
         return "\ufffd"
 
 
+class UnigramTokenizer(SubwordTokenizer):
+    """The `tokenizer.json` of an ALBERT, whose rows are like BERT's."""
+
+    of = "an ALBERT"
+    special = {
+        "unk_token": UNKNOWN,
+        "sep_token": "[SEP]",
+        "pad_token": PADDING,
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    }
+    between_count = 1
+    second_segment = 1
+
+
+def is_unigram(path: str) -> bool:
+    """Whether a file is a `tokenizer.json` of type Unigram."""
+    if not path.endswith(".json"):
+        return False
+    described = files.read_json(path, "the tokenizer")
+    model = described.get("model") if isinstance(described, dict) else None
+    return isinstance(model, dict) and model.get("type") == "Unigram"
+
+
 def _read_ids(described: Any, path: str) -> Dict[str, int]:
     """The id of every piece; refuses descriptions of other tokenizers."""
     model = described.get("model") if isinstance(described, dict) else None
@@ -174,7 +202,9 @@ def _read_ids(described: Any, path: str) -> Dict[str, int]:
     return ids
 
 
-def _make(described: Dict[str, Any], path: str) -> Tokenizer:
+def _make(
+    described: Dict[str, Any], path: str, special: FrozenSet[str]
+) -> Tokenizer:
     """The library's tokenizer, which finds no special token in a text."""
     model = described["model"]
     for key in UNUSED:
@@ -200,7 +230,7 @@ def _make(described: Dict[str, Any], path: str) -> Tokenizer:
         # Unigram finds any entry in a text. In none is there a space, which
         # has become another character before.
         entries = [
-            [f" {piece} " if piece in SPECIAL.values() else piece, score]
+            [f" {piece} " if piece in special else piece, score]
             for piece, score in entries
         ]
         model = {**model, "vocab": entries}

@@ -370,8 +370,18 @@ def sizes_text(sizes: Mapping[int, int]) -> str:
 
 
 def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
-    """A regular expression of the LayerNorms of these layers, or of all."""
+    """A regular expression of the LayerNorms of these layers, or of all.
+
+    Raises:
+        UserError: as of `choose_layers`, or layers share their LayerNorms.
+    """
     if text == ALL_LAYERS:
         return LAYER_NORMS
+    if config.num_hidden_groups:
+        raise UserError(
+            f"adapter layers are {text!r}, but the layers of this model share "
+            "their LayerNorms, which some layers cannot train alone; pass "
+            f"layers={ALL_LAYERS!r}, or layer_norms=False to houlsby"
+        )
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
     return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"

@@ -87,9 +87,9 @@ class Dora(Lora):
         shapes = encoder.list_variables(config)
         found = super().variables(config, pooler)
         for scope in self.matrices(config):
-            lengths = functools.partial(_lengths_of, scope)
+            lengths = functools.partial(_lengths_of, config.variable(scope))
             found[f"{scope}/dora_m"] = Declared(
-                shapes[f"{scope}/bias"],
+                shapes[config.variable(f"{scope}/bias")],
                 encoder.OfPretrained(lengths),
                 decays=False,
             )

@@ -49,7 +49,13 @@ class TopLayers(FineTuning):
     k: int = 1
 
     def check(self, config):
-        """Compares `k` with the number of layers."""
+        """Compares `k` with the number of layers, which share nothing."""
+        if config.num_hidden_groups:
+            raise UserError(
+                "top_layers: the layers of this model share their variables, "
+                "so that none can be trained alone; pass full, or a method "
+                "that adds values to layers"
+            )
         if self.k > config.num_hidden_layers:
             raise UserError(
                 f"top_layers: k is {self.k}, but the model has only "

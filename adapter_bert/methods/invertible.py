@@ -88,8 +88,8 @@ class MadX(BottleneckMethod):
         layers: which layers have adapters, as of `houlsby`.
 
     Raises:
-        UserError: as of `houlsby`; or BERT's hidden size is odd, so that it
-            has no halves.
+        UserError: as of `houlsby`; or the size of BERT's embeddings is
+            odd, so that these have no halves.
 
     Source: Pfeiffer et al. 2020 (MAD-X), language and invertible adapters;
     AdapterHub's `seq_bn_inv`, which draws from a normal of 0.02.
@@ -107,12 +107,12 @@ class MadX(BottleneckMethod):
     layers: str = ALL_LAYERS
 
     def check(self, config):
-        """Compares `layers` with the number of layers; D has to be even."""
+        """Compares `layers` with the number of layers; E has to be even."""
         super().check(config)
-        if config.hidden_size % 2:
+        if config.embedding_width % 2:
             raise UserError(
-                f"{self.name}: the model's hidden size is "
-                f"{config.hidden_size}, expected an even number, since the "
+                f"{self.name}: the model's embeddings have the size "
+                f"{config.embedding_width}, expected an even number, since the "
                 "invertible adapter acts on halves"
             )
 
@@ -120,7 +120,7 @@ class MadX(BottleneckMethod):
         """F and G of the invertible adapter."""
         return dataclasses.replace(
             self.adapter(config),
-            hidden=config.hidden_size // 2,
+            hidden=config.embedding_width // 2,
             size=self.inverse_size,
         )
 

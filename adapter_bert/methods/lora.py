@@ -72,7 +72,7 @@ def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
     """Raises UserError for the pooler of a model that has none."""
     if POOLER in targets.split(",") and not config.has_pooler:
         raise UserError(
-            f"{method}: targets is {targets!r}, but this RoBERTa has no "
+            f"{method}: targets is {targets!r}, but this model has no "
             "pooler; leave pooler out"
         )
 
@@ -95,7 +95,8 @@ def check_rank(
     argument: str, rank: int, scope: str, config: encoder.BertConfig
 ) -> None:
     """Raises UserError if a rank is above the size of its matrix."""
-    most = min(encoder.list_variables(config)[f"{scope}/kernel"])
+    kernel = config.variable(f"{scope}/kernel")
+    most = min(encoder.list_variables(config)[kernel])
     if rank > most:
         raise UserError(
             f"{argument} is {rank} at {scope}, expected at most {most}, the "
@@ -389,7 +390,7 @@ class Lora(TuningMethod):
         """`<scope>/lora_a` and `lora_b` for each target."""
         shapes, found = encoder.list_variables(config), {}
         for scope, matrix in self.matrices(config).items():
-            inputs, outputs = shapes[f"{scope}/kernel"]
+            inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
             down, up = (inputs, matrix.rank), (matrix.rank, outputs)
             found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
             found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)

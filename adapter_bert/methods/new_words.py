@@ -70,7 +70,7 @@ class NewWords(TuningMethod):
     def variables(self, config, pooler=True):
         """`bert/embeddings/new_words`."""
         normal = encoder.truncated_normal(config.initializer_range)
-        shape = self.count, config.hidden_size
+        shape = self.count, config.embedding_width
         return {NEW_WORDS: Declared(shape, normal)}
 
 

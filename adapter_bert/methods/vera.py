@@ -125,7 +125,10 @@ class Vera(TuningMethod):
         shapes = encoder.list_variables(config)
         layers = base.choose_layers(self.layers, config)
         scopes = map(scope_of, places(self.targets.split(","), layers))
-        return {scope: shapes[f"{scope}/kernel"] for scope in scopes}
+        return {
+            scope: shapes[config.variable(f"{scope}/kernel")]
+            for scope in scopes
+        }
 
     def matrices(
         self, config: encoder.BertConfig

@@ -35,6 +35,7 @@ from adapter_bert.checkpoints.weights import (
     rounded_to_int8,
 )
 from adapter_bert.data.added_tokens import NewToken
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
@@ -185,7 +186,7 @@ class FrozenBert:
         """
         if do_lower_case is None:
             do_lower_case = self._do_lower_case
-        if self.config.is_roberta:
+        if isinstance(self._tokenizers.get(None), SubwordTokenizer):
             do_lower_case = None  # It has one tokenizer, whatever is asked.
         if new_tokens:
             # Of the task alone, so that it goes when the task does.

@@ -127,9 +127,9 @@ class TextModel(tf.Module):
         tokenizer = loaded[0].tokenizer
         if not isinstance(tokenizer, FullTokenizer):
             raise UserError(
-                "the model is a RoBERTa, but an exported model can tokenize "
-                "WordPieces alone; `adapter-bert predict` answers texts on a "
-                "RoBERTa"
+                "the model has the tokenizer of a RoBERTa or an ALBERT, but an "
+                "exported model can tokenize WordPieces alone; `adapter-bert "
+                "predict` answers texts on it"
             )
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id

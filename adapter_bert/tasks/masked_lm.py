@@ -358,7 +358,7 @@ SEVERAL = 0.01
 class MaskedLMHead(Head):
     """The pretrained head: a logit of each word piece for masked tokens.
 
-    Parameters: D^2 + 3 D + V; the word embeddings are BERT's own. Source:
+    Parameters: D E + 3 E + V; the word embeddings are BERT's own. Source:
     google-research/bert, `run_pretraining.py`, `get_masked_lm_output`.
     """
 
@@ -369,12 +369,12 @@ class MaskedLMHead(Head):
         self, config: encoder.BertConfig, create: encoder.CreateVariable
     ):
         """Creates the variables under `cls/predictions/`."""
-        size = config.hidden_size
+        size, width = config.hidden_size, config.embedding_width
         self.activation = config.hidden_act
         # A method acts on BERT, not on the head's own layers.
         declared = {
-            **encoder.declare_dense(f"{TRANSFORM}/dense", size, size, config),
-            **encoder.declare_layer_norm(TRANSFORM, size),
+            **encoder.declare_dense(f"{TRANSFORM}/dense", size, width, config),
+            **encoder.declare_layer_norm(TRANSFORM, width),
         }
         values = encoder.make_variables(declared, create)
         self.transform = encoder.Modules(config, values, NoHooks())

@@ -56,20 +56,22 @@ class HeadShape:
     def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
         """The shape on a model: a new layer replaces a missing pooler.
 
-        Source: transformers, `RobertaClassificationHead`.
+        Source: transformers, `RobertaClassificationHead` and the like.
 
         Raises:
             UserError: there is no pooler, and no layer can replace it.
         """
         if config.has_pooler or not self.pooler:
             return self
-        if self.layers > 1 and self.activation != "tanh":
+        activation = config.head_activation or "tanh"
+        if self.layers > 1 and self.activation != activation:
             raise UserError(
                 f"a head of {self.layers} layers with {self.activation} reads "
-                "a pooler, but this RoBERTa has none"
+                "a pooler, but this model has none, and its heads have a layer "
+                f"with {activation} instead"
             )
         return dataclasses.replace(
-            self, layers=self.layers + 1, activation="tanh", pooler=False
+            self, layers=self.layers + 1, activation=activation, pooler=False
         )
 
     def describe(self) -> Dict[str, Any]:

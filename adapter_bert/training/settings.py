@@ -190,10 +190,10 @@ class Experiment:
     init_checkpoint: str = Topic.MODEL.setting(
         "",
         "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
-        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, a "
-        "RoBERTa or an XLM-R, a module of TF-Hub or Kaggle, a repository of "
-        "Hugging Face's hub (hf:ORG/NAME[@REVISION]), or a training checkpoint "
-        "of this program.",
+        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, "
+        "RoBERTa, XLM-R, DistilBERT, ELECTRA or ALBERT, a module of TF-Hub or "
+        "Kaggle, a repository of Hugging Face's hub (hf:ORG/NAME[@REVISION]), "
+        "or a training checkpoint of this program.",
         alias="bert_hub_module_handle",
     )
     bert_config_file: str = Topic.MODEL.setting(

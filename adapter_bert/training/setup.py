@@ -401,7 +401,7 @@ def _begin_words(
         experiment.do_lower_case,
     )
     pieces = plain.encode_words([*map(content_of, tokens)])
-    shape = len(tokens), model.config.hidden_size
+    shape = len(tokens), model.config.embedding_width
 
     def read(name: str) -> np.ndarray:
         if name != new_words.NEW_WORDS:

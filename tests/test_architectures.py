@@ -1,0 +1,379 @@
+"""Models like BERT against transformers, and what a run of them does."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import entry_point
+from test_method_contract import TEXTS, check_alike, scores
+from test_methods import METHOD_TEXTS
+from test_roberta import reader
+from tiny_artifacts import make_artifact, read_base
+
+from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import ARCHITECTURES
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import (
+    foreign_base,
+    sources,
+    training_state,
+    written_form,
+)
+from adapter_bert.checkpoints.weights import identify
+from adapter_bert.commands import run_mlm
+from adapter_bert.data.tables import Layout
+from adapter_bert.data.tokenization import make_row
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.tasks import task_model
+from adapter_bert.tasks.masked_lm import MaskedLMHead
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.text_classification import TextClassification
+
+NAMES = ("distilbert", "electra", "albert")
+ALL = pytest.mark.parametrize("name", NAMES)
+NEWER = pytest.mark.newer_stack
+# Methods that train some of BERT's own layers alone.
+ALONE = re.compile(r"top_layers|houlsby\(.*layers='|adapterdrop\(first")
+TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("bad", "good"))
+
+
+@pytest.fixture
+def folder_of(golden_dir, tmp_path):
+    """Gives a copy of a model's folder, with the files that are published."""
+
+    def copy(name):
+        ignored = shutil.ignore_patterns("expected.*")
+        place = golden_dir / "architectures" / name
+        return shutil.copytree(place, tmp_path / name, ignore=ignored)
+
+    return copy
+
+
+@pytest.fixture
+def recorded(golden_dir):
+    """Gives what was recorded of a model: arrays, and tokens."""
+
+    def read(name):
+        place = golden_dir / "architectures" / name
+        with np.load(place / "expected.npz") as values:
+            return dict(values), json.loads(
+                (place / "expected.json").read_text()
+            )
+
+    return read
+
+
+def features_of(values):
+    ids = tf.constant(values["input_ids"])
+    return {
+        "input_ids": ids,
+        "segment_ids": tf.constant(
+            values.get("token_type_ids", values["input_ids"] * 0)
+        ),
+        "input_mask": tf.constant(values["attention_mask"]),
+    }
+
+
+def test_every_architecture_is_recorded():
+    known = {*NAMES, "bert", "roberta", "xlm-roberta"}
+    assert known == ARCHITECTURES.keys()
+
+
+@NEWER
+@ALL
+def test_golden_hidden_states_and_logits(folder_of, recorded, name):
+    """Of the model, of its head of texts, and of its head of masked words."""
+    weights, config, _ = read_base(folder_of(name))
+    values, _ = recorded(name)
+    create = reader(weights)
+    features = features_of(values)
+    context = Context(features["input_mask"])
+    model = TaskModel(config, parse("head"), TASK.build_head, create)
+    hidden = model.bert(features["input_ids"], features["segment_ids"], context)
+    real = values["attention_mask"] > 0
+    for found in ("embedding_output", "sequence_output"):
+        computed = getattr(hidden, found).numpy()[real]
+        np.testing.assert_allclose(computed, values[found][real], atol=1e-5)
+    logits = model(features, context)["logits"]
+    np.testing.assert_allclose(logits, values["logits"], atol=1e-5)
+    head = MaskedLMHead(config, create)
+    places = np.tile(values["places"], (len(real), 1))
+    found = head(
+        model.bert, hidden.sequence_output, context, places, places * 0
+    )
+    np.testing.assert_allclose(
+        found["logits"], values["logits_of_words"], atol=1e-5
+    )
+
+
+@NEWER
+@ALL
+def test_golden_ids(folder_of, recorded, name):
+    opened = sources.open_init_checkpoint(str(folder_of(name)))
+    tokenizer = sources.read_tokenizer(opened, sources.read_config(opened))
+    _, tokens = recorded(name)
+    for texts, ids, segments in tokens:
+        a, b = [*tokenizer.encode_ids(texts), None][:2]
+        found, its_segments = make_row(a, b, tokenizer, 99)
+        assert found == ids
+        assert segments in (None, its_segments)
+
+
+@NEWER
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["distilbert", "electra"])
+def test_methods_and_batches_of_many_tasks(folder_of, tmp_path, name):
+    """Each method computes alone what it does in mixed batches and exports."""
+    texts = {text.split("(")[0]: text for text in reversed(METHOD_TEXTS)}
+    chosen = ["houlsby", "dora", "mad_x", "bitfit"]
+    check_alike(folder_of(name), [texts[one] for one in chosen], tmp_path)
+
+
+@NEWER
+@pytest.mark.gate
+def test_batches_of_many_tasks_on_shared_layers(folder_of, tmp_path):
+    """Each row is as alone; the tokenizer is none that can be exported."""
+    folder, predictor = folder_of("albert"), None
+    bert = FrozenBert.open(str(folder))
+    mixed, alone = Predictor(bert), {}
+    for text in ("houlsby(size=4)", "dora(rank=2)", "mad_x(4, 3)", "bitfit"):
+        make_artifact(tmp_path / text, folder, text)
+        predictor = Predictor(bert)
+        for one in (predictor, mixed):
+            one.add(str(tmp_path / text), text)
+        alone[text] = scores(predictor(text, TEXTS))
+    answers = mixed(list(alone), TEXTS)
+    for text, expected in alone.items():
+        found = scores([answer[text] for answer in answers])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(UserError, match="can tokenize WordPieces alone"):
+        TextModel(bert, {"one": mixed.task("bitfit")}, 8)
+
+
+@NEWER
+def test_what_shared_layers_mean_for_methods(folder_of):
+    _, config, _ = read_base(folder_of("albert"))
+    for text, count in (("layernorm", 2 * 8 + 4 * 16), ("lora(rank=2)", 384)):
+        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        assert table.trained_count == count + 2 * 16 + 2
+    for text in ("top_layers(k=1)", "houlsby(size=4, layers='1')"):
+        with pytest.raises(UserError, match="layers of this model share"):
+            task_model.list_parameters(config, parse(text), TASK.build_head)
+
+
+@NEWER
+@pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
+def test_several_groups_are_refused(folder_of, key):
+    path = folder_of("albert") / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, key: 2}))
+    with pytest.raises(UserError, match=f"{key} is 2, but only 1 can be"):
+        encoder.BertConfig.from_json_file(str(path))
+
+
+@NEWER
+@ALL
+def test_every_method_lists_its_variables(folder_of, name):
+    _, config, _ = read_base(folder_of(name))
+    shapes = encoder.list_variables(config)
+    for text in METHOD_TEXTS:
+        if config.num_hidden_groups and ALONE.match(text):
+            continue
+        if "pooler" in text and not config.has_pooler:
+            continue
+        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        own = {p.name for p in table.parameters if not p.is_added}
+        assert own == shapes.keys()
+        assert "hidden_weights_0" in {p.name for p in table.trained} or (
+            config.has_pooler
+        )
+
+
+ELECTRA = {
+    "bert/embeddings/projection": "electra/embeddings_project",
+    "bert": "electra",
+}
+GROUP = "bert/encoder/transformer/group_0/inner_group_0"
+ALBERT = {
+    "bert/embeddings/projection": "bert/encoder/embedding_hidden_mapping_in",
+    **{
+        f"bert/encoder/group_0/{ours}": f"{GROUP}/{theirs}"
+        for ours, theirs in (
+            ("attention/output/LayerNorm", "LayerNorm"),
+            ("attention", "attention_1"),
+            ("output/LayerNorm", "LayerNorm_1"),
+            ("output", "ffn_1/intermediate/output"),
+            ("intermediate", "ffn_1/intermediate"),
+        )
+    },
+}
+
+
+@NEWER
+@pytest.mark.parametrize(
+    "name, theirs, gelu",
+    [("electra", ELECTRA, "gelu_erf"), ("albert", ALBERT, "gelu")],
+)
+def test_googles_checkpoint_is_the_same_model(
+    folder_of, tmp_path, name, theirs, gelu
+):
+    folder = folder_of(name)
+    weights, config, base = read_base(folder)
+    values = {"generator/embeddings/a": np.ones(3)}
+    for variable in encoder.list_variables(config):
+        ours = next((o for o in theirs if variable.startswith(f"{o}/")), "")
+        renamed = theirs.get(ours, "") + variable.removeprefix(ours)
+        values[renamed] = weights.read(variable)
+    training_state.save_tensors(str(tmp_path / "model.ckpt"), values)
+    about = json.loads((folder / "config.json").read_text())
+    if name == "albert":
+        # As in google-research/albert.
+        del about["model_type"]
+    path = tmp_path / "albert_config.json"
+    path.write_text(json.dumps(about))
+    opened = sources.open_init_checkpoint(str(tmp_path / "model.ckpt"))
+    found = sources.read_config(opened)
+    assert found.hidden_act in (config.hidden_act, "gelu_new")
+    shapes = encoder.list_variables(found)
+    assert identify(opened.weights, shapes).fingerprint == base.fingerprint
+    assert opened.weights.gelu == gelu
+
+
+@NEWER
+@ALL
+def test_other_forms_are_refused(folder_of, name):
+    _, config, _ = read_base(folder_of(name))
+    with pytest.raises(UserError, match="another one like BERT"):
+        written_form.check_form(config, written_form.HUGGING_FACE)
+    with pytest.raises(UserError, match="another model like BERT"):
+        foreign_base.check_is_bert(config, "it")
+
+
+@pytest.mark.parametrize("engine", ["estimator", "strategy"])
+@pytest.mark.older_stack
+@pytest.mark.gate
+@ALL
+def test_texts_are_learned(
+    folder_of, tiny_data, tmp_path, classify, name, engine
+):
+    bert, out = folder_of(name), tmp_path / "out"
+    classify(
+        task_name="custom",
+        data_dir=tiny_data,
+        init_checkpoint=bert,
+        output_dir=out,
+        do_train=True,
+        do_eval=True,
+        engine=engine,
+        max_seq_length=24,
+        train_batch_size=40,
+        length_pool_batches=1,
+        learning_rate=1e-2,
+        num_train_epochs=30,
+        adapter_size=8,
+        cpu_lanes=1,
+    )
+    scores = json.loads((out / "eval_results.json").read_text())
+    assert scores["eval_accuracy"] > 0.8
+    predictor = Predictor.load(str(bert), {"one": str(out / "adapter")})
+    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in texts]
+    answers = predictor("one", [text for text, _ in rows])
+    right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
+    assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
+
+
+@NEWER
+@ALL
+def test_sizes_are_described_from_a_config_alone(
+    folder_of, classify, capsys, name
+):
+    folder = folder_of(name)
+    classify(
+        task_name="CoLA",
+        bert_config_file=folder / "config.json",
+        tuning_method="head",
+        describe=True,
+    )
+    _, config, _ = read_base(folder)
+    pooler = 16 * 16 + 16
+    # The head's layers, of which one replaces a missing pooler.
+    head = 2 * 16 + 2 + (0 if config.has_pooler else pooler)
+    shown = capsys.readouterr().out
+    assert f"Total Trainable Parameters = {head} " in shown
+    own = sum(map(np.prod, encoder.list_variables(config).values()))
+    assert f"Total Parameters = {own + head} " in shown
+
+
+@NEWER
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["electra", "albert"])
+def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
+    folder, found = folder_of(name), []
+    make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
+    for base, compute in (("float32", "float32"), ("int8", "bfloat16")):
+        bert = FrozenBert.open(
+            str(folder), compute_dtype=compute, base_dtype=base
+        )
+        predictor = Predictor(bert)
+        predictor.add(str(tmp_path / "one"), "one")
+        found.append(scores(predictor("one", TEXTS)))
+    difference = abs(found[0] - found[1]).max()
+    assert 0 < difference < 0.1
+
+
+@NEWER
+@pytest.mark.gate
+def test_shared_layers_are_cached(folder_of, tiny_data, tmp_path, classify):
+    bert, losses = folder_of("albert"), []
+    for cached in (False, True):
+        out = tmp_path / f"{cached}"
+        classify(
+            task_name="custom",
+            data_dir=tiny_data,
+            init_checkpoint=bert,
+            output_dir=out,
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            num_train_epochs=2,
+            tuning_method="pfeiffer(size=4, layers='2')",
+            cache_frozen_layers=cached,
+            frozen_layers_dir=tmp_path,
+            cpu_lanes=1,
+        )
+        found = json.loads((out / "eval_results.json").read_text())
+        losses.append(found["eval_loss"])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert list(tmp_path.glob("*.npy"))
+
+
+@NEWER
+@pytest.mark.gate
+@ALL
+def test_masked_tokens_are_learned(
+    folder_of, tiny_texts, tmp_path, caplog, name
+):
+    with entry_point(run_mlm) as model_text:
+        model_text(
+            init_checkpoint=folder_of(name),
+            output_dir=tmp_path / "out",
+            train_file=tiny_texts / "train.txt",
+            eval_file=tiny_texts / "eval.txt",
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            num_train_epochs=1,
+            adapter_size=4,
+            cpu_lanes=1,
+        )
+    for variable in ("transform/dense/kernel", "output_bias"):
+        assert f"cls/predictions/{variable}: taken from" in caplog.text
+    assert (tmp_path / "out" / "eval_results.json").exists()
