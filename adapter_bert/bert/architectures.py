@@ -6,7 +6,6 @@ and the encoder see a `BertConfig` and variables under Google's names.
 """
 
 import dataclasses
-from types import MappingProxyType
 from typing import Any, Mapping, Tuple
 
 # Ends of a Hugging Face name, as a regular expression -> ends of Google's.
@@ -23,7 +22,6 @@ PROJECTION = "bert/embeddings/projection"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{}_0"
-NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +41,10 @@ class Architecture:
     """
 
     prefix: str
-    keys: Mapping[str, str] = NONE
+    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     own_keys: Tuple[str, ...] = ()
-    fixed: Mapping[str, Any] = NONE
-    expected: Mapping[str, Any] = NONE
+    fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scopes: Tuple[Scope, ...] = ()
     biases: Tuple[str, ...] = ()
 
