@@ -342,18 +342,22 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
         run_library(*to)
     run_library(*to, f"--init_checkpoint={whole}")
     assert "SentenceTransformer(" in (written / "README.md").read_text()
+    other = tmp_path / "other"
     run_library(
         "import",
-        shelf,
+        other,
         written,
         "--name=again",
         f"--init_checkpoint={whole}",
     )
-    again = load_task(bert, str(shelf / "again"), None)
+    again = load_task(bert, str(other / "again"), None)
     np.testing.assert_array_equal(embed(bert, texts, task=again), found)
+    described = {"name": "vectors", "pooling": "cls", "normalize": True}
+    make_artifact(tmp_path / "plain", whole, "lora(rank=2)", None, described)
+    run_library("add", shelf, tmp_path / "plain", "--name=plain")
     with pytest.raises(UserError, match="do not say how vectors are made"):
         run_library(
-            "export", shelf, "query", tmp_path / "hub", "--to=adapterhub"
+            "export", shelf, "plain", tmp_path / "hub", "--to=adapterhub"
         )
     change(written, "adapter_config.json", task_type="SEQ_CLS")
     with pytest.raises(UserError, match="makes vectors, expected FEATURE_EXT"):

@@ -319,6 +319,8 @@ def write(exported: Exported) -> Dict[str, Any]:
                 "task_type": FEATURES,
                 **config,
             },
+            # Without it transformers guess the model from the path's words.
+            MODEL_CONFIG_FILE: {"model_type": "bert"},
             **sentence_transformers.describe(
                 head.pooled, exported.config.hidden_size
             ),

@@ -249,7 +249,8 @@ def _write_foreign(
                 ours.head, words=bert.read(WORD_EMBEDDINGS)
             )
             ours = dataclasses.replace(ours, head=head)
-        if ours.head and ours.head.kind == VECTORS:
+        is_of_vectors = ours.head and ours.head.kind == VECTORS
+        if is_of_vectors and arguments.to == "peft":
             ours = dataclasses.replace(
                 ours, tokenizer=_tokenizer(opened, artifact, name)
             )
