@@ -157,7 +157,7 @@ class BertConfig:
         # Google's ALBERTs do not say it.
         unsaid = "albert" if values.get("num_hidden_groups") else "bert"
         model_type = values.get("model_type") or unsaid
-        own = ARCHITECTURES.get(model_type, BERT)
+        own = ARCHITECTURES.get(str(model_type), BERT)
         for key, known in (
             ("model_type", tuple(ARCHITECTURES)),
             ("position_embedding_type", ("absolute",)),
@@ -183,6 +183,12 @@ class BertConfig:
         sizes = {
             name: values[key] for name, key in keys.items() if key in values
         }
+        for name in ("type_vocab_size", "embedding_size"):
+            # A model that lacks them says nothing of them.
+            if sizes.get(name) == 0 and name not in own.fixed:
+                raise UserError(
+                    f"{path}: {name} is 0, expected a whole number from 1 on"
+                )
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
         if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
