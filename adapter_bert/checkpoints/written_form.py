@@ -78,6 +78,12 @@ def read_values(
 
 def check_form(config: BertConfig, form: str) -> None:
     """Raises UserError if a form cannot describe a model."""
+    if config.num_hidden_groups:
+        raise UserError(
+            "the layers of the model, an ALBERT, share their kernels, but each "
+            f"layer has kernels of its own in {form}'s form of a BERT; use the "
+            "model and its adapters as they are"
+        )
     if not config.is_bert:
         raise UserError(
             "the model is a RoBERTa or another one like BERT, which cannot be "

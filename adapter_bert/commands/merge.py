@@ -88,13 +88,20 @@ def merge(
         UserError: an adapter cannot be read or merged, or is of another BERT;
             or the result cannot be written in Google's form.
     """
+    return add(base, read_all(base, folders), weights)
 
-    def read(folder: str) -> adapter_artifact.Artifact:
-        artifact = read_adapter(base, folder)
+
+def read_all(
+    base: Weights, folders: List[str]
+) -> List[adapter_artifact.Artifact]:
+    """The adapters, whose BERT can be written in Google's form.
+
+    Raises UserError, as of `merge`.
+    """
+    artifacts = [read_adapter(base, folder) for folder in folders]
+    for artifact, folder in zip(artifacts, folders):
         check_form(run_record.bert_config(artifact.config, folder), GOOGLE)
-        return artifact
-
-    return add(base, map(read, folders), weights)
+    return artifacts
 
 
 def add(
@@ -299,9 +306,10 @@ def main() -> None:
         print(f"the {'averaged' if is_mean else 'merged'} adapter is {folder}")
         return
     check_free(folder)
+    artifacts = read_all(opened.weights, adapters)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
     tokenizer = FullTokenizer(vocabulary)
-    found = merge(opened.weights, adapters, weights)
+    found = add(opened.weights, artifacts, weights)
     files.prepare_folder(folder)
     write_vocabulary(folder, vocabulary, tokenizer)
     prefix = write_model(folder, GOOGLE, **found)
