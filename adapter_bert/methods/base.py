@@ -381,7 +381,8 @@ def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
         raise UserError(
             f"adapter layers are {text!r}, but the layers of this model share "
             "their LayerNorms, which some layers cannot train alone; pass "
-            f"layers={ALL_LAYERS!r}, or layer_norms=False to houlsby"
+            f"layers={ALL_LAYERS!r} or layer_norms=False to houlsby, or "
+            "over='pfeiffer' to adapterdrop"
         )
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
     return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"
