@@ -23,7 +23,7 @@ from adapter_bert.checkpoints import (
     written_form,
 )
 from adapter_bert.checkpoints.weights import identify
-from adapter_bert.commands import run_mlm
+from adapter_bert.commands import merge, run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
@@ -128,33 +128,38 @@ def test_golden_ids(folder_of, recorded, name):
 
 @NEWER
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["distilbert", "electra"])
-def test_methods_and_batches_of_many_tasks(folder_of, tmp_path, name):
+@pytest.mark.parametrize(
+    "name, texts",
+    [
+        ("distilbert", ["dora(rank=2)", "bitfit"]),
+        ("electra", ["houlsby(size=4)", "mad_x(4, 3)"]),
+        ("albert", ["houlsby(size=4)", "dora(rank=2)", "bitfit"]),
+    ],
+)
+def test_methods_and_batches_of_many_tasks(
+    folder_of, golden_dir, tmp_path, name, texts
+):
     """Each method computes alone what it does in mixed batches and exports."""
-    texts = {text.split("(")[0]: text for text in reversed(METHOD_TEXTS)}
-    chosen = ["houlsby", "dora", "mad_x", "bitfit"]
-    check_alike(folder_of(name), [texts[one] for one in chosen], tmp_path)
+    folder = folder_of(name)
+    if name == "albert":
+        # Only word pieces can be exported.
+        (folder / "tokenizer.json").unlink()
+        known = golden_dir / "architectures" / "electra" / "vocab.txt"
+        others = "".join(f"word{number}\n" for number in range(11))
+        (folder / "vocab.txt").write_text(known.read_text() + others)
+    refused, _ = check_alike(folder, texts, tmp_path)
+    assert not refused
 
 
 @NEWER
-@pytest.mark.gate
-def test_batches_of_many_tasks_on_shared_layers(folder_of, tmp_path):
-    """Each row is as alone; the tokenizer is none that can be exported."""
-    folder, predictor = folder_of("albert"), None
+def test_other_tokens_than_word_pieces_are_not_exported(folder_of, tmp_path):
+    folder = folder_of("albert")
+    make_artifact(tmp_path / "one", folder, "bitfit")
     bert = FrozenBert.open(str(folder))
-    mixed, alone = Predictor(bert), {}
-    for text in ("houlsby(size=4)", "dora(rank=2)", "mad_x(4, 3)", "bitfit"):
-        make_artifact(tmp_path / text, folder, text)
-        predictor = Predictor(bert)
-        for one in (predictor, mixed):
-            one.add(str(tmp_path / text), text)
-        alone[text] = scores(predictor(text, TEXTS))
-    answers = mixed(list(alone), TEXTS)
-    for text, expected in alone.items():
-        found = scores([answer[text] for answer in answers])
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    predictor = Predictor(bert)
+    predictor.add(str(tmp_path / "one"), "one")
     with pytest.raises(UserError, match="can tokenize WordPieces alone"):
-        TextModel(bert, {"one": mixed.task("bitfit")}, 8)
+        TextModel(bert, {"one": predictor.task("one")}, 8)
 
 
 @NEWER
@@ -175,6 +180,22 @@ def test_several_groups_are_refused(folder_of, key):
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, key: 2}))
     with pytest.raises(UserError, match=f"{key} is 2, but only 1 can be"):
+        encoder.BertConfig.from_json_file(str(path))
+
+
+@NEWER
+@pytest.mark.parametrize(
+    "name, change, fault",
+    [
+        ("albert", {"model_type": ["albert"]}, r"model_type is \['albert'\]"),
+        ("albert", {"embedding_size": 0}, "embedding_size is 0"),
+        ("electra", {"type_vocab_size": 0}, "type_vocab_size is 0"),
+    ],
+)
+def test_damaged_configs_are_refused(folder_of, name, change, fault):
+    path = folder_of(name) / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UserError, match=fault):
         encoder.BertConfig.from_json_file(str(path))
 
 
@@ -250,16 +271,42 @@ def test_googles_checkpoint_is_the_same_model(
 @ALL
 def test_other_forms_are_refused(folder_of, name):
     _, config, _ = read_base(folder_of(name))
-    with pytest.raises(UserError, match="another one like BERT"):
+    why = "share their kernels" if name == "albert" else "another one like BERT"
+    with pytest.raises(UserError, match=why):
         written_form.check_form(config, written_form.HUGGING_FACE)
     with pytest.raises(UserError, match="another model like BERT"):
         foreign_base.check_is_bert(config, "it")
 
 
-@pytest.mark.parametrize("engine", ["estimator", "strategy"])
+@NEWER
+def test_a_merge_says_that_layers_share_kernels(
+    folder_of, tmp_path, monkeypatch
+):
+    folder, target = folder_of("albert"), tmp_path / "merged"
+    make_artifact(tmp_path / "one", folder, "lora(rank=2)")
+    flags = {
+        "init_checkpoint": folder,
+        "adapter": tmp_path / "one",
+        "output_dir": target,
+    }
+    arguments = [f"--{name}={value}" for name, value in flags.items()]
+    monkeypatch.setattr("sys.argv", ["merge", *arguments])
+    with pytest.raises(UserError, match="share their kernels"):
+        merge.main()
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "name, engine",
+    [
+        ("distilbert", "strategy"),
+        ("electra", "strategy"),
+        ("albert", "strategy"),
+        ("albert", "estimator"),
+    ],
+)
 @pytest.mark.older_stack
 @pytest.mark.gate
-@ALL
 def test_texts_are_learned(
     folder_of, tiny_data, tmp_path, classify, name, engine
 ):
