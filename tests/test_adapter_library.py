@@ -254,6 +254,7 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
     card = (other / "README.md").read_text()
     assert "AddedToken('mat 7', single_word=True)" in card
     assert card.count("AutoTokenizer.from_pretrained('b')") == 1
+    shelf = tmp_path / "again"
     call("import", shelf, other, "--name=b", own)
     again = json.loads(call("show", shelf, "b"))["adapter_config"]
     assert again["tokenizer"] == shown["tokenizer"]
