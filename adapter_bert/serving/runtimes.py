@@ -224,7 +224,10 @@ def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
         batch = {
             "input_ids": rng.integers(config.vocab_size, size=shape),
             "input_mask": mask,
-            "segment_ids": rng.integers(config.type_vocab_size, size=shape),
+            # A DistilBERT has no segments, and does not look at them.
+            "segment_ids": rng.integers(
+                config.type_vocab_size or 1, size=shape
+            ),
         }
         batch = {key: batch[key].astype(np.int32) for key in INPUTS}
         expected = model.compute(*map(tf.constant, batch.values()))
