@@ -159,7 +159,7 @@ def _add_fetched(
         arguments.bert_config_file,
         arguments.vocab_file,
     )
-    load_task(bert, folder, None)
+    load_task(bert, folder, None, library.path)
     print(f"added {library.add(folder, arguments.name)}, of {hub}")
 
 
