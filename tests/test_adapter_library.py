@@ -422,12 +422,16 @@ def test_what_others_may_read_is_never_changed_by_accident(
     for flag in ("--without_head", "--init_checkpoint=x"):
         with pytest.raises(UserError, match="is for the form of another prog"):
             call("push", shelf, "mine", "hf:org/mine", flag)
+    words = 'refuses the card: .* value "my bert" is not valid.; pass another'
+    with pytest.raises(UserError, match=words):
+        call("push", shelf, "mine", "hf:org/new", "--base_model=my bert")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(UserError, match="answered 401: .*; check HF_TOKEN"):
-        call("push", shelf, "mine", "hf:org/new")
-    hub.faults["/commit/"] = 503
+        call("push", shelf, "mine", "hf:org/other")
+    hub.faults["/commit/"] = 400
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
-    with pytest.raises(UserError, match="answered 503: .*; try again later"):
+    # What is on other lines than the first.
+    with pytest.raises(UserError, match="answered 400: .* out of order.*; try"):
         call("push", shelf, "mine", "hf:org/mine")
 
 

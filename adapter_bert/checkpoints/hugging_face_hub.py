@@ -307,12 +307,22 @@ def _reason(error: Exception, named: Reference) -> str:
             f"{named.repository} has no revision {named.revision or 'main'}; "
             "expected a branch, a tag or a commit"
         )
+    cause = error.__cause__
+    if isinstance(error, ValueError) and isinstance(
+        cause, errors.BadRequestError
+    ):
+        # The library has a card checked before it writes.
+        return (
+            f"{hub} refuses the card: {str(error)[:300]}; pass another name of "
+            "the BERT as --base_model"
+        )
     if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code
         advice = "try again later"
         if status in (401, 403):
             advice = "check HF_TOKEN, and what its token may do"
-        return f"{hub} answered {status}: {first_line(error)}; {advice}"
+        # Its first line may lack the reason.
+        return f"{hub} answered {status}: {str(error)[:300]}; {advice}"
     if isinstance(error, OSError) and error.errno in (
         errno.EACCES,
         errno.EDQUOT,
@@ -324,6 +334,6 @@ def _reason(error: Exception, named: Reference) -> str:
             f"{error.strerror}; make room, or set HF_HOME to another folder"
         )
     return (
-        f"{hub} did not give it: {first_line(error)}; try again, or set "
-        "HF_HUB_OFFLINE=1 to take what was fetched before"
+        f"{hub} failed: {first_line(error)}; try again, or read what was "
+        "fetched before with HF_HUB_OFFLINE=1"
     )
