@@ -255,6 +255,22 @@ def test_a_cache_that_was_changed_is_found(hub, bert):
     refused("does not lead to content that is named by its hash")
 
 
+def test_content_that_repositories_share_is_compared(hub, bert, tiny_weights):
+    """As Xet's, which the library moves behind a second link."""
+    place = sources.open_init_checkpoint(NAME).path
+    own = os.path.join(os.path.dirname(place), os.readlink(place))
+    shared = hub.cache / "blobs" / "ab" / ("ab" * 32)
+    shared.parent.mkdir(parents=True)
+    os.rename(own, shared)
+    os.symlink(shared, own)
+    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+    shared.write_bytes(b"x" + shared.read_bytes()[1:])
+    refused("model.safetensors is damaged")
+    # Else the library would take it again.
+    assert not shared.exists() and not os.path.lexists(own)
+    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+
+
 def test_names_of_files_lead_nowhere_else(hub, tiny_bert, tmp_path):
     repository, _ = hub.add("org/tiny-bert", tiny_bert)
     for name in ("../../../../x.json", "/x.json", "a/../../../../../x.json"):
