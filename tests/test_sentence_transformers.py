@@ -291,6 +291,16 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
     convert(folder, "sentence_transformers", again)
     opened = sources.open_init_checkpoint(str(again))
     assert opened.pooled == Pooled("mean", True, 12)
+    # A flag changes what it names alone.
+    for number, (flag, pooled) in enumerate(
+        (
+            ("--pooling=cls", Pooled("cls", True, 12)),
+            ("--normalize=false", Pooled("mean", False, 12)),
+        )
+    ):
+        place = tmp_path / f"flag{number}"
+        convert(folder, "sentence_transformers", place, flag)
+        assert sources.open_init_checkpoint(str(place)).pooled == pooled
     for more, message in (
         ([tiny_bert, "sentence_transformers"], "says how vectors are pooled"),
         ([tiny_bert, "google", "--pooling=cls"], "--pooling is for --to=sen"),
