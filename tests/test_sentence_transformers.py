@@ -350,6 +350,13 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     to = ("export", shelf, "query", written, "--to=peft")
     with pytest.raises(UserError, match="query makes vectors, which sentence"):
         run_library(*to)
+    other = tmp_path / "vocabulary"
+    shutil.copytree(whole, other)
+    words = (other / "vocab.txt").read_text().split("\n")
+    words[-3:-1] = words[-2], words[-3]
+    (other / "vocab.txt").write_text("\n".join(words))
+    with pytest.raises(UserError, match="is another vocabulary than that of"):
+        run_library(*to, f"--init_checkpoint={other}")
     run_library(*to, f"--init_checkpoint={whole}")
     assert "SentenceTransformer(" in (written / "README.md").read_text()
     other = tmp_path / "other"

@@ -301,8 +301,8 @@ class Vectors(Task[Rows]):
                 if layout.text_b is None:
                     raise UserError(
                         "--do_eval needs pairs, and single texts have no "
-                        "match; evaluate the adapter on pairs, in a run with "
-                        "--adapter"
+                        "match; pass --text_b_column, or evaluate the adapter "
+                        "on pairs in a run with --adapter"
                     )
             rows = read_rows(self._find(data_dir, split), layout)
             self._check(rows)
