@@ -238,8 +238,11 @@ def _write_foreign(
         if arguments.base_model:
             ours = dataclasses.replace(ours, base_name=arguments.base_model)
         if bert:
-            base = base or identify(bert, encoder.list_variables(ours.config))
-            if base.fingerprint != artifact.config["base"]["fingerprint"]:
+            variables, shapes = encoder.list_variables(ours.config), bert.shapes
+            fits = all(shapes.get(n, s) == s for n, s in variables.items())
+            base = base or (identify(bert, variables) if fits else None)
+            expected = artifact.config["base"]["fingerprint"]
+            if base is None or base.fingerprint != expected:
                 raise UserError(
                     f"{arguments.init_checkpoint} is another BERT than that of "
                     f"{name}; expected the BERT of its training"
