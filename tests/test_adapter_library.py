@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
+from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
@@ -254,6 +255,7 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
     card = (other / "README.md").read_text()
     assert "AddedToken('mat 7', single_word=True)" in card
     assert card.count("AutoTokenizer.from_pretrained('b')") == 1
+    shelf = tmp_path / "again"
     call("import", shelf, other, "--name=b", own)
     again = json.loads(call("show", shelf, "b"))["adapter_config"]
     assert again["tokenizer"] == shown["tokenizer"]
@@ -264,6 +266,19 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
     (other / "vocab.txt").write_text(words)
     with pytest.raises(UserError, match="vocab.txt is another vocabulary"):
         call("import", shelf, other, "--name=c", own)
+
+
+def test_new_words_with_blanks_around_them_are_refused(call, tmp_path):
+    """At once, since the adapter's tokenizer could not be made later."""
+    shelf, folder = tmp_path / "shelf", tmp_path / "new_words"
+    shutil.copytree(GOLDEN / "peft" / "new_words", folder)
+    for path in map(folder.joinpath, ("added_tokens.json", TOKENIZER_FILE)):
+        path.write_text(path.read_text().replace('"foo"', '" foo"'))
+    (folder / TOKENIZER_CONFIG_FILE).unlink()
+    own = f"--init_checkpoint={GOLDEN / 'bert'}"
+    with pytest.raises(UserError, match="token 1 is ' foo'; expected 1"):
+        call("import", shelf, folder, "--name=a", own)
+    assert "foo" not in call("list", shelf)
 
 
 HEADS = GOLDEN.parent / "exchange_heads"

@@ -153,6 +153,23 @@ def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
 
 
 @pytest.mark.newer_stack
+def test_orthonormal_factors_have_a_gradient(tiny_config):
+    """Of zero, where a distance's root has none."""
+    method = parse("adalora(init_rank=2, rank=1)")
+    factors = {
+        name: tf.Variable(tf.eye(*one.shape))
+        for name, one in method.variables(tiny_config).items()
+        if name.endswith(("/lora_a", "/lora_b"))
+    }
+    hooks = method.hooks(tiny_config, factors)
+    with tf.GradientTape() as tape:
+        penalty = hooks.penalty(None)
+    assert penalty.numpy() < 1e-12
+    for gradient in tape.gradient(penalty, list(factors.values())):
+        np.testing.assert_array_equal(gradient, 0)
+
+
+@pytest.mark.newer_stack
 def test_a_checkpoint_without_importances_is_of_another_training(
     tiny_config, tmp_path
 ):

@@ -4,14 +4,13 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from conftest import ROOT, hugging_face_name
+from conftest import RECORDED, hugging_face_name
 from hub_modules import tf2_variables, write_tf1, write_tf2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -35,10 +34,7 @@ from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 
-GOLDEN = (
-    pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
-    / "torch_files"
-)
+GOLDEN = RECORDED / "torch_files"
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 

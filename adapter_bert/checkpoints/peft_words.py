@@ -20,6 +20,7 @@ from adapter_bert.data.added_tokens import (
     NewToken,
     as_added,
     as_decoder,
+    check_new_tokens,
     tokens_behind,
 )
 from adapter_bert.errors import UserError
@@ -98,7 +99,7 @@ def find_tokens(
 
     Raises:
         UserError: the folder's tokenizer is missing, has another vocabulary, or
-            has not as many new words.
+            has not as many new words; or as `check_new_tokens`.
     """
     for name in VOCABULARY_FILES:
         path = os.path.join(folder, name)
@@ -118,7 +119,7 @@ def find_tokens(
             f"{len(tokens)} tokens behind the BERT's; save the adapter's "
             "tokenizer there (tokenizer.save_pretrained)"
         )
-    return tokens
+    return check_new_tokens(tokens, path)
 
 
 def describe(

@@ -238,8 +238,11 @@ def _write_foreign(
         if arguments.base_model:
             ours = dataclasses.replace(ours, base_name=arguments.base_model)
         if bert:
-            base = base or identify(bert, encoder.list_variables(ours.config))
-            if base.fingerprint != artifact.config["base"]["fingerprint"]:
+            variables, shapes = encoder.list_variables(ours.config), bert.shapes
+            fits = all(shapes.get(n, s) == s for n, s in variables.items())
+            base = base or (identify(bert, variables) if fits else None)
+            expected = artifact.config["base"]["fingerprint"]
+            if base is None or base.fingerprint != expected:
                 raise UserError(
                     f"{arguments.init_checkpoint} is another BERT than that of "
                     f"{name}; expected the BERT of its training"
@@ -277,7 +280,7 @@ def _tokenizer(
 ) -> Dict[str, Any]:
     """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
 
-    Raises UserError if the BERT is not named.
+    Raises UserError if the BERT is not named, or lies with another vocabulary.
     """
     if opened is None:
         raise UserError(
@@ -285,10 +288,17 @@ def _tokenizer(
             "BERT's vocabulary; pass the BERT as --init_checkpoint"
         )
     path = sources.find_vocabulary(opened)
-    lower = bool(artifact.config["tokenizer"].get("do_lower_case"))
+    trained = artifact.config["tokenizer"]
+    lower = bool(trained.get("do_lower_case"))
+    tokenizer = FullTokenizer(path, lower)
+    if tokenizer.describe()["vocabulary"] != trained.get("vocabulary"):
+        raise UserError(
+            f"{path} is another vocabulary than that of {name}'s training; "
+            "expected that one next to the BERT"
+        )
     return tokenizer_files(
         path,
-        FullTokenizer(path, lower),
+        tokenizer,
         tokenizer_class="BertTokenizer",
         do_lower_case=lower,
     )

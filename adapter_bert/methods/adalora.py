@@ -26,6 +26,9 @@ from adapter_bert.methods.lora import (
 )
 from adapter_bert.rank_allocation import Allocation
 
+# Below the square of any distance that float32 tells from zero.
+TINY = 1e-30
+
 
 class AdaLoraHooks(LoraHooks):
     """Adds `scale dropout(x) A diag(E) B` to the products of some kernels.
@@ -63,7 +66,10 @@ class AdaLoraHooks(LoraHooks):
                 product = tf.matmul(
                     x, x, transpose_a=is_down, transpose_b=not is_down
                 )
-                distances.append(tf.norm(product - tf.eye(product.shape[0])))
+                squares = tf.square(product - tf.eye(product.shape[0]))
+                # A root has no gradient at zero, as of exact orthonormal ones.
+                total = tf.maximum(tf.reduce_sum(squares), TINY)
+                distances.append(tf.sqrt(total))
         return self.weight * tf.add_n(distances) / len(distances)
 
 
