@@ -269,8 +269,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.server.repositories[name] = Repository(private)
             self._answer(200, {"url": f"{self.server.endpoint}/{name}"})
 
-    def _card(self, _):
-        self._answer(200, {"warnings": [], "errors": []})
+    def _card(self, body):
+        base = re.search('base_model: "(.*)"', json.loads(body)["content"])
+        if base and not re.fullmatch(r"([\w.-]+/)?[\w.-]+", base[1]):
+            fault = f'"base_model" with value "{base[1]}" is not valid.'
+            self._answer(400, {"errors": [{"message": fault}]})
+        else:
+            self._answer(200, {"warnings": [], "errors": []})
 
     def _modes(self, name, _, body):
         modes = [

@@ -437,13 +437,41 @@ def test_what_others_may_read_is_never_changed_by_accident(
     for flag in ("--without_head", "--init_checkpoint=x"):
         with pytest.raises(UserError, match="is for the form of another prog"):
             call("push", shelf, "mine", "hf:org/mine", flag)
+    words = 'refuses the card: .* value "my bert" is not valid.; pass another'
+    with pytest.raises(UserError, match=words):
+        call("push", shelf, "mine", "hf:org/new", "--base_model=my bert")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     with pytest.raises(UserError, match="answered 401: .*; check HF_TOKEN"):
-        call("push", shelf, "mine", "hf:org/new")
-    hub.faults["/commit/"] = 503
+        call("push", shelf, "mine", "hf:org/other")
+    hub.faults["/commit/"] = 400
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
-    with pytest.raises(UserError, match="answered 503: .*; try again later"):
+    # What is on other lines than the first.
+    with pytest.raises(UserError, match="answered 400: .* out of order.*; try"):
         call("push", shelf, "mine", "hf:org/mine")
+
+
+def test_a_composition_from_the_hub_needs_its_parts(
+    hub, call, make, tiny_bert, tmp_path, monkeypatch
+):
+    """They are looked for in the library."""
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    english = make("english", "pfeiffer(size=4)")
+    sha256 = adapter_artifact.read_config(str(english))["sha256"]
+    folder = make(
+        "mine",
+        "stack({'english': pfeiffer(size=4)}, pfeiffer(size=2))",
+        parts={"english": sha256},
+        carries_parts=False,
+    )
+    for adapter in (english, folder):
+        call("add", tmp_path / "shelf", adapter, f"--name={adapter.name}")
+    call("push", tmp_path / "shelf", "mine", "hf:org/mine")
+    again = tmp_path / "elsewhere" / "again"
+    with pytest.raises(UserError, match="english"):
+        import_hub(call, again, "hf:org/mine", tiny_bert, "mine")
+    call("add", again, english, "--name=english")
+    import_hub(call, again, "hf:org/mine", tiny_bert, "mine")
+    assert call("verify", again) == "english: whole\nmine: whole\n"
 
 
 @pytest.mark.parametrize("program", ["adapterhub", "peft"])

@@ -28,11 +28,9 @@ from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import runtimes
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
@@ -162,18 +160,6 @@ def test_other_tokens_than_word_pieces_are_not_exported(folder_of, tmp_path):
     predictor.add(str(tmp_path / "one"), "one")
     with pytest.raises(UserError, match="can tokenize WordPieces alone"):
         TextModel(bert, {"one": predictor.task("one")}, 8)
-
-
-@NEWER
-def test_a_model_without_segments_is_written_for_other_runtimes(
-    folder_of, tmp_path
-):
-    folder = folder_of("distilbert")
-    make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
-    bert = FrozenBert.open(str(folder))
-    task = load_task(bert, str(tmp_path / "one"), None)
-    target = str(tmp_path / "file")
-    assert runtimes.export(bert, "one", task, target, runtimes.TFLITE) <= 1e-5
 
 
 @NEWER

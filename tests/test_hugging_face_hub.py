@@ -180,7 +180,7 @@ def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
 )
 @pytest.mark.parametrize(
     "fault, words",
-    [(503, "answered 503: .*; try again later"), ("cut", "did not give it: ")],
+    [(503, "answered 503: .*; try again later"), ("cut", "failed: ")],
 )
 def test_a_hub_that_is_out_of_order(hub, bert, place, fault, words):
     hub.faults[place] = fault
@@ -195,7 +195,7 @@ def test_a_hub_that_is_not_there(hub, bert):
     hub.shutdown()
     hub.socket.close()
     # What was fetched before is taken when it is asked for alone.
-    words = "did not give it: .*HF_HUB_OFFLINE=1 to take what was fetched"
+    words = "failed: .*read what was fetched before with HF_HUB_OFFLINE=1"
     refused(words)
     sources.open_init_checkpoint(f"{NAME}@{bert}")
 
@@ -232,7 +232,7 @@ def test_altered_content_is_found(hub, bert, file):
 def test_what_is_cut_off_goes_on_or_is_refused(hub, bert, file, tiny_weights):
     """The library asks for the rest of a file."""
     hub.faults[file] = lambda content: content[:20]
-    refused("did not give it: ")
+    refused("failed: ")
     cuts = [lambda content: content[:20], lambda content: content]
 
     def cut_once(content):
@@ -253,6 +253,22 @@ def test_a_cache_that_was_changed_is_found(hub, bert):
     # A disk without links has copies, whose hashes are not known.
     os.rename(real, place)
     refused("does not lead to content that is named by its hash")
+
+
+def test_content_that_repositories_share_is_compared(hub, bert, tiny_weights):
+    """As Xet's, which the library moves behind a second link."""
+    place = sources.open_init_checkpoint(NAME).path
+    own = os.path.join(os.path.dirname(place), os.readlink(place))
+    shared = hub.cache / "blobs" / "ab" / ("ab" * 32)
+    shared.parent.mkdir(parents=True)
+    os.rename(own, shared)
+    os.symlink(shared, own)
+    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+    shared.write_bytes(b"x" + shared.read_bytes()[1:])
+    refused("model.safetensors is damaged")
+    # Else the library would take it again.
+    assert not shared.exists() and not os.path.lexists(own)
+    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
 
 
 def test_names_of_files_lead_nowhere_else(hub, tiny_bert, tmp_path):

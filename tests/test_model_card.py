@@ -139,3 +139,7 @@ def test_the_card_of_our_own_form():
     )
     assert "in the format of `adapter-bert`" in body
     assert "| accuracy | 0.7500 |" in body
+    # Names of folders are no commands.
+    del description["base"]["hub"]
+    card = make_own_card("mine", "a; b", "hf:org/mine", description, {}, {})
+    assert "    --init_checkpoint='a; b'\n```" in card

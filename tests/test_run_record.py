@@ -182,6 +182,15 @@ def test_what_is_null_is_not_there(folder):
     assert "task_settings" not in found
 
 
+@pytest.mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
+def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
+    """Messages and cards tell it to be passed on."""
+    path = folder / run_record.RUN_FILE
+    path.write_text(json.dumps(changed("base.hub", hub)))
+    with pytest.raises(UserError, match="run.json: base.hub: .* names no repo"):
+        run_record.read_description(str(path), "the run's description")
+
+
 def test_two_names_of_one_activation_are_the_same(folder):
     """As a config of Hugging Face's that says gelu_new for Google's gelu."""
     old = changed("bert_config.hidden_act", "gelu")

@@ -291,6 +291,16 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
     convert(folder, "sentence_transformers", again)
     opened = sources.open_init_checkpoint(str(again))
     assert opened.pooled == Pooled("mean", True, 12)
+    # A flag changes what it names alone.
+    for number, (flag, pooled) in enumerate(
+        (
+            ("--pooling=cls", Pooled("cls", True, 12)),
+            ("--normalize=false", Pooled("mean", False, 12)),
+        )
+    ):
+        place = tmp_path / f"flag{number}"
+        convert(folder, "sentence_transformers", place, flag)
+        assert sources.open_init_checkpoint(str(place)).pooled == pooled
     for more, message in (
         ([tiny_bert, "sentence_transformers"], "says how vectors are pooled"),
         ([tiny_bert, "google", "--pooling=cls"], "--pooling is for --to=sen"),
@@ -340,6 +350,13 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     to = ("export", shelf, "query", written, "--to=peft")
     with pytest.raises(UserError, match="query makes vectors, which sentence"):
         run_library(*to)
+    other = tmp_path / "vocabulary"
+    shutil.copytree(whole, other)
+    words = (other / "vocab.txt").read_text().split("\n")
+    words[-3:-1] = words[-2], words[-3]
+    (other / "vocab.txt").write_text("\n".join(words))
+    with pytest.raises(UserError, match="is another vocabulary than that of"):
+        run_library(*to, f"--init_checkpoint={other}")
     run_library(*to, f"--init_checkpoint={whole}")
     assert "SentenceTransformer(" in (written / "README.md").read_text()
     other = tmp_path / "other"

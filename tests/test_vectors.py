@@ -135,6 +135,7 @@ WRONG_ROWS = {
     "text": (PAIRS, {"a": ""}, "train.jsonl:1: the text is empty"),
     "negative": (TRIPLES, {"no": ""}, "train.jsonl:1: the negative is empty"),
     "score": (SCORED, {"score": "much"}, "the score is 'much', expected a num"),
+    "great": (SCORED, {"score": 1e39}, "the score is '1e+39', expected a numb"),
     "scores": (SCORED, {"score": 1}, "every score is 1, expected scores that"),
     "one": (PAIRS, {"b": "the cat"}, "all rows have one match, expected at le"),
 }

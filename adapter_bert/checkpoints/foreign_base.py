@@ -450,7 +450,7 @@ def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
 
 def base_name(base: Mapping[str, str]) -> str:
     """The name by which others find the BERT of a description."""
-    if "hub" in base:
+    if base.get("hub"):
         return hugging_face_hub.parse(base["hub"]).repository
     return base.get("name") or "bert"
 

@@ -184,26 +184,29 @@ def _check(place: str, patterns: Sequence[str], name: str) -> None:
     """
     for file in _matching(place, patterns):
         path = os.path.join(place, file)
-        content = os.path.realpath(path)
-        expected = os.path.basename(content)
+        # The first link alone has this hash: the content of Xet lies behind a
+        # second one, under a hash of Xet's own, for all repositories.
+        link = os.readlink(path) if os.path.islink(path) else ""
+        expected = os.path.basename(link)
         if re.fullmatch(r"[0-9a-f]{64}", expected):
             digest = hashlib.sha256()
         elif COMMIT.fullmatch(expected):
             digest = hashlib.sha1(usedforsecurity=False)
-            digest.update(b"blob %d\0" % files.size(content))
+            digest.update(b"blob %d\0" % files.size(path))
         else:
             raise UserError(
                 f"{path} does not lead to content that is named by its hash; "
                 "expected a hub that tells hashes, and a disk with links for "
                 "the cache (HF_HOME names another)"
             )
-        for block in files.blocks(content, "a file of the hub"):
+        for block in files.blocks(path, "a file of the hub"):
             digest.update(block)
         if digest.hexdigest() == expected:
             continue
-        with contextlib.suppress(OSError):
-            os.remove(path)
-            os.remove(content)
+        content = os.path.join(os.path.dirname(path), link)
+        for damaged in (os.path.realpath(path), content, path):
+            with contextlib.suppress(OSError):
+                os.remove(damaged)
         raise UserError(
             f"{name}: {file} is damaged, its hash is "
             f"{digest.hexdigest()[:12]}, expected {expected[:12]}; start the "
@@ -307,12 +310,22 @@ def _reason(error: Exception, named: Reference) -> str:
             f"{named.repository} has no revision {named.revision or 'main'}; "
             "expected a branch, a tag or a commit"
         )
+    cause = error.__cause__
+    if isinstance(error, ValueError) and isinstance(
+        cause, errors.BadRequestError
+    ):
+        # The library has a card checked before it writes.
+        return (
+            f"{hub} refuses the card: {str(error)[:300]}; pass another name of "
+            "the BERT as --base_model"
+        )
     if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code
         advice = "try again later"
         if status in (401, 403):
             advice = "check HF_TOKEN, and what its token may do"
-        return f"{hub} answered {status}: {first_line(error)}; {advice}"
+        # Its first line may lack the reason.
+        return f"{hub} answered {status}: {str(error)[:300]}; {advice}"
     if isinstance(error, OSError) and error.errno in (
         errno.EACCES,
         errno.EDQUOT,
@@ -324,6 +337,6 @@ def _reason(error: Exception, named: Reference) -> str:
             f"{error.strerror}; make room, or set HF_HOME to another folder"
         )
     return (
-        f"{hub} did not give it: {first_line(error)}; try again, or set "
-        "HF_HUB_OFFLINE=1 to take what was fetched before"
+        f"{hub} failed: {first_line(error)}; try again, or read what was "
+        "fetched before with HF_HUB_OFFLINE=1"
     )

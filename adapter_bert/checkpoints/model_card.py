@@ -1,6 +1,7 @@
 """The README.md of an exported adapter, as Hugging Face's hub shows it."""
 
 import json
+import shlex
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from adapter_bert.checkpoints.adapterhub_setup import is_setup
@@ -221,7 +222,7 @@ def make_own_card(
     code = f"""\
 ```bash
 adapter-bert library import shelf {repository} --name={name} \\
-    --init_checkpoint={bert}
+    --init_checkpoint={shlex.quote(bert)}
 ```"""
     return _card(OWN, (name, base), kind, code, description, scores, data)
 

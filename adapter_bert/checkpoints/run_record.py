@@ -16,7 +16,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints import hugging_face_hub, training_state
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
@@ -74,9 +74,16 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
     A key that is null is left out. Raises UserError if the file cannot be read,
-    or is not as `DESCRIPTION` says.
+    or is not as `DESCRIPTION` says, or its BERT's name at the hub is none.
     """
     found = files.read_object(path, what, DESCRIPTION)
+    hub = found["base"].get("hub")
+    if hub is not None:
+        # People pass the name on, as messages and cards tell.
+        try:
+            hugging_face_hub.parse(hub)
+        except UserError as error:
+            raise UserError(f"{path}: base.hub: {error}") from error
     return {key: value for key, value in found.items() if value is not None}
 
 

@@ -143,7 +143,9 @@ def read_pooled(
     if artifact and kind_of(artifact.config["task"]) == VECTORS:
         found = pooled_of(artifact)
     if pooling:
-        found = Pooled(pooling, False, found and found.max_seq_length)
+        found = dataclasses.replace(
+            found or Pooled(pooling, False), pooling=pooling
+        )
     if found is None:
         raise UserError(
             f"neither the adapter nor {opened.path} says how vectors are "

@@ -188,7 +188,8 @@ def _check_one(folders: Mapping[str, str]) -> None:
     kind = kind_of(adapter_artifact.read_config(folder)["task"])
     if kind not in OUTPUTS:
         raise UserError(
-            f"{name} is of the kind {kind}, which cannot be exported"
+            f"{name} is of the kind {kind}, which cannot be exported with "
+            f"--format={FLAGS.format}; expected {', '.join(OUTPUTS)}"
         )
 
 

@@ -159,7 +159,7 @@ def _add_fetched(
         arguments.bert_config_file,
         arguments.vocab_file,
     )
-    load_task(bert, folder, None)
+    load_task(bert, folder, None, library.path)
     print(f"added {library.add(folder, arguments.name)}, of {hub}")
 
 
@@ -280,7 +280,7 @@ def _tokenizer(
 ) -> Dict[str, Any]:
     """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
 
-    Raises UserError if the BERT is not named.
+    Raises UserError if the BERT is not named, or lies with another vocabulary.
     """
     if opened is None:
         raise UserError(
@@ -288,10 +288,17 @@ def _tokenizer(
             "BERT's vocabulary; pass the BERT as --init_checkpoint"
         )
     path = sources.find_vocabulary(opened)
-    lower = bool(artifact.config["tokenizer"].get("do_lower_case"))
+    trained = artifact.config["tokenizer"]
+    lower = bool(trained.get("do_lower_case"))
+    tokenizer = FullTokenizer(path, lower)
+    if tokenizer.describe()["vocabulary"] != trained.get("vocabulary"):
+        raise UserError(
+            f"{path} is another vocabulary than that of {name}'s training; "
+            "expected that one next to the BERT"
+        )
     return tokenizer_files(
         path,
-        FullTokenizer(path, lower),
+        tokenizer,
         tokenizer_class="BertTokenizer",
         do_lower_case=lower,
     )

@@ -221,12 +221,13 @@ def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
         # The last row has but one token.
         mask[1:, ..., -1] = 0
         mask[-1, ..., 1:] = 0
-        # A model without segments has one for all tokens.
-        segments = max(config.type_vocab_size, 1)
         batch = {
             "input_ids": rng.integers(config.vocab_size, size=shape),
             "input_mask": mask,
-            "segment_ids": rng.integers(segments, size=shape),
+            # A DistilBERT has no segments, and does not look at them.
+            "segment_ids": rng.integers(
+                config.type_vocab_size or 1, size=shape
+            ),
         }
         batch = {key: batch[key].astype(np.int32) for key in INPUTS}
         expected = model.compute(*map(tf.constant, batch.values()))

@@ -1,7 +1,6 @@
 """Vectors of texts: close for what belongs together, far apart for the rest."""
 
 import dataclasses
-import math
 from typing import (
     Dict,
     Iterator,
@@ -31,7 +30,7 @@ from adapter_bert.tasks import glue, metrics, vector_losses
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
-from adapter_bert.tasks.text_regression import NUMBER
+from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 
 CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
@@ -302,8 +301,8 @@ class Vectors(Task[Rows]):
                 if layout.text_b is None:
                     raise UserError(
                         "--do_eval needs pairs, and single texts have no "
-                        "match; evaluate the adapter on pairs, in a run with "
-                        "--adapter"
+                        "match; pass --text_b_column, or evaluate the adapter "
+                        "on pairs in a run with --adapter"
                     )
             rows = read_rows(self._find(data_dir, split), layout)
             self._check(rows)
@@ -345,10 +344,10 @@ class Vectors(Task[Rows]):
                         "text, or no such row"
                     )
         for row, label in enumerate(rows.label if self.has_scores else ()):
-            if not (NUMBER.fullmatch(label) and math.isfinite(float(label))):
+            if not (NUMBER.fullmatch(label) and abs(float(label)) <= FLOAT_MAX):
                 raise UserError(
                     f"{rows.where(row)}: the score is {label[:80]!r}, expected "
-                    "a number"
+                    f"a number of at most {FLOAT_MAX:.2g}"
                 )
 
     def learn(self, rows):

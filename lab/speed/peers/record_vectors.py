@@ -3,9 +3,10 @@
     .venv-peer/bin/python lab/speed/peers/record_vectors.py \
         tests/golden/vectors.npz
 
-Runs in the peer's environment (requirements.txt next to this file), which does
-not have that library, and imports nothing of this project. The formulas are
-those of its `MultipleNegativesRankingLoss`, `CoSENTLoss` and `MatryoshkaLoss`.
+Runs in the peer's environment (requirements.txt next to this file), and imports
+nothing of this project. The formulas are those of the library's
+`MultipleNegativesRankingLoss`, `CoSENTLoss` and `MatryoshkaLoss`, written out.
+The library itself is not called.
 """
 
 import sys
