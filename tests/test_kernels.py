@@ -63,7 +63,7 @@ def test_what_runs_on_the_host_is_told():
             "Const dtype=string",
             "PyFunc Tin= Tout=float32",
             "ScalarSummary T=float32",
-            "Split T=int32",
+            "StringJoin",
         ),
         kernels.ON_HOST,
     )
@@ -90,8 +90,8 @@ def test_what_runs_on_the_host_is_told():
         "strategy: ScalarSummary T=float32 runs on the host",
         "strategy: SparseSoftmaxCrossEntropyWithLogits T=float32 is not "
         "deterministic",
-        "strategy: Split T=int32 runs on the host",
-        "estimator: Split T=int32 runs on the host",
+        "strategy: StringJoin runs on the host",
+        "estimator: StringJoin runs on the host",
         "estimator: TensorScatterUpdate T=float32 is not deterministic",
         "export: PyFunc Tin= Tout=float32 runs on the host",
         "export: ScalarSummary T=float32 runs on the host",

@@ -53,7 +53,6 @@ EXPECTED: Dict[str, Dict[str, str]] = {
         "ReduceJoin": TEXT,
         "ResourceGather Tindices=int32 dtype=int32": PLACES,
         "ResourceGather Tindices=int64 dtype=int32": TEXT,
-        "Split T=int32": PLACES,
         "StringJoin": TEXT,
         "StringLength": TEXT,
         "Substr T=int32": TEXT,
