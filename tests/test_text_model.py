@@ -300,7 +300,8 @@ def test_in_bfloat16(tiny_bert, folders, predictor):
         abs(one["probability"] - other["probability"])
         for one, other in zip(ask(model, questions), predictor.ask(questions))
     ]
-    assert max(apart) > 1e-5
+    # Far above float32's rounding; more in one text than in the other.
+    assert min(apart) > 1e-6 and max(apart) > 1e-5
 
 
 @pytest.mark.gate

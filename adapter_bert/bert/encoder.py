@@ -1,7 +1,7 @@
 """The BERT encoder, over variables that are read by name.
 
-Variables have the names of Google's checkpoints, those of models like BERT
-(`architectures.py`) too. Sizes are in `config.py`, the places where a tuning
+Variables have the names of Google's checkpoints, also in models like BERT
+(`architectures.py`). Sizes are in `config.py`, the places where a tuning
 method may act in `hooks.py`.
 
 Dimension letters of every docstring and comment:
@@ -280,7 +280,7 @@ class Modules:
 
 
 def masked_scores(mask: tf.Tensor) -> tf.Tensor:
-    """What is added to the scores, float32 [B, 1, 1, T], of a mask [B, T].
+    """Numbers to add to the scores, float32 [B, 1, 1, T], of a mask [B, T].
 
     TensorFlow Lite has no `tf.newaxis` where sizes are known at a call only.
     """

@@ -424,7 +424,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
     raise UserError(
         f"{path}: original_ln_before={before}, "
         f"residual_before_ln={residual!r:.80} and mh_adapter={attention} "
-        "together are no method of this project; expected those of "
+        "together name no method of this project; expected the values of "
         "double_seq_bn, seq_bn or par_bn"
     )
 

@@ -216,7 +216,7 @@ def complete(foreign: Foreign, weights: Weights) -> Foreign:
     """An adapter of masked words with its BERT's own head, if it has none.
 
     Raises UserError if the adapter was saved with other word embeddings than
-    those of the BERT's `weights`, or neither has a head of masked words.
+    the BERT of `weights` has, or neither has a head of masked words.
     """
     if foreign.words is not None and not np.array_equal(
         foreign.words, weights.read(WORD_EMBEDDINGS)

@@ -277,7 +277,7 @@ def open_torch(path: str) -> Weights:
 
 
 def _sources(names: Iterable[str]) -> Dict[str, Tuple[str, bool]]:
-    """Names as of `google_name` -> those of tensors, whether to transpose."""
+    """Names of `google_name` -> names of tensors, whether to transpose."""
     found = {}
     for name in names:
         target, transposed = google_name(name)

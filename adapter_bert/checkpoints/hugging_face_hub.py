@@ -120,9 +120,10 @@ def fetch_adapter(text: str) -> Tuple[str, str]:
 def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
     """The folder in the cache, and its name with the commit.
 
-    Fetched are the files that match `TEXTS`, and the first of `weights`, groups
-    of patterns, of which there are any. Raises UserError if the text names
-    nothing, the hub or the cache does not give it, or a file is damaged.
+    Files that match `TEXTS` are fetched. `weights` are groups of patterns; the
+    first group that matches any file is fetched too. Raises UserError if the
+    text names nothing, the hub or the cache does not give it, or a file is
+    damaged.
     """
     named = parse(text)
     with _library(named, text) as hub:

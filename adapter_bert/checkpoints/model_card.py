@@ -236,7 +236,7 @@ def _card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """A card with this code; `names` are those of the adapter and its BERT."""
+    """A card with this code; `names` name the adapter and its BERT."""
     head = _head(program, names, kind, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
     training = description.get("training") or {}
