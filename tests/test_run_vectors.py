@@ -223,7 +223,7 @@ def test_flags_that_do_not_fit_are_one_line(vectors, vector_flags, name):
         ),
         ({"text_b_column": None}, "pass --text_b_column, the column of the id"),
         ({"corpus_id_column": "text"}, "both name the column 'text'; expected"),
-        ({"corpus_id_column": "id"}, "corpus.jsonl:1: no key 'id', found '_id'"),
+        ({"corpus_id_column": "id"}, "corpus.jsonl:1: no key 'id', found '_"),
     ],
 )
 def test_a_corpus_that_does_not_fit_is_one_line(
