@@ -133,4 +133,6 @@ class IdsModel(tf.Module):
             return {"scores": tf.sigmoid(logits)}
         if self.kind == CHOICE:
             logits = tf.reshape(logits, [rows, self.shape[1]])
+        if self._task.chooses_one:
+            logits /= self._task.calibration.temperature
         return {"scores": tf.nn.softmax(logits)}
