@@ -215,7 +215,8 @@ def calibration_sections(folder: pathlib.Path, level: int) -> List[Element]:
         for when in ("before", "after")
     }
     scale = f"temperature {found['temperature'] or 1:.4g}"
-    least = min(x for points in percent.values() for x, _ in points)
+    places = (x for points in percent.values() for x, _ in points)
+    least = min(places, default=0.0)
     content: List[Content] = [
         line_figure(
             "reliability",
