@@ -80,6 +80,10 @@ UNRECORDED = {
         "text_b_column",
         "negative_column",
         "score_column",
+        "header",
+        "corpus_file",
+        "corpus_id_column",
+        "corpus_text_column",
     ),
     "run_pretraining.py": (*CUTS, "max_predictions_per_seq", "max_eval_steps"),
 }
