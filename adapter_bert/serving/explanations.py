@@ -134,11 +134,11 @@ def explained_value(
     if kind == REGRESSION:
         return outputs["scores"]
     logits = outputs["logits"]
-    own = tf.gather(logits, labels, axis=1, batch_dims=1)
+    is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
+    own = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
     if kind == MULTI_LABEL:
         return own
     # Of log(p / (1 - p)) both sums of the softmax fall out.
-    is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
     others = tf.where(is_own, logits.dtype.min, logits)
     return own - tf.reduce_logsumexp(others, axis=1)
 
