@@ -155,19 +155,26 @@ def lobatto(count: int) -> Tuple[np.ndarray, np.ndarray]:
     return (points + 1) / 2, weights / 2
 
 
+def can_explain(loaded: LoadedTask) -> bool:
+    """Whether answers of a task are explained."""
+    is_masked = loaded.tokenizer.mask_id is not None
+    return is_masked and kind_of(loaded) in EXPLAINED
+
+
 def check_explained(loaded: LoadedTask) -> None:
     """Raises UserError for a task whose answers are not explained."""
+    if can_explain(loaded):
+        return
     kind, name = kind_of(loaded), loaded.task.name
     if kind not in EXPLAINED:
         raise UserError(
             f"the task {name} is of the kind {kind}, whose answers are not "
             f"explained; explained are {', '.join(EXPLAINED)}"
         )
-    if loaded.tokenizer.mask_id is None:
-        raise UserError(
-            f"answers of {name} cannot be explained: the vocabulary of this "
-            "BERT has no mask token, which stands for missing words"
-        )
+    raise UserError(
+        f"answers of {name} cannot be explained: the vocabulary of this BERT "
+        "has no mask token, which stands for missing words"
+    )
 
 
 def explain(
