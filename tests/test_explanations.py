@@ -11,7 +11,6 @@ from conftest import run_process, write_bert
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
@@ -58,9 +57,7 @@ def predictor(bert, tiny_bert, tmp_path_factory):
     tags = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     tasks = {**TASKS, "tags": ("ia3", tags, "")}
     for name, (text, description, _) in tasks.items():
-        make_artifact(
-            folder / name, tiny_bert, text, description=description
-        )
+        make_artifact(folder / name, tiny_bert, text, description=description)
         made.add(str(folder / name), name)
     return made
 
@@ -302,7 +299,7 @@ def flags(tiny_bert, tmp_path):
 
 
 def test_the_command_writes_json_and_a_page(flags, tmp_path):
-    program = ["-m", "adapter_bert", "predict"]
+    program = "predict"
     done = run_process(*flags, program=program)
     lines = list(map(json.loads, done.stdout.splitlines()))
     assert [line["task"] for line in lines] == ["mood", "mood"]
