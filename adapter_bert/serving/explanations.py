@@ -200,7 +200,7 @@ def explain(
         label's probability or of the value without the word. `completeness`:
         what is explained, of the `text` and of the `baseline`; the `sum` of
         attributions; the `error`, its distance from the difference; and the
-        `relative` error, None of no difference.
+        `relative` error, None without words or a difference.
 
     Raises:
         UserError: an output is not finite.
@@ -245,7 +245,8 @@ def explain(
         "baseline": float(values[0]),
         "sum": total,
         "error": error,
-        "relative": error / abs(difference) if difference else None,
+        # Without words both ends differ by rounding alone.
+        "relative": error / abs(difference) if words and difference else None,
     }
     return found
 
