@@ -275,10 +275,8 @@ def main() -> None:
             from adapter_bert.reports.explanation_page import explanation_page
 
             pairs = itertools.chain.from_iterable(answered)
-            columns_of_tasks = {n: t.task.columns for n, t in tasks.items()}
-            files.write_parts(
-                FLAGS.output, [explanation_page(columns_of_tasks, pairs)]
-            )
+            names = {n: t.task.columns for n, t in tasks.items()}
+            files.write_parts(FLAGS.output, [explanation_page(names, pairs)])
         else:
             write(answer_lines(answered))
     if progress:
