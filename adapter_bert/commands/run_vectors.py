@@ -13,13 +13,14 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks.vectors import (
     INFONCE,
     MATCHING,
+    QUESTIONS,
     Vectors,
+    endings_of,
     known_pairs,
     own_layout,
 )
@@ -38,13 +39,14 @@ class Texts:
         f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
     )
     data_dir: str = Topic.DATA.setting(
-        "", "Folder with train and dev as .tsv, .csv or .jsonl."
+        "",
+        "Folder with train and dev as .tsv, .csv or .jsonl, of SQuAD as .json.",
     )
     train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on"
+        f"custom: {OWN_FILE} to train on; SQuAD: its .json file"
     )
     eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on"
+        f"custom: {OWN_FILE} to evaluate on; SQuAD: its .json file"
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -82,18 +84,20 @@ def task_from_flags() -> Vectors:
         UserError: a flag does not fit the others.
     """
     own = read(Texts)
-    files = run_from_flags.named_files(READERS)
     if own.task_name.lower() == CUSTOM:
         columns = [getattr(own, name) for name in COLUMNS]
         layout, matching = own_layout(*columns), None
     else:
         layout, matching = known_pairs(own.task_name)
-        given = [name for name in (*COLUMNS, *OF_FILES) if is_given(name)]
+        # Files of SQuAD are called as their version.
+        known = COLUMNS if layout is QUESTIONS else (*COLUMNS, *OF_FILES)
+        given = [name for name in known if is_given(name)]
         if given:
             raise UserError(
                 f"--{given[0]} is for --task_name=custom; the files and "
                 f"columns of {own.task_name} are known"
             )
+    files = run_from_flags.named_files(endings_of(layout))
     task = read(Vectors, layout=layout, matching=matching, split_files=files)
     if (
         FLAGS.do_train

@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import (
+    Collection,
     Dict,
     Iterator,
     List,
@@ -26,7 +27,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.tasks import glue, metrics, vector_losses
+from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
@@ -34,9 +35,18 @@ from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 
 CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
-# Labels of GLUE's pairs that belong together; STS-B has scores.
-MATCHING = {"mrpc": "1", "qqp": "1", "qnli": "entailment", "sts-b": None}
+SQUAD = "squad"
+# Labels of known pairs that belong together; STS-B has scores.
+MATCHING = {
+    "mrpc": "1",
+    "qqp": "1",
+    "qnli": "entailment",
+    "sts-b": None,
+    SQUAD: squad_data.ANSWERED,
+}
 SINGLE = Layout("text")
+# Of SQuAD's files, which are no tables.
+QUESTIONS = Layout("question", "context", "answers")
 
 
 def pool(states: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
@@ -282,7 +292,8 @@ class Vectors(Task[Rows]):
             self._find(data_dir, split)
 
     def _find(self, data_dir: str, split: str) -> str:
-        return self.split_files.find(data_dir, split, READERS)
+        endings = endings_of(self.layout)
+        return self.split_files.find(data_dir, split, endings)
 
     def read(self, data_dir, splits):
         """Reads the files that were named, or those of the folder.
@@ -304,7 +315,11 @@ class Vectors(Task[Rows]):
                         "match; pass --text_b_column, or evaluate the adapter "
                         "on pairs in a run with --adapter"
                     )
-            rows = read_rows(self._find(data_dir, split), layout)
+            path = self._find(data_dir, split)
+            if self.layout is QUESTIONS:
+                rows = squad_data.read_pairs(path)
+            else:
+                rows = read_rows(path, layout)
             self._check(rows)
             if split == "train":
                 if self.matching is not None:
@@ -492,13 +507,19 @@ def _sequences(
             is_cut = False
 
 
+def endings_of(layout: Layout) -> Collection[str]:
+    """Endings of the names of files with these columns."""
+    return (".json",) if layout is QUESTIONS else READERS
+
+
 def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
-    """`layout` and `matching` of one of GLUE's tasks.
+    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks.
 
     Raises:
         UserError: it is none of `MATCHING`.
     """
     known = {task.name: task.labelled for task in glue.GLUE}
+    known[SQUAD] = QUESTIONS
     if name.lower() not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
