@@ -311,10 +311,11 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
 
 def test_vectors_are_compared_on_questions_too(sweep):
     (sweep.folder / "glue/MRPC").mkdir()
-    for split in ("train", "dev"):
-        (sweep.folder / f"{split}-v1.1.json").write_text("{}")
-    del sweep.environment["TASKS"]
     (sweep.folder / "glue/STS-B").mkdir()
+    for split in ("train", "dev"):
+        (sweep.folder / f"{split}.json").write_text("{}")
+    sweep.environment.update(TRAIN_FILE="train.json", DEV_FILE="dev.json")
+    sweep.environment.update(TASKS="STS-B MRPC SQuAD", SQUAD_DIR="")
 
     def run(**changes):
         return run_command(
@@ -338,4 +339,4 @@ def test_vectors_are_compared_on_questions_too(sweep):
     assert "--tuning_method=head" in frozen and "--do_train" not in frozen
     assert "--data_dir=OUTPUT_DIR/data/SQuAD" in trained
     link = sweep.out / "data/SQuAD/dev.json"
-    assert link.resolve() == (sweep.folder / "dev-v1.1.json").resolve()
+    assert link.resolve() == (sweep.folder / "dev.json").resolve()
