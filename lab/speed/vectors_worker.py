@@ -18,6 +18,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from adapter_bert import flags
 from adapter_bert.commands import run_vectors
 from adapter_bert.optimization import Schedule
+from adapter_bert.reports import collect_runs
 from adapter_bert.training import loop
 from lab.speed.worker import Meter, answer
 
@@ -39,7 +40,7 @@ def main() -> None:
             unittest.mock.patch.object(loop, "TrainingProgress", make_meter),
             flags.of_keywords(run_vectors.SETTINGS, given, "the benchmark"),
         ):
-            answer(scores=run_vectors.run())
+            answer(scores=collect_runs.evaluated(run_vectors.run()))
 
 
 if __name__ == "__main__":
