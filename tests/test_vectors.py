@@ -109,6 +109,59 @@ def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
     assert list(scores) == list(task.score_names)
 
 
+def squad_file(path, *paragraphs):
+    """A file of (paragraph, {question: whether it is answered})."""
+    data = [
+        {
+            "context": context,
+            "qas": [
+                {
+                    "id": question,
+                    "question": question,
+                    "answers": [{"text": context, "answer_start": 0}] * known,
+                    "is_impossible": not known,
+                }
+                for question, known in questions.items()
+            ],
+        }
+        for context, questions in paragraphs
+    ]
+    content = {"data": [{"title": "a", "paragraphs": data}]}
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.older_stack
+def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
+    layout, matching = known_pairs("SQuAD")
+    task = Vectors(layout=layout, matching=matching)
+    for split in ("train", "dev"):
+        squad_file(
+            tmp_path / f"{split}.json",
+            ("the cat", {"a cat": True, "a dog": True, "a film": False}),
+            ("the film", {"not": False}),
+        )
+    found, rows = features_of(task, str(tmp_path), "train", tokenizer)
+    assert rows.text_a == ["a cat", "a dog"] and len(found) == 2
+    assert rows.text_b == ["the cat", "the cat"]
+    # The paragraphs of others are searched too.
+    found, rows = features_of(task, str(tmp_path), "dev", tokenizer)
+    assert found.labels["is_match"].tolist() == [1, 1, 0, 0]
+    vectors = np.zeros((4, 2, 2), np.float32)
+    vectors[:3, 0] = [[1, 0], [0, 1], [0, 1]]
+    vectors[:, 1] = [[1, 0]] * 3 + [[0, 1]]
+    scores = task.evaluate(task.keep(rows), found, vectors)
+    assert scores["recall_at_1"] == 0.5 and scores["mrr"] == 0.75
+
+
+@pytest.mark.older_stack
+def test_an_empty_question_is_refused(tmp_path):
+    layout, matching = known_pairs("squad")
+    task = Vectors(layout=layout, matching=matching)
+    squad_file(tmp_path / "train.json", ("the cat", {"a cat": True, " ": True}))
+    message = refusal(task.read, str(tmp_path), ["train"])
+    assert "train.json: the question ' ' or its paragraph is empty" in message
+
+
 @pytest.mark.older_stack
 def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     task = dataclasses.replace(SCORED, sizes=[2])

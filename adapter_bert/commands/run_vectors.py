@@ -21,7 +21,9 @@ from adapter_bert.tasks.vectors import (
     DOCUMENTS,
     INFONCE,
     MATCHING,
+    QUESTIONS,
     Vectors,
+    endings_of,
     known_pairs,
     own_layout,
 )
@@ -40,13 +42,14 @@ class Texts:
         f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
     )
     data_dir: str = Topic.DATA.setting(
-        "", "Folder with train and dev as .tsv, .csv or .jsonl."
+        "",
+        "Folder with train and dev as .tsv, .csv or .jsonl, of SQuAD as .json.",
     )
     train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on"
+        f"custom: {OWN_FILE} to train on; SQuAD: its .json file"
     )
     eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on"
+        f"custom: {OWN_FILE} to evaluate on; SQuAD: its .json file"
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -98,19 +101,21 @@ def task_from_flags() -> Vectors:
         UserError: a flag does not fit the others.
     """
     own = read(Texts)
-    files = run_from_flags.named_files(READERS)
     if own.task_name.lower() == CUSTOM:
         columns = [own.files.place(getattr(own, name)) for name in COLUMNS]
         layout, matching = own_layout(*columns, own.files.header), None
     else:
         layout, matching = known_pairs(own.task_name)
-        custom = *COLUMNS, *OF_FILES, *vars(own.files), "corpus_file"
+        # Files of SQuAD are called as their version.
+        of_files = () if layout is QUESTIONS else OF_FILES
+        custom = *COLUMNS, *of_files, *vars(own.files), "corpus_file"
         given = [name for name in custom if is_given(name)]
         if given:
             raise UserError(
                 f"--{given[0]} is for --task_name=custom; the files and "
                 f"columns of {own.task_name} are known"
             )
+    files = run_from_flags.named_files(endings_of(layout))
     task = read(
         Vectors,
         layout=layout,

@@ -212,7 +212,7 @@ def _data(
     ending = ending_of(name)
     endings = {
         CLASSIFIER: READERS,
-        "run_vectors.py": READERS,
+        "run_vectors.py": (*READERS, ".json"),
         "run_tagger.py": FORMATS,
     }.get(program)
     task = run["task"]

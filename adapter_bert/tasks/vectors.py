@@ -3,6 +3,7 @@
 import dataclasses
 from typing import (
     Any,
+    Collection,
     Dict,
     Iterator,
     List,
@@ -29,7 +30,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.tasks import glue, metrics, vector_losses
+from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
@@ -38,11 +39,20 @@ from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 
 CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
-# Labels of GLUE's pairs that belong together; STS-B has scores.
-MATCHING = {"mrpc": "1", "qqp": "1", "qnli": "entailment", "sts-b": None}
+SQUAD = "squad"
+# Labels of known pairs that belong together; STS-B has scores.
+MATCHING = {
+    "mrpc": "1",
+    "qqp": "1",
+    "qnli": "entailment",
+    "sts-b": None,
+    SQUAD: squad_data.ANSWERED,
+}
 SINGLE = Layout("text")
 # As in the files of BEIR.
 DOCUMENTS = Layout("text", row_id="_id")
+# Of SQuAD's files, which are no tables.
+QUESTIONS = Layout("question", "context", "answers")
 
 
 def pool(states: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
@@ -305,7 +315,8 @@ class Vectors(Task[Union[Rows, Search]]):
             self._find(data_dir, split)
 
     def _find(self, data_dir: str, split: str) -> str:
-        return self.split_files.find(data_dir, split, READERS, self.held_out)
+        endings = endings_of(self.layout)
+        return self.split_files.find(data_dir, split, endings, self.held_out)
 
     def read(self, data_dir, splits):
         """Reads the files that were named, or those of the folder.
@@ -352,12 +363,17 @@ class Vectors(Task[Union[Rows, Search]]):
         """The rows of splits as their files have them."""
         unscored = dataclasses.replace(self.layout, choices=())
         if not self.held_out:
+            paths = {split: self._find(data_dir, split) for split in splits}
+            if self.layout is QUESTIONS:
+                return {
+                    split: squad_data.read_pairs(path)
+                    for split, path in paths.items()
+                }
             return {
                 split: read_rows(
-                    self._find(data_dir, split),
-                    self.layout if split == "train" else unscored,
+                    path, self.layout if split == "train" else unscored
                 )
-                for split in splits
+                for split, path in paths.items()
             }
         rows = read_rows(self._find(data_dir, "train"), self.layout)
         # All rows of a text are on one side.
@@ -575,13 +591,19 @@ def _sequences(
             is_cut = False
 
 
+def endings_of(layout: Layout) -> Collection[str]:
+    """Endings of the names of files with these columns."""
+    return (".json",) if layout is QUESTIONS else READERS
+
+
 def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
-    """`layout` and `matching` of one of GLUE's tasks.
+    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks.
 
     Raises:
         UserError: it is none of `MATCHING`.
     """
     known = {task.name: task.labelled for task in glue.GLUE}
+    known[SQUAD] = QUESTIONS
     if name.lower() not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
