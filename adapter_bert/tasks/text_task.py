@@ -33,6 +33,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
@@ -163,6 +164,7 @@ class TextTask(Task[Rows]):
         trained_as: the task whose heads serve this one, which has no training
             set; or None.
         head: the layers of the head.
+        calibration: of the probabilities, where the task `chooses_one`.
         names_rows: whether predictions name rows for users, unlike GLUE's.
         is_complete: whether all is read that comes from the task's data.
         metric_table: functions of (labels, predictions) by name.
@@ -177,6 +179,7 @@ class TextTask(Task[Rows]):
     held_out: Optional[HeldOut] = None
     trained_as: Optional[str] = None
     head: HeadShape = POOLED
+    calibration: Calibration = Calibration()
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
 
@@ -241,22 +244,10 @@ class TextTask(Task[Rows]):
 
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
-        own, before = self.describe(), description.get("held_out")
-        if before and self.held_out and before != own["held_out"]:
-            raise UserError(
-                f"{trained} with --dev_share={before['share']} "
-                f"--split_seed={before['seed']}; pass the same, since another "
-                "choice would hold rows that it was trained on"
-            )
-        if self.held_out and not before:
-            logging.warning(
-                "%s without --dev_share: if it was on this training file, it "
-                "has seen the rows that are held out now",
-                trained,
-            )
+        self.check_held_out(description, source)
         # Other programs do not say it.
         pairs = description.get("pairs")
-        if pairs not in (None, own["pairs"]):
+        if pairs not in (None, self.describe()["pairs"]):
             raise UserError(
                 f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"
@@ -271,11 +262,14 @@ class TextTask(Task[Rows]):
 
     @property
     def settings(self):
-        """The columns of the user's own tables.
+        """The columns of the user's own tables, and the calibration.
 
         `column_numbers` has their numbers in files without a header.
         """
-        settings: Dict[str, Any] = {"columns": list(self.columns)}
+        settings: Dict[str, Any] = {
+            "columns": list(self.columns),
+            **self.calibration.settings,
+        }
         if self.names_rows:
             layout = self.labelled
             if layout.label_columns:
@@ -404,20 +398,12 @@ class TextTask(Task[Rows]):
 
     def _find(self, data_dir: str, split: str) -> str:
         """The file of a split, which may be a part of the training file."""
-        if self.held_out and split in ("train", "dev"):
-            found = self.split_files.found(data_dir, "dev", READERS)
-            if found:
-                raise UserError(
-                    f"{found[0]} is there, so no part of the training file is "
-                    "needed as dev set; leave out --dev_share"
-                )
-            split = "train"
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
                 f"{self.trained_as} and pass that as --init_checkpoint"
             )
-        return self.split_files.find(data_dir, split, READERS)
+        return self.split_files.find(data_dir, split, READERS, self.held_out)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
@@ -497,5 +483,6 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        label, probability, *_ = map(str, answer.values())
-        return {"label": label, "probability": probability}
+        label, probability, *_ = answer.values()
+        shown = "" if label is None else str(label)
+        return {"label": shown, "probability": str(probability)}
