@@ -382,7 +382,7 @@ def test_words_are_coloured_at_a_click(browser):
     assert browser.text(".word") == ["not", "bad", "at"]
     assert browser.text(".against") == ["not"]
     assert browser.text(".passage") == [f"{WIDE} not bad at"]
-    assert browser.text(".card li")[2:] == [
+    assert browser.text("ul.told li") == [
         "without \u201cbad\u201d: \u22120.250",
         "without \u201cnot\u201d: +0.125",
     ]
