@@ -24,6 +24,7 @@ GROUPS = (
         "run_mlm",
         "run_vectors",
         "run_pretraining",
+        "audit",
     ),
     ("predict", "export"),
 )

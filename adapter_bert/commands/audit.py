@@ -13,7 +13,7 @@ are computed once. Confident learning then compares guesses and labels
 
 import dataclasses
 import os
-from typing import Callable, List, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -44,6 +44,9 @@ AUDIT_FILE = "audit.json"
 LAYERS = 3
 # What scikit-learn calls C, from the strongest regularization.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+# (inputs, labels, number of classes, strength) -> a function from inputs to
+# probabilities, float64 [N, C].
+Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
 # Flags of trainings by gradient.
 OF_TRAINING = (
     "adapter_size",
@@ -128,29 +131,36 @@ def fit_head(
 
 
 def guess(
-    vectors: np.ndarray, labels: np.ndarray, fold: np.ndarray, count: int
+    inputs: Any,
+    labels: np.ndarray,
+    fold: np.ndarray,
+    count: int,
+    fit: Fit = fit_head,
+    strengths: Sequence[float] = STRENGTHS,
 ) -> Tuple[np.ndarray, float]:
     """The probabilities of heads that have not seen the rows.
 
     Regularization becomes weaker until the labels' log loss grows.
 
     Args:
-        vectors: float32 [N, D].
+        inputs: float [N, D], of a class of numpy or scipy.
         labels: int [N], places among the classes.
         fold: int [N].
         count: of classes, C.
+        fit: makes a head.
+        strengths: to be tried, from the strongest regularization.
 
     Returns:
         float64 [N, C], and the strength that was chosen.
     """
     best: Tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
-    progress = Progress("heads", len(STRENGTHS) * (fold.max() + 1), "fits")
-    for strength in STRENGTHS:
+    progress = Progress("heads", len(strengths) * (fold.max() + 1), "fits")
+    for strength in strengths:
         found = np.empty((len(labels), count))
         for number in range(fold.max() + 1):
             rest, own = fold != number, fold == number
-            head = fit_head(vectors[rest], labels[rest], count, strength)
-            found[own] = head(vectors[own])
+            head = fit(inputs[rest], labels[rest], count, strength)
+            found[own] = head(inputs[own])
             progress.update(1)
         own = found[np.arange(len(labels)), labels]
         loss = -np.log(np.maximum(own, 1e-12)).mean()
