@@ -28,7 +28,7 @@ GROUPS = (
     ),
     ("predict", "export"),
 )
-OTHERS = ("create_pretraining_data", "extract_features", "serve")
+OTHERS = ("create_pretraining_data", "extract_features", "select", "serve")
 
 # Name -> (topic, default, meaning)
 Flags = Dict[str, Tuple[str, str, str]]

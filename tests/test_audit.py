@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 from conftest import SENTENCES, entry_point, own_lines, run_process, write_table
-from task_files import refusal
+from task_files import make_rows, refusal
 
 from adapter_bert.commands import audit
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.frozen_bert import FrozenBert
 
 
 @pytest.fixture
@@ -60,6 +62,25 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
     assert 3 <= about["wrong_labels"] <= 8
     assert "frozen layers: 96/96 rows, " in found.stderr
+
+
+@pytest.mark.newer_stack
+def test_pairs_are_read_together_and_apart(tiny_bert):
+    """Means of both layers of the pair, and how far the texts are apart."""
+    texts = [text for text, _ in SENTENCES]
+    bert = FrozenBert.open(str(tiny_bert))
+    pairs = make_rows(*texts, text_b=texts[1:] + texts[:1])
+    found = audit.layer_means(bert, pairs, 32, 8)
+    size = bert.config.hidden_size
+    assert found.shape == (8, 4 * size)
+    both = list(zip(pairs.text_a, pairs.text_b))
+    together = embed(bert, both, pooling="mean", layers=(0, 1))
+    np.testing.assert_allclose(found[:, : 2 * size], together, atol=1e-5)
+    alone = embed(bert, texts, pooling="mean", layers=(0, 1))
+    apart = np.abs(alone - np.roll(alone, -1, axis=0))
+    np.testing.assert_allclose(found[:, 2 * size :], apart, atol=1e-5)
+    same = audit.layer_means(bert, make_rows(*texts), 32, 8)
+    np.testing.assert_allclose(same, alone, atol=1e-5)
 
 
 @pytest.mark.real_data

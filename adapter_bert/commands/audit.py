@@ -87,8 +87,12 @@ def layer_means(
 ) -> np.ndarray:
     """Means over the tokens of a row, of some layers evenly spaced.
 
+    A pair is read as a pair, and each of its texts alone: the differences of
+    the texts' means, without their signs, follow those of the pair.
+    Source of the differences: Conneau et al. 2017, section 3.1.
+
     Returns:
-        float32 [N, layers D].
+        float32 [N, layers D], of pairs [N, 2 layers D].
 
     Raises:
         UserError: the length or the batch size is out of range.
@@ -99,20 +103,30 @@ def layer_means(
     embedder = Embedder(
         bert, None, VectorForm(MEAN, layers), batch_size, max_seq_length
     )
-    texts = [x for x in (rows.text_a, rows.text_b) if x is not None]
-    progress = Progress("frozen layers", len(rows), "rows")
-    found = []
-    for vectors in embedder.stream(list(zip(*texts))):
-        found.append(vectors)
-        progress.update(len(vectors))
-    progress.close()
+
+    def means(*texts: Sequence[str]) -> np.ndarray:
+        progress = Progress("frozen layers", len(rows), "rows")
+        found = []
+        for vectors in embedder.stream(list(zip(*texts))):
+            found.append(vectors)
+            progress.update(len(vectors))
+        progress.close()
+        return np.concatenate(found)
+
+    if rows.text_b is None:
+        found = means(rows.text_a)
+    else:
+        found = means(rows.text_a, rows.text_b)
     if embedder.cut_rows:
         logging.warning(
             "%d of %d rows are cut (--max_seq_length)",
             embedder.cut_rows,
             len(rows),
         )
-    return np.concatenate(found)
+    if rows.text_b is None:
+        return found
+    apart = np.abs(means(rows.text_a) - means(rows.text_b))
+    return np.concatenate([found, apart], axis=1)
 
 
 def fit_head(
