@@ -67,7 +67,7 @@ def measure(
     vectors_file = kept / f"{name}.npy"
     if not vectors_file.exists():
         bert = FrozenBert.open(init_checkpoint)
-        np.save(vectors_file, audit.layer_means(bert, rows, 128, 32))
+        np.save(vectors_file, audit.layer_means(bert, rows, 128))
     own = np.unique(rows.label)
     labels = np.searchsorted(own, rows.label)
     models = {

@@ -47,8 +47,8 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # (inputs, labels, number of classes, strength) -> a function from inputs to
 # probabilities, float64 [N, C].
 Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
-# Flags of trainings by gradient.
-OF_TRAINING = (
+# Flags of models that are trained by gradient.
+OF_ADAPTERS = (
     "adapter_size",
     "adapter_init_scale",
     "learning_rate",
@@ -56,6 +56,7 @@ OF_TRAINING = (
     "num_train_steps",
     "train_batch_size",
     "class_weights",
+    "eval_batch_size",
 )
 
 
@@ -83,7 +84,7 @@ def divide(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
 
 
 def layer_means(
-    bert: FrozenBert, rows: Rows, max_seq_length: int, batch_size: int
+    bert: FrozenBert, rows: Rows, max_seq_length: int, batch_size: int = 32
 ) -> np.ndarray:
     """Means over the tokens of a row, of some layers evenly spaced.
 
@@ -246,7 +247,7 @@ def audit(
     if is_given("tuning_method"):
         outputs = out_of_fold.predict(settings, task, rows, fold)
         return task.results(outputs), str(settings.method)
-    for name in OF_TRAINING:
+    for name in OF_ADAPTERS:
         if is_given(name):
             raise UserError(
                 f"--{name} is for adapters, which --tuning_method names; the "
@@ -260,9 +261,7 @@ def audit(
         settings.do_lower_case,
         settings.base_dtype,
     )
-    vectors = layer_means(
-        bert, rows, settings.max_seq_length, settings.eval_batch_size
-    )
+    vectors = layer_means(bert, rows, settings.max_seq_length)
     found, strength = guess(vectors, labels, fold, len(task.labels))
     return found, f"linear heads on means of layers, C = {strength:g}"
 
