@@ -20,11 +20,13 @@ from adapter_bert.reports import report_run
 from adapter_bert.reports.html_page import page
 from adapter_bert.reports.known_scores import read_table
 from adapter_bert.reports.report_run import (
+    calibration_sections,
     evaluation_sections,
     measure,
     norm_section,
     read_curves,
 )
+from adapter_bert.tasks.calibration import fit
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -253,3 +255,31 @@ def test_a_damaged_adapter_is_one_line(artifact):
     (folder / "adapter" / adapter_artifact.WEIGHTS_FILE).write_bytes(b"x")
     with pytest.raises(UserError, match="copy the adapter again"):
         norm_section(folder, 2, "norms")
+
+
+def test_the_calibration_is_shown(tmp_path):
+    assert not calibration_sections(tmp_path, 2)
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 3, (90, 2)).astype(np.float32)
+    likeliest = logits.argmax(axis=1)
+    labels = np.where(rng.random(90) < 0.8, likeliest, 1 - likeliest)
+    measured = np.arange(90) % 2 == 0
+    path = tmp_path / "calibration.json"
+    _, record = fit(logits, labels, measured, 0.5)
+    for change, told in (
+        ({}, "for a wanted precision of 0.5: "),
+        ({"abstain_below": None}, "no least probability gives the wanted"),
+        ({"abstain_at": None}, ""),
+    ):
+        record = {**record, **change}
+        files.write_json(str(path), record)
+        [made] = calibration_sections(tmp_path, 2)
+        shown_page = shown(made)
+        assert len(shown_page.all("figure")) == 1
+        assert f"{record['before']:.4f}" in shown_page.texts("td")
+        assert f"{record['after']:.4f}" in shown_page.texts("td")
+        assert told in shown_page.text
+        assert ("wanted" in shown_page.text) == bool(told)
+    files.write_json(str(path), {**record, "after": "x"})
+    with pytest.raises(UserError, match="a run's calibration: it has no after"):
+        calibration_sections(tmp_path, 2)

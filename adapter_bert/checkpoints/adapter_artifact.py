@@ -157,6 +157,25 @@ def write(
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 
 
+def change_settings(folder: str, settings: Dict[str, Any]) -> None:
+    """Replaces `task_settings` of an adapter, whose weights stay as they are.
+
+    Raises UserError as `read_config`, or if the file cannot be written.
+    """
+    config = {**read_config(folder), "task_settings": settings}
+    files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
+
+
+def settings_of(folder: str) -> Dict[str, Any]:
+    """`task_settings` of an adapter, {} if the folder holds no adapter.
+
+    Raises UserError if the description is damaged.
+    """
+    if not files.exists(os.path.join(folder, CONFIG_FILE)):
+        return {}
+    return read_config(folder).get("task_settings", {})
+
+
 def read_config(folder: str) -> Dict[str, Any]:
     """Reads `adapter_config.json` alone; raises UserError for damage."""
     path = os.path.join(folder, CONFIG_FILE)

@@ -32,9 +32,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
+from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
     CHOICE,
+    CLASSIFICATION,
     MASKED_LM,
     MULTI_LABEL,
     QUESTIONS,
@@ -371,6 +373,10 @@ def head_of(artifact: Artifact) -> Head:
         # Other programs have no place for a unit.
         output = LabelUnit.restore(task, weights.source).join(*output)
         shape = dataclasses.replace(shape, bias=output[1] is not None)
+    if kind in (CLASSIFICATION, CHOICE):
+        settings = artifact.config.get("task_settings", {})
+        found = Calibration.restore(settings, weights.source)
+        output = found.join(*output, weights.source)
     labels = task.get("tags") if kind == TAGGING else task.get("labels")
     if kind == CHOICE:
         labels = map("choice{}".format, range(task["choices"]))

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from absl import logging
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
@@ -25,6 +26,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.weighted_sums import WeightedSum
+from adapter_bert.tasks.calibration import CALIBRATION
 
 # Fields in which all adapters must agree.
 ALIKE = ("parts", "carries_parts", "tokenizer")
@@ -89,6 +91,15 @@ def merge_adapters(
     found = {key: first.config[key] for key in KEPT if key in first.config}
     found["method"] = str(method)
     found.update((k, chosen.config[k]) for k in OF_HEAD if k in chosen.config)
+    if CALIBRATION in found.get("task_settings", {}):
+        logging.warning(
+            "the merged adapter has no calibration: that of %s was fitted to "
+            "other logits",
+            chosen.weights.source,
+        )
+        settings = dict(found["task_settings"])
+        del settings[CALIBRATION]
+        found["task_settings"] = settings
     length = chosen.config.get("training", {}).get("max_seq_length")
     found["training"] = {"max_seq_length": length}
     text = first.config.get("trained_with") or str(method)

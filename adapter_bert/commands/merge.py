@@ -179,9 +179,12 @@ def head_of(
         for name in weights.shapes
         if not name.startswith("bert/")
     }
+    names = "output_weights", "output_bias"
+    if task.chooses_one:
+        joined = task.calibration.join(*map(weights.read, names), source)
+        values.update(zip(names, joined))
     if kind == kinds.REGRESSION:
         # A plain BERT has no place for a unit.
-        names = "output_weights", "output_bias"
         unit = LabelUnit.restore(described, source)
         values.update(zip(names, unit.join(*map(weights.read, names))))
     return values, describe_head(kind, labels)

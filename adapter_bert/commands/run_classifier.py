@@ -21,6 +21,7 @@ from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks.custom import Table, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.from_processor import processor_task
+from adapter_bert.tasks.multi_label import PROBABILITY
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
@@ -91,6 +92,19 @@ class Classification:
     )
     eval_batch_size: int = Topic.EVALUATION.setting(
         8, "Examples evaluated at once.", POSITIVE
+    )
+    calibrate: bool = Topic.EVALUATION.setting(
+        False,
+        "Fit a temperature to half of the dev rows after training, measure it "
+        "on the other half, and keep it in the adapter, whose probabilities "
+        "are of logits over the temperature.",
+    )
+    abstain_at: Optional[float] = Topic.EVALUATION.setting(
+        None,
+        "--calibrate: share of right answers, as 0.9, that answers with a "
+        "label shall have. The adapter keeps the least probability that "
+        "reaches it on the same half, and gives rows below it no label.",
+        PROBABILITY,
     )
 
 
@@ -219,7 +233,33 @@ def run(
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
-    return run_from_flags.run_or_describe(task, own.eval_batch_size)
+    _check_calibrates(task, own)
+    return run_from_flags.run_or_describe(
+        task,
+        own.eval_batch_size,
+        calibrate=own.calibrate,
+        abstain_at=own.abstain_at,
+    )
+
+
+def _check_calibrates(task: Task, own: Classification) -> None:
+    """Raises UserError if a calibration is asked for that cannot be made."""
+    if own.abstain_at is not None and not own.calibrate:
+        raise UserError(
+            f"--abstain_at={own.abstain_at} is for calibrated probabilities; "
+            "pass --calibrate=true too"
+        )
+    if own.calibrate and not (FLAGS.do_train and FLAGS.do_eval):
+        raise UserError(
+            "--calibrate fits to dev rows after training: pass --do_train=true "
+            "and --do_eval=true"
+        )
+    if own.calibrate and not task.chooses_one:
+        raise UserError(
+            "--calibrate is for a task that gives each row one label or one "
+            f"choice, which {task.name} with these flags does not; leave "
+            "--calibrate out"
+        )
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

@@ -18,7 +18,8 @@ def show_labels():
     """Prints a line for each answer of `adapter-bert predict` on stdin."""
     for line in sys.stdin.buffer:
         answer = json.loads(line)
-        print(f"  answered: {answer['label']} ({answer['probability']:.3f})")
+        label = answer["label"] or "no label"
+        print(f"  answered: {label} ({answer['probability']:.3f})")
 
 
 def show_answers(squad_file, predictions_file, count):

@@ -193,7 +193,8 @@ def line_figure(
         name: prefix of the figure's ids, unique on the page.
         title: for screen readers.
         text: the caption.
-        by_label: (x, y) of each line, in the order of x; x are whole numbers.
+        by_label: (x, y) of each line, in the order of x, whose ticks are
+            whole numbers.
         x_label, y_label: labels of the axes.
         log_x: logarithmic scale for x.
         from_zero: begin the y axis at 0.

@@ -47,6 +47,31 @@ RUN = {
     "task.tasks?.*": dict,
 }
 COST = {"resumed": bool, "seconds": float, **collect_runs.COST}
+# Of `calibration.json`.
+MEASURED = {
+    "before": float,
+    "after": float,
+    "loss_before": float,
+    "loss_after": float,
+    "temperature?": float,
+    "rows_fitted": int,
+    "rows_measured": int,
+    **{
+        f"points_{when}{key}": kind
+        for when in ("before", "after")
+        for key, kind in (
+            ("", list),
+            (".[]", dict),
+            (".[].rows", int),
+            (".[].probability", float),
+            (".[].accuracy", float),
+        )
+    },
+    "abstain_at?": float,
+    "abstain_below?": float,
+    "coverage?": float,
+    "precision?": float,
+}
 # Longer lists, as of labels, are cut.
 MOST_ITEMS = 30
 # Of more labels, only the most frequent confusions are shown.
@@ -170,6 +195,82 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
             ("Hardest examples", "list of its hardest examples", hardest),
         )
     ]
+
+
+def calibration_sections(folder: pathlib.Path, level: int) -> List[Element]:
+    """The calibration of a run's probabilities; empty if it made none.
+
+    Raises:
+        UserError: `calibration.json` cannot be read.
+    """
+    path = folder / "calibration.json"
+    if not path.exists():
+        return []
+    found = files.read_object(str(path), "a run's calibration", MEASURED)
+    percent = {
+        when: [
+            (100 * point["probability"], 100 * point["accuracy"])
+            for point in found[f"points_{when}"]
+        ]
+        for when in ("before", "after")
+    }
+    scale = f"temperature {found['temperature'] or 1:.4g}"
+    places = (x for points in percent.values() for x, _ in points)
+    least = min(places, default=0.0)
+    content: List[Content] = [
+        line_figure(
+            "reliability",
+            "Reliability diagram",
+            "Right answers over the mean probability of the answer, in 15 bins "
+            f"of probabilities, of {found['rows_measured']:,} dev rows that "
+            f"fitted nothing, before and after the {scale}. Probabilities "
+            "that mean what they say lie on the third line.",
+            {**percent, "equal": [(least, least), (100.0, 100.0)]},
+            "probability of the answer, %",
+            "right answers, %",
+        ),
+        table(
+            "Calibration",
+            ("measure", "before", "after"),
+            [
+                (
+                    name,
+                    f"{found[f'{key}before']:.4f}",
+                    f"{found[f'{key}after']:.4f}",
+                )
+                for name, key in (
+                    ("expected calibration error", ""),
+                    ("loss", "loss_"),
+                )
+            ],
+        ),
+        table(
+            "Reliability after the temperature",
+            ("rows", "mean probability", "share of right answers"),
+            [
+                (
+                    f"{point['rows']:,}",
+                    f"{point['probability']:.4f}",
+                    f"{point['accuracy']:.4f}",
+                )
+                for point in found["points_after"]
+            ],
+        ),
+    ]
+    if found.get("abstain_below") is not None:
+        precision = found.get("precision")
+        right = "" if precision is None else f", {precision:.1%} of these right"
+        content.append(
+            f"Rows below the probability {found['abstain_below']:.4f} have no "
+            f"label, for a wanted precision of {found['abstain_at']:g}: "
+            f"{found['coverage']:.1%} of the rows have one{right}."
+        )
+    elif found.get("abstain_at") is not None:
+        content.append(
+            "All rows are answered: no least probability gives the wanted "
+            f"precision of {found['abstain_at']:g}."
+        )
+    return [section(level, "Calibration", *content)]
 
 
 def _place(name: str, layer: Optional[int]) -> str:
@@ -511,6 +612,7 @@ def sections_of_run(
         members.append(section(2, f"Task {name}", *parts))
     if not members:
         members = evaluation_sections(folder, 2)
+        members += calibration_sections(folder, 2)
         members.append(norm_section(folder, 2, "norms"))
     return f"Run {folder.resolve().name}: {run['task']['name']}", [
         _scores(folder, 2, run["task"], earlier),

@@ -162,6 +162,7 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found["do_train"], found["do_eval"] = trains, evaluates
     found["do_predict"] = predicts
     found.update({flag: training.get(k) for k, flag in TRAINING.items()})
+    found.update(_calibration(folder))
     of_task = OF_TASKS.get(task["name"], {})
     found.update({flag: task.get(k) for k, flag in of_task.items()})
     found.update(_settings(task, config))
@@ -258,6 +259,21 @@ def _parts(
         library = libraries.pop()
     carries = (config or {}).get("carries_parts")
     return {"library": library, "carry_parts": carries}
+
+
+def _calibration(folder: pathlib.Path) -> Dict[str, Any]:
+    """The flags of a run's calibration.
+
+    Raises:
+        UserError: `calibration.json` cannot be read.
+    """
+    path = folder / "calibration.json"
+    if not path.exists():
+        return {}
+    found = files.read_object(
+        str(path), "a run's calibration", {"abstain_at?": float}
+    )
+    return {"calibrate": True, "abstain_at": found.get("abstain_at")}
 
 
 def _settings(

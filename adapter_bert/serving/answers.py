@@ -12,10 +12,11 @@ class Answer(Dict[str, Any]):
     A dictionary, as JSON has it. Members can be read as attributes too.
 
     Attributes:
-        label, probability: the likeliest label.
+        label, probability: the likeliest label; the label is None if the
+            probability is below the adapter's `abstain_below`.
         labels: a row's set of labels.
         scores: probabilities by label, or by a choice's column.
-        choice: number of the likeliest choice, from 0.
+        choice: number of the likeliest choice, from 0, or None as a label.
         value: a regression's value, in the unit of the training labels.
         answer: "" if there is none.
         start, end: the answer's characters in the context, `end` one past the
@@ -26,11 +27,11 @@ class Answer(Dict[str, Any]):
         vector: the entries of a text's vector.
     """
 
-    label: str
+    label: Optional[str]
     probability: float
     scores: Dict[str, float]
     labels: List[str]
-    choice: int
+    choice: Optional[int]
     value: float
     answer: str
     start: Optional[int]
@@ -101,9 +102,11 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
         )
     scores = dict(zip(task["labels"], outputs["scores"]))
     label = outputs["label"]
+    if "abstain_below" in task:
+        label = label or None
     if kind == CHOICE:
         return Answer(
-            choice=task["labels"].index(label),
+            choice=None if label is None else task["labels"].index(label),
             probability=outputs["probability"],
             scores=scores,
         )
@@ -137,7 +140,7 @@ def to_outputs(
     kind, names = task["kind"], list(task.get("labels", ()))
     found = {
         "kind": kind,
-        "label": answer.get("label", ""),
+        "label": answer.get("label") or "",
         "probability": answer.get("probability", 0.0),
         "value": answer.get("value", 0.0),
         "answer": answer.get("answer", ""),
@@ -149,7 +152,7 @@ def to_outputs(
         found[name] = -1 if place is None else place
     if kind == MULTI_LABEL:
         found["label"] = task["label_separator"].join(answer["labels"])
-    if kind == CHOICE:
+    if kind == CHOICE and answer["choice"] is not None:
         found["label"] = names[answer["choice"]]
     scores = list(map(answer.get("scores", {}).get, names))
     lists = {"labels": names, "scores": scores, "tokens": [], "tags": []}

@@ -341,6 +341,7 @@ class GraphAnswers(tf.Module):
         scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
         unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
         threshold = np.ones(len(tasks))
+        temperature, abstain_below = np.ones(len(tasks)), np.zeros(len(tasks))
         separators = [SEPARATOR] * len(tasks)
         counts = np.zeros(len(tasks), np.int32)
         normalizes = np.zeros(len(tasks), bool)
@@ -354,6 +355,8 @@ class GraphAnswers(tf.Module):
                 first[number] = len(labels)
                 labels += of_task
                 counts[number] = len(of_task)
+                temperature[number] = task.calibration.temperature
+                abstain_below[number] = task.calibration.abstain_below
                 if isinstance(task, MultiLabel):
                     threshold[number] = task.least_probability
                     separators[number] = task.separator
@@ -368,6 +371,8 @@ class GraphAnswers(tf.Module):
         self._first_label = keep(first)
         self._scale, self._unit = keep(scale), keep(unit)
         self._threshold = keep(threshold)
+        self._temperature = keep(temperature)
+        self._abstain_below = keep(abstain_below)
         self._separator = keep(np.array(separators))
         self._label_count = keep(counts)
         self._normalizes = keep(normalizes)
@@ -402,8 +407,9 @@ class GraphAnswers(tf.Module):
             `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
             [N], `start` and `end`, int32 [N], `score` and `null_score`,
             float32 [N]; `tokens` and `tags`, string [N, V]; `vector`, float32
-            [N, D], or [N, 0] without a task of vectors. For sets of labels
-            `label` joins a row's labels with the task's separator, and
+            [N, D], or [N, 0] without a task of vectors. Of a row that is not
+            answered (`Calibration.abstain_below`) `label` is "". For sets of
+            labels `label` joins a row's labels with the task's separator, and
             `probability` is 0.
         """
         first_window = tf.cumsum(windows.count, exclusive=True)
@@ -454,6 +460,7 @@ class GraphAnswers(tf.Module):
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
         # Of choices there may be logits of the next row.
         logits = tf.where(is_label, logits, -np.inf)
+        logits /= tf.gather(self._temperature, task)[:, tf.newaxis]
         # Probabilities of independent labels.
         alone = tf.sigmoid(logits)
         top = tf.reduce_max(logits, axis=1, keepdims=True)
@@ -471,12 +478,14 @@ class GraphAnswers(tf.Module):
         # The first of equal labels.
         best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
         has_sets = tf.gather(self._has_sets, task)
+        probability = tf.reduce_max(scores, axis=1)
+        is_answered = probability >= tf.gather(self._abstain_below, task)
+        best_label = tf.gather(labels, best, batch_dims=1)[:, 0]
         label = tf.where(
             has_sets,
             self._join(task, labels, alone),
-            tf.gather(labels, best, batch_dims=1)[:, 0],
+            tf.where(is_answered, best_label, ""),
         )
-        probability = tf.reduce_max(scores, axis=1)
         probability = tf.where(
             has_sets, tf.zeros_like(probability), probability
         )

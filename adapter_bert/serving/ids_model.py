@@ -133,4 +133,7 @@ class IdsModel(tf.Module):
             return {"scores": tf.sigmoid(logits)}
         if self.kind == CHOICE:
             logits = tf.reshape(logits, [rows, self.shape[1]])
+        own = self._task.calibration if self._task.chooses_one else None
+        if own and own.temperature != 1:
+            logits /= own.temperature
         return {"scores": tf.nn.softmax(logits)}

@@ -366,6 +366,11 @@ function spanInContext(answer, row) {
   ];
 }
 
+// Tells that a task left a row without an answer.
+function unanswered(answer) {
+  return answer === null ? [make("p", "nothing", "not sure enough")] : [];
+}
+
 // What a person sees of an answer.
 function shown(answer, row, task) {
   switch (task.kind) {
@@ -385,7 +390,10 @@ function shown(answer, row, task) {
     case CHOICE: {
       const names = task.labels;
       const text = (name) => row.choices[names.indexOf(name)];
-      return [bars(answer.scores, (n) => n === names[answer.choice], text)];
+      return [
+        ...unanswered(answer.choice),
+        bars(answer.scores, (n) => n === names[answer.choice], text),
+      ];
     }
     case "vectors": {
       const first = answer.vector.slice(0, 8).map((x) => x.toFixed(3));
@@ -393,7 +401,10 @@ function shown(answer, row, task) {
       return [make("p", "answer", `${first.join(", ")}, ... (${count} numbers)`)];
     }
     default:
-      return [bars(answer.scores, (name) => name === answer.label)];
+      return [
+        ...unanswered(answer.label),
+        bars(answer.scores, (name) => name === answer.label),
+      ];
   }
 }
 

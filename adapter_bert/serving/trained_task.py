@@ -166,8 +166,10 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
         possible numbers of texts; `method`; `max_seq_length` in tokens;
         `adapter`, the SHA-256 of its weights; `labels` of classifications and
-        choices; `types` of entities; `label_separator` of sets of labels;
-        `questions`, the only second texts of a task that takes no others.
+        choices; `abstain_below`, the least probability of an answer, of those
+        that leave rows without one; `types` of entities; `label_separator` of
+        sets of labels; `questions`, the only second texts of a task that takes
+        no others.
     """
     task = loaded.task
     found = {
@@ -185,6 +187,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         found["labels"] = list(task.result_columns)
         if task.questions:
             found["questions"] = [entry for entry, _ in task.questions]
+    if task.chooses_one and task.calibration.abstain_below:
+        found["abstain_below"] = task.calibration.abstain_below
     if isinstance(task, Tagging):
         found["types"] = sorted({tag.type for tag in task.tags} - {""})
     if isinstance(task, MultiLabel):

@@ -5,6 +5,7 @@ from typing import Any, Container, Dict, List, Mapping
 
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
+from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
 from adapter_bert.tasks.kinds import (
     MASKED_LM,
@@ -75,7 +76,7 @@ def restore_task(
             f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
             f"{MASKED_LM}, {PRETRAINING}, {VECTORS} or custom"
         )
-    return task.restore(description, source)
+    return calibrated(task.restore(description, source), settings, source)
 
 
 def recorded_in(

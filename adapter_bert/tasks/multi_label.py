@@ -60,6 +60,7 @@ class MultiLabel(TextClassification):
     threshold: Optional[float] = None
 
     has_sets = True
+    chooses_one = False
     metric_table = LABEL_SET_METRICS
 
     def describe(self):

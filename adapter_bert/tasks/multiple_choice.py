@@ -65,6 +65,8 @@ class MultipleChoice(TextTask):
 
     questions: Tuple[Tuple[str, str], ...] = ()
 
+    chooses_one = True
+
     @property
     def result_columns(self):
         return self.columns[-len(self.labelled.choices) :]
@@ -179,10 +181,11 @@ class MultipleChoice(TextTask):
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):
-        """`choice` from 0, its `probability`, and `scores` by column."""
+        """`choice` from 0 or None, its `probability`, `scores` by column."""
+        least = self.calibration.abstain_below
         return [
             {
-                "choice": row.index(max(row)),
+                "choice": row.index(max(row)) if max(row) >= least else None,
                 "probability": max(row),
                 "scores": dict(zip(self.result_columns, row)),
             }

@@ -163,6 +163,8 @@ class Task(abc.ABC, Generic[RowsType]):
     takes_tokens = False
     # Whether a trained adapter answers texts.
     answers_texts = True
+    # Whether it answers with the likeliest of several labels or choices.
+    chooses_one = False
     # Whether the head is a `BatchHead`.
     compares_rows = False
     # Whether a row's tokens are the same in every step.

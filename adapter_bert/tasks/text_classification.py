@@ -94,6 +94,7 @@ class TextClassification(TextTask):
     class_weights: Optional[Tuple[float, ...]] = None
 
     has_sets = False
+    chooses_one = True
 
     def describe(self):
         known = {"labels": list(self.labels)} if self.is_complete else {}
@@ -238,7 +239,8 @@ class TextClassification(TextTask):
 
     def compare(self, labels, predictions):
         """Numbers of labels, and cross entropies in nats."""
-        logits, right = predictions["logits"], labels["label_ids"]
+        logits = self.calibration.scaled(predictions["logits"])
+        right = labels["label_ids"]
         losses = metrics.cross_entropy(logits, right)
         return right, logits.argmax(axis=-1), losses
 
@@ -301,13 +303,15 @@ class TextClassification(TextTask):
         return table
 
     def results(self, predictions):
-        return np.exp(metrics.log_softmax(predictions["logits"]))
+        logits = self.calibration.scaled(predictions["logits"])
+        return np.exp(metrics.log_softmax(logits))
 
     def answer(self, rows, predictions):
-        """`label`, its `probability`, and all labels' `scores`."""
+        """`label` or None, its `probability`, and all labels' `scores`."""
+        least = self.calibration.abstain_below
         return [
             {
-                "label": self.labels[place],
+                "label": self.labels[place] if max(row) >= least else None,
                 "probability": max(row),
                 "scores": dict(zip(self.labels, row)),
             }

@@ -33,6 +33,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
@@ -163,6 +164,7 @@ class TextTask(Task[Rows]):
         trained_as: the task whose heads serve this one, which has no training
             set; or None.
         head: the layers of the head.
+        calibration: of the probabilities, where the task `chooses_one`.
         names_rows: whether predictions name rows for users, unlike GLUE's.
         is_complete: whether all is read that comes from the task's data.
         metric_table: functions of (labels, predictions) by name.
@@ -177,6 +179,7 @@ class TextTask(Task[Rows]):
     held_out: Optional[HeldOut] = None
     trained_as: Optional[str] = None
     head: HeadShape = POOLED
+    calibration: Calibration = Calibration()
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
 
@@ -271,11 +274,14 @@ class TextTask(Task[Rows]):
 
     @property
     def settings(self):
-        """The columns of the user's own tables.
+        """The columns of the user's own tables, and the calibration.
 
         `column_numbers` has their numbers in files without a header.
         """
-        settings: Dict[str, Any] = {"columns": list(self.columns)}
+        settings: Dict[str, Any] = {
+            "columns": list(self.columns),
+            **self.calibration.settings,
+        }
         if self.names_rows:
             layout = self.labelled
             if layout.label_columns:
@@ -497,5 +503,6 @@ class TextTask(Task[Rows]):
 
     def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
-        label, probability, *_ = map(str, answer.values())
-        return {"label": label, "probability": probability}
+        label, probability, *_ = answer.values()
+        shown = "" if label is None else str(label)
+        return {"label": shown, "probability": str(probability)}

@@ -11,11 +11,13 @@ import os
 import time
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
 from adapter_bert.bert import onednn
 from adapter_bert.checkpoints import (
+    adapter_artifact,
     dev_scores,
     google,
     run_record,
@@ -26,7 +28,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
-from adapter_bert.tasks import task_model
+from adapter_bert.tasks import calibration, task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     devices,
@@ -111,6 +113,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
     )
     refuse_others(record=describe_settings(experiment, model), partial=True)
     task, rows = _read(experiment, model.task, splits, names)
+    if experiment.calibrate:
+        _measured_rows(task, rows, splits)
     setup = complete(experiment, model, task)
     refuse_others(
         record=describe_settings(experiment, model, setup), partial=True
@@ -260,6 +264,17 @@ def _read(
     if "train" in rows:
         task = task.learn(rows["train"])
     return task, rows
+
+
+def _measured_rows(
+    task: Task, rows: Dict[str, Any], splits: Splits
+) -> Tuple[str, np.ndarray]:
+    """The name of the dev set of a calibration; the rows that measure it.
+
+    Raises UserError as `calibration.measured_rows`.
+    """
+    _, name = splits.dev[0]
+    return name, calibration.measured_rows(task.strata(rows[name]))
 
 
 def _find_state(setup: Setup) -> State:
@@ -457,11 +472,41 @@ def _train(
     return job, state, resumed
 
 
+def _calibrate(
+    setup: Setup, rows: evaluation.Rows, answers: Dict[str, Any]
+) -> Setup:
+    """The setup with the calibration of its adapter.
+
+    A training's adapter gets one if that was asked for, from `answers` to dev
+    rows. Later runs have the calibration from the adapter.
+    """
+    experiment, task = setup.experiment, setup.task
+    output_dir = experiment.output_dir
+    if experiment.calibrate:
+        name, measured = _measured_rows(task, rows.kept, rows.splits)
+        found, record = calibration.fit(
+            answers[name]["logits"],
+            rows.features[name].labels["label_ids"],
+            measured,
+            experiment.abstain_at,
+        )
+        task = dataclasses.replace(task, calibration=found)
+        run_files.write_calibration(output_dir, task.settings, record)
+    elif experiment.do_train:
+        run_files.forget_calibration(output_dir)
+    else:
+        own = os.path.join(output_dir, run_files.ADAPTER)
+        folder = experiment.adapter or own
+        settings = adapter_artifact.settings_of(folder)
+        task = calibration.calibrated(task, settings, folder)
+    return dataclasses.replace(setup, task=task)
+
+
 def _answer(
     engine: Engine, setup: Setup, job: Job, rows: evaluation.Rows, state: State
 ) -> Dict[str, float]:
     """Scores dev splits, predicts test splits, writes both; the results."""
-    task, output_dir = setup.task, setup.experiment.output_dir
+    output_dir = setup.experiment.output_dir
     with engine.predictor(job) as predictor:
         if state.best:
             weights = google.open_tensorflow(state.best)
@@ -471,6 +516,8 @@ def _answer(
                 {p.name: weights.read(p.name) for p in setup.table.trained}
             )
         answers, shown = evaluation.answer(setup, predictor, rows, rows.splits)
+    setup = _calibrate(setup, rows, answers)
+    task = setup.task
     found: Dict[str, float] = {}
     if rows.splits.dev:
         tables = evaluation.score(setup, rows, answers)

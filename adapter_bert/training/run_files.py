@@ -5,6 +5,7 @@ import resource
 from typing import Any, Dict, List
 
 import numpy as np
+import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
@@ -19,6 +20,7 @@ from adapter_bert.training.training_step import Job
 
 # The folder of an artifact, in its run's folder.
 ADAPTER = "adapter"
+CALIBRATION_FILE = "calibration.json"
 
 
 def write_artifact(
@@ -104,6 +106,69 @@ def write_artifact(
             model.base,
             model.parts.folders,
         )
+
+
+def write_calibration(
+    output_dir: str, settings: Dict[str, Any], record: Dict[str, Any]
+) -> None:
+    """Writes `calibration.json`, and a task's settings into the artifact.
+
+    `settings` are `Task.settings`, `record` is of `calibration.fit`.
+    """
+    path = os.path.join(output_dir, CALIBRATION_FILE)
+    files.write_json(path, record)
+    folder = os.path.join(output_dir, ADAPTER)
+    adapter_artifact.change_settings(folder, settings)
+    logging.info(
+        "calibration: temperature %.4g; expected calibration error %.4f, was "
+        "%.4f, on %d dev rows; more is in %s",
+        record["temperature"] or 1,
+        record["after"],
+        record["before"],
+        record["rows_measured"],
+        path,
+    )
+    if record["temperature"] is None:
+        logging.warning(
+            "no temperature fits these dev rows best (all may be right): the "
+            "probabilities stay as they are; pass more dev rows"
+        )
+    if "abstain_at" not in record:
+        return
+    if record["abstain_below"] is None:
+        logging.warning(
+            "no least probability gives %d dev rows a precision of %g: the "
+            "adapter answers all rows; lower --abstain_at",
+            record["rows_fitted"],
+            record["abstain_at"],
+        )
+        return
+    precision = record["precision"]
+    logging.info(
+        "no label below the probability %.4f: %.1f%% of %d dev rows have one, "
+        "%s",
+        record["abstain_below"],
+        100 * record["coverage"],
+        record["rows_measured"],
+        "none is right or wrong"
+        if precision is None
+        else f"{precision:.1%} of these the right one",
+    )
+
+
+def forget_calibration(output_dir: str) -> None:
+    """Deletes `calibration.json`, which tells of an earlier adapter.
+
+    Raises:
+        UserError: it cannot be deleted.
+    """
+    path = os.path.join(output_dir, CALIBRATION_FILE)
+    if not files.exists(path):
+        return
+    try:
+        tf.io.gfile.remove(path)
+    except tf.errors.OpError as error:
+        raise UserError(f"cannot delete {path}: {error.message}") from error
 
 
 def write_results(

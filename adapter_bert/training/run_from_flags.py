@@ -105,9 +105,11 @@ def _training(task: Task) -> Training:
 
 
 def experiment_from_flags(
-    task: Task, data_dir: str, eval_batch_size: int
+    task: Task, data_dir: str, eval_batch_size: int, **own: Any
 ) -> Experiment:
     """The experiment that the flags describe.
+
+    `own` are further fields that a program declares for itself.
 
     Raises:
         UserError: a flag is missing or out of range.
@@ -121,6 +123,7 @@ def experiment_from_flags(
         max_seq_length=max_seq_length(),
         exchange_part=composition_parts.exchanged(FLAGS.exchange_part),
         training=_training(task),
+        **own,
     )
     sizes = {
         "train_batch_size": found.training.batch_size,
@@ -149,17 +152,20 @@ def experiment_from_flags(
     return found
 
 
-def run_or_describe(task: Task, eval_batch_size: int) -> Dict[str, float]:
+def run_or_describe(
+    task: Task, eval_batch_size: int, **own: Any
+) -> Dict[str, float]:
     """Runs the flags' experiment with a task, or with `--describe` prints it.
 
-    Returns the results, as of `experiment.run`.
+    Returns the results, as of `experiment.run`. `own` is as of
+    `experiment_from_flags`.
 
     Raises:
         UserError: anything that the user can mend.
     """
     has_folder = "data_dir" in FLAGS
     data_dir = FLAGS.data_dir if has_folder else ""
-    settings = experiment_from_flags(task, data_dir, eval_batch_size)
+    settings = experiment_from_flags(task, data_dir, eval_batch_size, **own)
     if settings.describe:
         print(describe_parameters(settings))
         return {}

@@ -1,0 +1,292 @@
+"""Probabilities that say how often answers are right, and answers left out.
+
+Source: Guo et al. 2017, "On Calibration of Modern Neural Networks": temperature
+scaling (section 4.2), expected calibration error (equation 3), reliability
+diagrams (section 2).
+"""
+
+import dataclasses
+import math
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+from absl import logging
+
+from adapter_bert.data.tables import HeldOut
+from adapter_bert.errors import UserError
+from adapter_bert.tasks import metrics
+
+# Name in an adapter's `task_settings`.
+CALIBRATION = "calibration"
+# Bins of probabilities of equal width.
+BINS = 15
+# Rows that each half needs.
+LEAST_ROWS = 2
+# Share and seed of the dev rows that measure and do not fit.
+MEASURED = HeldOut(0.5, 1)
+# Least and greatest temperature.
+COLDEST, HOTTEST = 0.01, 100.0
+# Halvings of the range of temperatures; float64 has no finer steps.
+HALVINGS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What an adapter keeps of dev rows; the defaults change nothing.
+
+    Attributes:
+        temperature: the logits are divided by it.
+        abstain_below: the least probability of an answer.
+    """
+
+    temperature: float = 1.0
+    abstain_below: float = 0.0
+
+    @property
+    def settings(self) -> Dict[str, Any]:
+        """Of `task_settings`; empty if nothing was fitted."""
+        is_fitted = self != Calibration()
+        return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
+
+    @classmethod
+    def restore(cls, settings: Mapping[str, Any], source: str) -> "Calibration":
+        """Reads `task_settings` of the file `source`.
+
+        Raises:
+            UserError: the calibration is damaged.
+        """
+        found = settings.get(CALIBRATION)
+        if found is None:
+            return cls()
+        fields = [field.name for field in dataclasses.fields(cls)]
+        if (
+            not isinstance(found, dict)
+            or sorted(found) != sorted(fields)
+            or any(type(value) not in (int, float) for value in found.values())
+            or not COLDEST <= found["temperature"] <= HOTTEST
+            or not 0 <= found["abstain_below"] <= 1
+        ):
+            raise UserError(
+                f"{source}: task_settings.{CALIBRATION} is {str(found)[:200]}, "
+                f"expected a temperature from {COLDEST} to {HOTTEST:g} and "
+                "abstain_below, a probability"
+            )
+        return cls(**found)
+
+    def join(
+        self, weights: np.ndarray, bias: Optional[np.ndarray], source: str
+    ) -> Tuple[np.ndarray, Optional[np.ndarray]]:
+        """A last layer for other programs, whose logits are calibrated.
+
+        Takes and gives weights [C, D] and a bias [C] or None, float32, of the
+        adapter `source`. Other programs answer all rows.
+        """
+        if self.abstain_below:
+            logging.warning(
+                "%s answers below the probability %.4f with no label, which "
+                "other programs' files cannot say; they will answer all rows",
+                source,
+                self.abstain_below,
+            )
+        if self.temperature == 1:
+            return weights, bias
+        divisor = np.float32(self.temperature)
+        return weights / divisor, None if bias is None else bias / divisor
+
+    def scaled(self, logits: np.ndarray) -> np.ndarray:
+        """Logits over the temperature, float64, of float32 [..., C]."""
+        return logits.astype(np.float64) / self.temperature
+
+
+def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
+    """A task with the calibration of a trained one.
+
+    Args:
+        task: of any kind; those that choose no label have none.
+        settings: `task_settings` of the trained one.
+        source: their file, for messages.
+
+    Raises:
+        UserError: the calibration is damaged.
+    """
+    if not task.chooses_one:
+        return task
+    found = Calibration.restore(settings, source)
+    return dataclasses.replace(task, calibration=found)
+
+
+def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
+    """The dev rows that measure a calibration, bool [N]; the others fit it.
+
+    `strata` are the labels of each row, of which each half gets its share.
+
+    Raises:
+        UserError: a half has too few rows, or all rows have one label.
+    """
+    labels = [label for label, *_ in strata]
+    if len(set(labels)) == 1 and labels[0] is not None:
+        raise UserError(
+            f"--calibrate: all {len(labels)} dev rows have the label "
+            f"{labels[0]!r}; expected rows of two labels or more"
+        )
+    chosen = MEASURED.choose(labels, strata)
+    counts = int(np.sum(~chosen)), int(np.sum(chosen))
+    if min(counts) < LEAST_ROWS:
+        raise UserError(
+            "--calibrate fits to one half of the dev rows and measures on the "
+            f"other: found {counts[0]} and {counts[1]} rows, expected at least "
+            f"{LEAST_ROWS} each; pass more dev rows"
+        )
+    return chosen
+
+
+def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Optional[float]:
+    """The temperature with the least cross entropy, found by its slope.
+
+    The cross entropy is convex in the temperature's inverse.
+
+    Args:
+        logits: float32 [N, C].
+        labels: int [N], below C.
+
+    Returns:
+        None if no temperature from `COLDEST` to `HOTTEST` is the best one, as
+        where all rows are right.
+    """
+    logits = logits.astype(np.float64)
+    right = logits[np.arange(len(labels)), labels]
+
+    def slope(inverse: float) -> float:
+        """Of the mean cross entropy, by the temperature's inverse."""
+        probabilities = np.exp(metrics.log_softmax(logits * inverse))
+        return float(np.mean((probabilities * logits).sum(axis=1) - right))
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    if not slope(low) < 0 < slope(high):
+        return None
+    for _ in range(HALVINGS):
+        # The mean of logarithms.
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / low
+
+
+def reliability(
+    probabilities: np.ndarray, is_right: np.ndarray
+) -> List[Dict[str, float]]:
+    """The points of a reliability diagram, by rising probability.
+
+    Args:
+        probabilities: float64 [N], of the answers.
+        is_right: bool [N].
+
+    Returns:
+        `rows`, the mean `probability` and the share of right answers
+        (`accuracy`) of each bin that has rows.
+    """
+    # A bin has its upper edge.
+    bins = np.clip(np.ceil(probabilities * BINS).astype(int) - 1, 0, BINS - 1)
+    return [
+        {
+            "rows": int(np.sum(bins == number)),
+            "probability": float(probabilities[bins == number].mean()),
+            "accuracy": float(is_right[bins == number].mean()),
+        }
+        for number in np.unique(bins)
+    ]
+
+
+def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
+    """The expected calibration error, 0 to 1, of points of `reliability`."""
+    rows = sum(point["rows"] for point in points)
+    return sum(
+        point["rows"] / rows * abs(point["accuracy"] - point["probability"])
+        for point in points
+    )
+
+
+def choose_threshold(
+    probabilities: np.ndarray, is_right: np.ndarray, precision: float
+) -> Optional[float]:
+    """The threshold that leaves out fewest rows for a wanted precision.
+
+    It lies halfway between two rows' probabilities, and is 0 if all rows may
+    be answered. None if no threshold reaches the precision.
+
+    Args:
+        probabilities: float64 [N], of the answers.
+        is_right: bool [N].
+        precision: the least share of right ones among answered rows.
+    """
+    order = np.argsort(-probabilities, kind="stable")
+    falling = probabilities[order]
+    shares = np.cumsum(is_right[order]) / np.arange(1, len(order) + 1)
+    # Equal probabilities are answered alike.
+    ends = np.append(falling[1:] < falling[:-1], True)
+    reached = np.flatnonzero(ends & (shares >= precision))
+    if not reached.size:
+        return None
+    last = reached[-1]
+    if last == len(order) - 1:
+        return 0.0
+    return float((falling[last] + falling[last + 1]) / 2)
+
+
+def fit(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    measured: np.ndarray,
+    abstain_at: Optional[float],
+) -> Tuple[Calibration, Dict[str, Any]]:
+    """Fits a calibration to some dev rows, and measures it on the others.
+
+    Args:
+        logits: float32 [N, C].
+        labels: int [N], below C.
+        measured: bool [N], of `measured_rows`.
+        abstain_at: the wanted precision of answers, or None to answer all.
+
+    Returns:
+        The calibration, and the content of `calibration.json`: `before` and
+        `after`, the expected calibration error; `loss_before`, `loss_after`,
+        the cross entropy in nats; `points_before`, `points_after`, of
+        `reliability`; `temperature`, None if none is the best; `rows_fitted`,
+        `rows_measured`. With `abstain_at` also that, `abstain_below`, None if
+        no threshold reaches it, and the `coverage` and `precision` of the
+        threshold, None without answered rows.
+    """
+    temperature = fit_temperature(logits[~measured], labels[~measured])
+    found = Calibration() if temperature is None else Calibration(temperature)
+
+    def answers(scaled: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+        chosen = scaled.argmax(axis=1)
+        probabilities = np.exp(metrics.log_softmax(scaled)).max(axis=1)
+        return probabilities, chosen == labels
+
+    record: Dict[str, Any] = {}
+    for when, scaled in (
+        ("before", logits),
+        ("after", found.scaled(logits)),
+    ):
+        probabilities, is_right = answers(scaled)
+        points = reliability(probabilities[measured], is_right[measured])
+        losses = metrics.cross_entropy(scaled[measured], labels[measured])
+        record[when] = calibration_error(points)
+        record[f"loss_{when}"] = float(losses.mean())
+        record[f"points_{when}"] = points
+    record["temperature"] = temperature
+    record["rows_fitted"] = int(np.sum(~measured))
+    record["rows_measured"] = int(np.sum(measured))
+    if abstain_at is None:
+        return found, record
+    least = choose_threshold(
+        probabilities[~measured], is_right[~measured], abstain_at
+    )
+    record.update(abstain_at=abstain_at, abstain_below=least)
+    if least is not None:
+        found = dataclasses.replace(found, abstain_below=least)
+        is_answered = probabilities[measured] >= least
+        right = is_right[measured][is_answered]
+        record["coverage"] = float(is_answered.mean())
+        record["precision"] = float(right.mean()) if right.size else None
+    return found, record

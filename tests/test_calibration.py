@@ -1,0 +1,496 @@
+"""Temperatures, errors of calibration, and rows that are left unanswered."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, write_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from task_files import refusal
+from test_exported_kinds import COLUMNS, PLAIN
+from test_http_api import LIMITS, Server
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert.checkpoints import adapter_artifact, foreign_base
+from adapter_bert.checkpoints.merged_adapters import merge_adapters
+from adapter_bert.commands import merge
+from adapter_bert.errors import UserError
+from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
+from adapter_bert.serving import saved_model
+from adapter_bert.serving.answers import from_outputs, to_outputs
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.ids_model import IdsModel
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import describe, load_task
+from adapter_bert.tasks import calibration, metrics
+from adapter_bert.tasks.calibration import Calibration
+from adapter_bert.tasks.from_description import restore_task
+
+FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}
+
+
+# Fitting
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
+def test_a_known_temperature_is_found(temperature):
+    """Labels are drawn with the probabilities of the undivided logits."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, (20_000, 3))
+    odds = np.exp(metrics.log_softmax(logits))
+    labels = (odds.cumsum(axis=1) < rng.random((len(odds), 1))).sum(axis=1)
+    made = (logits * temperature).astype(np.float32)
+    found = calibration.fit_temperature(made, labels)
+    assert found == pytest.approx(temperature, rel=0.05)
+    measured = np.arange(len(labels)) % 2 == 0
+    _, record = calibration.fit(made, labels, measured, None)
+    assert record["after"] < 0.02
+    assert record["loss_after"] <= record["loss_before"] + 1e-3
+    if temperature != 1:
+        assert record["before"] > 3 * record["after"]
+
+
+def test_a_temperature_by_hand():
+    """Of logits 0 and 1 three of four rows are right: 1 / T is log 3."""
+    logits = np.tile(np.float32([0, 1]), (4, 1))
+    found = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
+    assert found == pytest.approx(1 / math.log(3), rel=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[1, 1, 1, 1], [0, 0, 0, 1]])
+def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong(labels):
+    logits = np.tile(np.float32([0, 1]), (4, 1))
+    assert calibration.fit_temperature(logits, np.array(labels)) is None
+    measured = np.array([False, True, False, True])
+    found, record = calibration.fit(
+        np.float32([[0, 1]] * 4), np.ones(4, int), measured, None
+    )
+    assert found == Calibration() and record["temperature"] is None
+    assert record["before"] == record["after"]
+
+
+def test_the_expected_error_by_hand():
+    probabilities = np.array([0.61, 0.65, 0.95, 0.99, 2 / 3])
+    is_right = np.array([True, False, True, True, True])
+    points = calibration.reliability(probabilities, is_right)
+    # 2 / 3 is the upper edge of its bin.
+    assert points == [
+        {
+            "rows": 3,
+            "probability": pytest.approx(np.mean([0.61, 0.65, 2 / 3])),
+            "accuracy": pytest.approx(2 / 3),
+        },
+        {"rows": 2, "probability": pytest.approx(0.97), "accuracy": 1.0},
+    ]
+    gap = 2 / 3 - np.mean([0.61, 0.65, 2 / 3])
+    expected = 0.6 * gap + 0.4 * 0.03
+    assert calibration.calibration_error(points) == pytest.approx(expected)
+
+
+PAIRS = st.lists(
+    st.tuples(st.sampled_from([0.5, 0.6, 0.7, 0.8, 0.9, 1.0]), st.booleans()),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(PAIRS, st.sampled_from([0.5, 0.75, 0.9]))
+def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
+    probabilities = np.array([p for p, _ in rows])
+    is_right = np.array([right for _, right in rows])
+    found = calibration.choose_threshold(probabilities, is_right, precision)
+    reached = [
+        int(np.sum(probabilities >= least))
+        for least in np.unique(probabilities)
+        if is_right[probabilities >= least].mean() >= precision
+    ]
+    if found is None:
+        assert not reached
+        return
+    assert int(np.sum(probabilities >= found)) == max(reached)
+    assert (found == 0) == (max(reached) == len(rows))
+
+
+def test_halves_share_the_labels():
+    labels = ["a"] * 40 + ["b"] * 10
+    measured = calibration.measured_rows([(label,) for label in labels])
+    assert measured[:40].sum() == 20 and measured[40:].sum() == 5
+    again = calibration.measured_rows([(label,) for label in labels])
+    assert (measured == again).all()
+    # Places of right choices are no labels.
+    assert calibration.measured_rows([(None,)] * 4).sum() == 2
+
+
+@pytest.mark.parametrize(
+    "labels, message",
+    [
+        (["a"] * 9, "all 9 dev rows have the label 'a'; expected rows of two"),
+        (["a", "b", "b"], "found 2 and 1 rows, expected at least 2 each"),
+        (list("abcdef"), "found 6 and 0 rows"),
+    ],
+)
+def test_too_few_dev_rows_are_refused(labels, message):
+    strata = [(label,) for label in labels]
+    assert message in refusal(calibration.measured_rows, strata)
+
+
+# Adapters
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        {"temperature": 2.0},
+        {"temperature": 0.0, "abstain_below": 0.5},
+        {"temperature": float("nan"), "abstain_below": 0.5},
+        {"temperature": True, "abstain_below": 0.5},
+        {"temperature": 1.5, "abstain_below": 1.5},
+        {"temperature": 1.5, "abstain_below": 0.5, "more": 1},
+    ],
+)
+def test_a_damaged_calibration_is_refused(value):
+    found = {"calibration": value}
+    message = refusal(restore_task, CLASSIFICATION, found, "head")
+    assert message.startswith("head: task_settings.calibration is ")
+
+
+def test_an_adapter_keeps_its_calibration():
+    task = restore_task(CLASSIFICATION, FITTED, "head")
+    assert task.calibration == Calibration(0.02, 0.0)
+    assert task.settings["calibration"] == FITTED["calibration"]
+    plain = restore_task(CLASSIFICATION, {}, "head")
+    assert "calibration" not in plain.settings
+    for name in ("sets", "score"):
+        kind = {"sets": "multi_label", "score": "regression"}[name]
+        other = {**CLASSIFICATION, kind: True}
+        assert not restore_task(other, FITTED, "head").chooses_one
+
+
+TEXTS = [text for text, _ in SENTENCES] + ["a cat", "is it ?", "the", ""]
+ROWS = {
+    "plain": [(text,) for text in TEXTS],
+    "fitted": [(text,) for text in TEXTS],
+    "choice": [("a cat", a, b) for a, b in zip(TEXTS[:9], TEXTS[1:10])],
+}
+
+
+@pytest.fixture(scope="module")
+def calibrated(tiny_bert, tmp_path_factory):
+    """Folders of adapters, their answers, and their least probabilities.
+
+    `plain` and `fitted` have one set of values. Of the random probabilities
+    the least lies in the widest gap.
+    """
+    place = tmp_path_factory.mktemp("calibrated")
+    folders = {name: str(place / name) for name in ROWS}
+    for name, described, columns in (
+        ("plain", CLASSIFICATION, {}),
+        ("fitted", CLASSIFICATION, {}),
+        ("choice", PLAIN, COLUMNS),
+    ):
+        more = {"task_settings": {**columns, **FITTED}}
+        more = {} if name == "plain" else more
+        folder = place / name
+        make_artifact(
+            folder, tiny_bert, "houlsby(size=3)", None, described, 1, **more
+        )
+    predictor = Predictor.load(str(tiny_bert), folders)
+    least = {}
+    for name in ("fitted", "choice"):
+        found = sorted(x["probability"] for x in predictor(name, ROWS[name]))
+        widest = int(np.argmax(np.diff(found)))
+        least[name] = (found[widest] + found[widest + 1]) / 2
+        settings = adapter_artifact.settings_of(folders[name])
+        settings["calibration"]["abstain_below"] = least[name]
+        adapter_artifact.change_settings(folders[name], settings)
+        predictor.add(folders[name], name)
+    answers = {name: predictor(name, rows) for name, rows in ROWS.items()}
+    return folders, answers, least
+
+
+@pytest.fixture(scope="module")
+def folders(calibrated):
+    return calibrated[0]
+
+
+@pytest.fixture(scope="module")
+def answers(calibrated):
+    return calibrated[1]
+
+
+def test_unsure_rows_have_no_label_but_probabilities(calibrated):
+    _, answers, least = calibrated
+    for plain, fitted in zip(answers["plain"], answers["fitted"]):
+        odds = np.log(list(plain["scores"].values())) / 0.02
+        odds = np.exp(odds - odds.max())
+        expected = odds / odds.sum()
+        assert list(fitted["scores"].values()) == pytest.approx(expected)
+        assert fitted["probability"] == max(fitted["scores"].values())
+        is_sure = fitted["probability"] >= least["fitted"]
+        assert fitted["label"] == (plain["label"] if is_sure else None)
+    for name, key in (("fitted", "label"), ("choice", "choice")):
+        missing = {one[key] is None for one in answers[name]}
+        assert missing == {False, True}
+        for one in answers[name]:
+            assert (one[key] is None) == (one["probability"] < least[name])
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_bert, folders, tmp_path_factory):
+    bert = FrozenBert.open(str(tiny_bert))
+    tasks = {
+        name: load_task(bert, path, None) for name, path in folders.items()
+    }
+    place = tmp_path_factory.mktemp("exported")
+    saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(place))
+    return str(place), tasks
+
+
+def assert_alike(found, expected):
+    """Equal labels; numbers to the fifth digit."""
+    assert set(expected) <= set(found)
+    for name in ("label", "choice"):
+        assert found.get(name) == expected.get(name)
+    for name, value in expected["scores"].items():
+        assert found["scores"][name] == pytest.approx(value, abs=2e-5)
+
+
+@pytest.mark.newer_stack
+def test_exports_and_servers_answer_as_predict(exported, calibrated):
+    place, _ = exported
+    answers = calibrated[1]
+    model = ExportedModel(place)
+    asked = [
+        Row(
+            row[0].encode(), b"", name.encode(), tuple(map(str.encode, row[1:]))
+        )
+        for name, rows in ROWS.items()
+        for row in rows
+    ]
+    expected = [one for name in ROWS for one in answers[name]]
+    found = model.answers(asked)
+    for row, outputs, answer in zip(asked, found, expected):
+        task = model.tasks[row.task.decode()]
+        assert_alike(from_outputs(task, outputs), answer)
+    least = calibrated[2]["fitted"]
+    assert model.tasks["fitted"]["abstain_below"] == least
+    assert "abstain_below" not in model.tasks["plain"]
+    limits = dataclasses.replace(LIMITS, timeout=60.0, max_rows=99)
+    limits = dataclasses.replace(limits, max_body_bytes=9999)
+    server = Server(limits, model)
+    for name in ("fitted", "choice"):
+        some = ROWS[name][:5]
+        instances = [
+            {"task": name, "text": row[0], "choices": list(row[1:])}
+            for row in some
+        ]
+        if name == "fitted":
+            instances = [{"task": name, "text": row[0]} for row in some]
+        code, told = server.ask(
+            {"instances": instances}, path="/v1/models/tiny:answer"
+        )
+        assert code == 200, told
+        for one, answer in zip(told["answers"], answers[name]):
+            assert_alike(one, json.loads(json.dumps(answer)))
+    server.close()
+
+
+def test_a_served_library_tells_what_an_export_tells(exported, answers):
+    _, tasks = exported
+    for name in ("fitted", "choice"):
+        told = describe(name, tasks[name])
+        for answer in answers[name]:
+            outputs = to_outputs(told, answer, 2, 0, 0)
+            assert isinstance(outputs["label"], str)
+            assert from_outputs(told, outputs) == answer
+
+
+def test_a_model_of_ids_divides_too(exported, answers, tiny_bert):
+    _, tasks = exported
+    bert = FrozenBert.open(str(tiny_bert))
+    task = tasks["fitted"]
+    features = task.task.featurize(
+        task.task.make_rows([("a cat sat on the mat",)]), task.tokenizer, 32
+    )
+    ids = np.int32([features.tokens])
+    more = np.ones_like(ids), np.int32([features.segments])
+    [own, plain] = (
+        IdsModel(bert, tasks[name]).compute(ids, *more)["scores"].numpy()[0]
+        for name in ("fitted", "plain")
+    )
+    odds = np.log(plain.astype(float)) / 0.02
+    odds = np.exp(odds - odds.max())
+    assert own == pytest.approx(odds / odds.sum(), abs=1e-4)
+
+
+def test_other_programs_get_divided_heads(folders, caplog):
+    heads = []
+    for name in ("plain", "fitted"):
+        artifact = adapter_artifact.read(folders[name])
+        heads.append(foreign_base.head_of(artifact).layers[-1])
+        values, _ = merge.head_of(artifact, artifact_config(artifact))
+        for ours, value in zip(heads[-1], map(values.get, OUTPUTS)):
+            assert np.array_equal(sorted_rows(ours), sorted_rows(value))
+    for plain, fitted in zip(*heads):
+        assert np.array_equal(plain / np.float32(0.02), fitted)
+    assert "with no label, which other programs" in caplog.text
+
+
+OUTPUTS = ("output_weights", "output_bias")
+
+
+def sorted_rows(values):
+    """A head's rows in any order: a merged head has sorted labels."""
+    return np.sort(values.reshape(len(values), -1), axis=0)
+
+
+def artifact_config(artifact):
+    return merge.run_record.bert_config(artifact.config, "")
+
+
+def test_a_merged_adapter_has_none(folders, tiny_bert, caplog):
+    base = FrozenBert.open(str(tiny_bert)).weights
+    some = [folders["fitted"], folders["plain"]]
+    how = WeightedSum(AVERAGE)
+    found, _ = merge_adapters(base, some, [0.5, 0.5], how)
+    assert "calibration" not in found["task_settings"]
+    assert f"of {some[0]}" in caplog.text
+
+
+# Runs
+
+
+@pytest.fixture
+def calibrating(tiny_flags, tmp_path):
+    """Flags of a training of a second, with 24 dev rows, some of them wrong."""
+    rows = list(SENTENCES * 3)
+    wrong = {"good": "bad", "bad": "good"}
+    rows = [(x, wrong[y] if n % 5 == 0 else y) for n, (x, y) in enumerate(rows)]
+    data = tmp_path / "data"
+    data.mkdir()
+    write_table(data / "train.tsv", SENTENCES * 5)
+    write_table(data / "dev.tsv", rows)
+    write_table(data / "test.tsv", [row[:1] for row in rows], ("text",))
+    return {
+        **tiny_flags,
+        "data_dir": data,
+        "num_train_epochs": 1,
+        "do_eval": True,
+        "calibrate": True,
+    }
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+@pytest.mark.newer_stack
+def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
+    classify, calibrating, tiny_bert, tmp_path
+):
+    plain = {**calibrating, "output_dir": tmp_path / "plain"}
+    del plain["calibrate"]
+    classify(**plain)
+    classify(**calibrating, abstain_at=0.75, do_predict=True)
+    out, other = calibrating["output_dir"], tmp_path / "plain"
+    record = read_json(out / "calibration.json")
+    assert record["rows_fitted"] + record["rows_measured"] == 24
+    assert record["rows_measured"] == sum(
+        point["rows"] for point in record["points_before"]
+    )
+    assert not (other / "calibration.json").exists()
+    found = [one / "adapter" / "adapter.safetensors" for one in (out, other)]
+    assert found[0].read_bytes() == found[1].read_bytes()
+    kept, before = (
+        read_json(one / "adapter" / "adapter_config.json")
+        for one in (out, other)
+    )
+    fitted = kept["task_settings"].pop("calibration")
+    assert fitted["temperature"] == record["temperature"]
+    assert fitted["abstain_below"] == (record["abstain_below"] or 0)
+    for one in (kept, before):
+        del one["content_sha256"]
+    assert kept == before
+    for one in (run := [read_json(x / "run.json") for x in (out, other)]):
+        del one["cut_rows"]
+    assert run[0] == run[1]
+    # A later run, predict and the run's own predictions say the same.
+    results = read_json(out / "eval_results.json")
+    assert (
+        results["eval_loss"]
+        != read_json(other / "eval_results.json")["eval_loss"]
+    )
+    later = tmp_path / "later"
+    for more in (
+        {"output_dir": out},
+        {"output_dir": later, "adapter": out / "adapter"},
+    ):
+        again = {**calibrating, **more, "do_train": False, "calibrate": False}
+        classify(**again)
+        assert read_json(more["output_dir"] / "eval_results.json")[
+            "eval_loss"
+        ] == pytest.approx(results["eval_loss"], rel=1e-6)
+    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
+    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
+    for line in lines[:8]:
+        number, label, probability = line.split("\t")
+        answer = predictor("custom", SENTENCES[int(number)][0])
+        assert (answer["label"] or "") == label
+        expected = pytest.approx(float(probability), rel=1e-4)
+        assert answer["probability"] == expected
+    # The same training without the flag takes the calibration back.
+    again = {**calibrating}
+    del again["calibrate"]
+    classify(**again)
+    assert not (out / "calibration.json").exists()
+    assert (
+        adapter_artifact.read_config(str(out / "adapter"))["task_settings"]
+        == before["task_settings"]
+    )
+
+
+@pytest.mark.newer_stack
+def test_a_threshold_that_is_not_reached_is_told(
+    classify, calibrating, caplog, monkeypatch
+):
+    monkeypatch.setattr(
+        calibration, "choose_threshold", lambda *arguments: None
+    )
+    classify(**calibrating, abstain_at=0.99)
+    told = "precision of 0.99: the adapter answers all rows; lower --abstain_at"
+    assert told in caplog.text
+    out = calibrating["output_dir"]
+    assert read_json(out / "calibration.json")["abstain_below"] is None
+    config = adapter_artifact.read_config(str(out / "adapter"))
+    kept = config["task_settings"].get("calibration", {})
+    assert kept.get("abstain_below", 0) == 0
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate=true too"),
+        ({"do_eval": False}, "pass --do_train=true and --do_eval=true"),
+        ({"do_train": False}, "pass --do_train=true and --do_eval=true"),
+        ({"multi_label": True}, "which custom with these flags does not"),
+        ({"regression": True}, "which custom with these flags does not"),
+        ({"max_eval_examples": 3}, "expected at least 2 each; pass more dev"),
+        ({"abstain_at": 1.0}, "--abstain_at is 1.0, expected a probability"),
+        ({"abstain_at": 0.0}, "--abstain_at is 0.0, expected a probability"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_before_the_training(
+    classify, calibrating, change, message
+):
+    with pytest.raises(UserError) as raised:
+        classify(**{**calibrating, **change})
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert not calibrating["output_dir"].exists()
