@@ -681,7 +681,10 @@ class Predictor:
         self._predictor.remove(name)
 
     def predict(
-        self, texts: Table, task: Union[None, str, Sequence[str]] = None
+        self,
+        texts: Table,
+        task: Union[None, str, Sequence[str]] = None,
+        explain: bool = False,
     ) -> Answers:
         """Answers rows.
 
@@ -693,10 +696,14 @@ class Predictor:
                 or tuple is one row.
             task: an adapter's name, or one for each row; default: the only
                 adapter.
+            explain: whether each answer has an `explanation`: what each word
+                adds to the answer. `adapter-bert predict --explain` gives the
+                same.
 
         Raises:
             UserError: no adapter has the name, several are loaded and none is
-                named, none is loaded, or a row does not fit the task.
+                named, none is loaded, a row does not fit the task, or `explain`
+                and answers of the task's kind are not explained.
         """
         predictor = self._predictor
         if not predictor.names:
@@ -727,7 +734,7 @@ class Predictor:
             devices.choose_graph_optimizer(
                 Hardware(), self._bert.compute_dtype.name
             )
-            return Answers(predictor.ask(list(zip(names, rows))))
+            return Answers(predictor.ask(list(zip(names, rows)), explain))
 
 
 def _rows_of(

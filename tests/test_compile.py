@@ -86,6 +86,20 @@ def test_every_program_has_a_step(
     assert step.rows == 8 and step.cores == 4 and step.schedule
 
 
+def test_vectors_are_compiled_for_one_core(tiny_flags, tmp_path):
+    pairs = tmp_path / "pairs.csv"
+    rows = (f"cat {n},dog {n}\n" for n in range(8))
+    pairs.write_text("text,match\n" + "".join(rows))
+    flags = {**tiny_flags, "train_file": pairs, "text_b_column": "match"}
+    del flags["task_name"], flags["data_dir"]
+    given = [f"--{name}={value}" for name, value in flags.items()]
+    step = take(given, "v4", None, "run_vectors")
+    assert step.batch["input_ids"].shape == (8, 2, 24) and step.rows == 8
+    assert step.schedule and step.batch["text_ids"].shape == (8, 2)
+    with pytest.raises(UserError, match="its loss compares all rows of the"):
+        take(given, "v4", 2, "run_vectors")
+
+
 @pytest.mark.parametrize(
     "device, flag", [("v3", "num_tpu_cores"), ("a100", "num_devices")]
 )

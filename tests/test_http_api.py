@@ -826,6 +826,11 @@ def test_vectors_and_answers_wait_in_one_queue():
         status, content = server.ask(server.rows("one"), path=path)
         assert status == 404
         assert "export it with --embeddings" in content["error"]
+        status, content = server.ask(
+            server.rows("one"), path="/v1/models/tiny:explain"
+        )
+        assert status == 404
+        assert "exported models do not" in content["error"]
     model = Echo()
     model.vector_signature = {"method_name": "vectors"}
     model.vectors = lambda rows: [[float(len(r.text)), 0.5] for r in rows]

@@ -1,11 +1,13 @@
 """A served library: tasks come, change and go while rows are answered."""
 
+import contextlib
 import shutil
 
 import pytest
 from google.protobuf import json_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
+from test_http_api import Server, Versions
 from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
@@ -328,3 +330,36 @@ def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
 
     run_while_changing(change, [work, work])
     assert counts == [40, 40]
+
+
+def test_answers_are_explained(add, bert, shelf):
+    """Over HTTP next to `:answer`; other kinds are refused one by one."""
+    add("small")
+    add("tags", "tags")
+    live = LiveLibrary(shelf, Predictor(bert))
+    assert live.explained() == ["small"]
+    # A request is answered in seconds, and may not wait for a graph.
+    predictor = Predictor(bert)
+    predictor.add(shelf.folder("small"), "small")
+    expected = predictor("small", "x", explains=True).explanation
+    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+        rows = server.rows("small")
+        path = "/v1/models/tiny:{}".format
+        _, plain = server.ask(rows, path=path("answer"))
+        status, content = server.ask(rows, path=path("explain"))
+        assert status == 200
+        (answer,) = content["answers"]
+        assert answer.pop("explanation") == expected
+        assert [answer] == plain["answers"]
+        status, content = server.ask(server.rows("tags"), path=path("explain"))
+        assert status == 400
+        assert content["error"].startswith("row 1: answers of the task tags")
+        _, told = server.ask("", "GET", "/tasks")
+        assert told["explained"] == ["small"]
+
+
+class Only(Versions):
+    """A library as the only version."""
+
+    def __init__(self, live):
+        self.models = [live]

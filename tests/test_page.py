@@ -19,8 +19,10 @@ import pytest
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server, Versions
 
+from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
+from adapter_bert.serving.served import ServedExport
 
 pytestmark = pytest.mark.newer_stack
 
@@ -334,6 +336,63 @@ def test_more_tasks_than_a_request_may_have(server, browser):
     (message,) = browser.text("#message")
     assert "unknown task t1; there are: mood" in message
     server.model.tasks["t1"] = kept
+
+
+def word(text, start, attribution, **more):
+    place = {"column": "text", "start": start, "end": start + len(text)}
+    return {"text": text, "attribution": attribution, **place, **more}
+
+
+class Explains(ServedExport):
+    """Explains answers of `mood`."""
+
+    def explained(self):
+        return ["mood"]
+
+    def explanations(self, questions):
+        return self.compute(questions)
+
+    def answer(self, question, result):
+        words = [
+            word("not", 2, -0.5, left_out=0.125),
+            word("bad", 6, 2.0, left_out=-0.25),
+            word("at", 10, 0.0),
+        ]
+        explanation = {
+            "label": "good",
+            "words": words,
+            "completeness": {"error": 0.0625},
+        }
+        found = super().answer(question, result)
+        return Answer({**found, "explanation": explanation})
+
+
+@pytest.mark.gate
+def test_words_are_coloured_at_a_click(browser):
+    versions = Versions(AnyKind())
+    versions.models = [Explains(AnyKind())]
+    made = Server(models={"tiny": versions})
+    browser.open(made)
+    browser.choose("mood", "score")
+    browser.type("text", f"{WIDE} not bad at")
+    browser.answers()
+    assert browser.text(".why") == ["Why this answer"]
+    browser.run("document.querySelector('.why').click()")
+    browser.wait_for("document.querySelectorAll('.word').length === 3")
+    assert browser.text(".word") == ["not", "bad", "at"]
+    assert browser.text(".against") == ["not"]
+    assert browser.text(".passage") == [f"{WIDE} not bad at"]
+    assert browser.text(".card li")[2:] == [
+        "without \u201cbad\u201d: \u22120.250",
+        "without \u201cnot\u201d: +0.125",
+    ]
+    colours = (
+        "return [...document.querySelectorAll('.word')].map("
+        "x => getComputedStyle(x).backgroundColor)"
+    )
+    assert len(set(browser.run(colours))) == 3
+    browser.screenshot("why")
+    made.close()
 
 
 @pytest.mark.gate

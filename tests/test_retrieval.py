@@ -41,7 +41,9 @@ def test_scores_are_those_of_their_definitions(seed, size, count):
         rng.permutation(size)[: rng.integers(1, size + 1)].tolist()
         for _ in range(count)
     ]
-    found = retrieval.retrieval_scores(queries, corpus, relevant)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retrieval, "BLOCK", 7)
+        found = retrieval.retrieval_scores(queries, corpus, relevant)
     assert found == pytest.approx(by_definition(queries, corpus, relevant))
 
 
@@ -52,6 +54,7 @@ def test_queries_of_all_chunks_are_scored(monkeypatch):
     relevant = [[n, 11 - n] for n in range(6)] + [[3]]
     whole = retrieval.retrieval_scores(queries, corpus, relevant)
     monkeypatch.setattr(retrieval, "CHUNK", 3)
+    monkeypatch.setattr(retrieval, "BLOCK", 5)
     assert retrieval.retrieval_scores(queries, corpus, relevant) == whole
     unit = corpus / np.linalg.norm(corpus, axis=1, keepdims=True)
     assert whole == pytest.approx(by_definition(queries, unit, relevant))

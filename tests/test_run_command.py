@@ -207,6 +207,12 @@ def test_own_tables(tmp_path):
     assert "train_file" in found and "eval_file" not in found
 
 
+def test_vectors_of_questions_ask_for_their_file(tmp_path):
+    task = {"name": "vectors", "pooling": "mean", "normalize": False}
+    command = command_of(tmp_path, description(task, "train-v1.1.json"))
+    assert "TRAIN_FILE" in unknown(command)
+
+
 def test_several_tasks(tmp_path):
     own = {"name": "custom", "held_out": {"share": 0.25, "seed": 7}}
     tasks = {"mnli": {"name": "mnli"}, "own": own}

@@ -1,5 +1,6 @@
 """Vectors' entry point: a run's files, further runs, refusals."""
 
+import dataclasses
 import json
 
 import pytest
@@ -10,7 +11,9 @@ from test_methods_runs import without_size
 from adapter_bert import api
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_vectors
+from adapter_bert.data.tables import HeldOut, Layout, SplitFiles
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.vectors import Vectors
 
 TEXTS = [text for text, _ in SENTENCES]
 
@@ -126,14 +129,76 @@ def test_the_api_trains_vectors(tiny_bert, tmp_path):
     assert api.evaluate(bert, run, rows, **settings) == run.scores
 
 
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_corpus_is_searched_and_rows_are_held_out(
+    vectors, vector_flags, tmp_path
+):
+    """Files without a header, and a corpus in JSON as BEIR has it."""
+    words = [word for word in TINY_WORDS if word.isalpha()]
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        "".join(
+            json.dumps({"_id": str(n), "text": word}) + "\n"
+            for n, word in enumerate(words)
+        )
+    )
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))
+    flags = {**vector_flags, "train_file": pairs, "corpus_file": corpus}
+    flags.update(text_a_column=1, text_b_column=0, header=False)
+    flags.update(dev_share=0.25, split_seed=3, num_train_epochs=1)
+    del flags["eval_file"]
+    vectors(**flags)
+    out = flags["output_dir"]
+    scores = read(out, "eval_results.json")
+    assert 0 < scores["eval_ndcg_at_10"] <= 1
+    assert read(out, "run.json")["task"]["held_out"] == {
+        "share": 0.25,
+        "seed": 3,
+    }
+    # The same pairs in files of their own.
+    held_out = tmp_path / "held_out.tsv"
+    again = {**without_size(flags), "do_train": False, "eval_file": held_out}
+    for name in ("train_file", "dev_share", "split_seed", "tuning_method"):
+        again.pop(name, None)
+    again.update(adapter=out / "adapter", output_dir=tmp_path / "again")
+    task = dataclasses.replace(
+        Vectors(layout=Layout(1, 0, header=False)),
+        split_files=SplitFiles(str(pairs)),
+        held_out=HeldOut(0.25, 3),
+    )
+    rows = task.read("", ["dev"])[1]["dev"]
+    held_out.write_text(
+        "".join(f"{b}\t{a}\n" for a, b in zip(rows.text_a, rows.text_b))
+    )
+    vectors(**again)
+    other = read(tmp_path / "again", "eval_results.json")
+    assert other["dev_data"] == scores["dev_data"]
+    assert other["eval_ndcg_at_10"] == scores["eval_ndcg_at_10"]
+
+
 WRONG = {
     "rows": ({"train_batch_size": 1}, "--train_batch_size is 1, but the loss "),
     "task": ({"task_name": "RTE"}, "expected one of mrpc, qqp, qnli, sts-b, "),
     "columns": ({"task_name": "MRPC"}, "--text_b_column is for --task_name=cu"),
+    "squad": ({"task_name": "SQuAD"}, "/pairs.jsonl, expected the ending .js"),
     "predict": ({"do_predict": True}, "`adapter-bert predict --embeddings`"),
     "loss": ({"loss": "cosent"}, "pass --score_column, or --loss=infonce"),
     "method": ({"tuning_method": "head"}, "trains the task's head alone, and"),
     "temperature": ({"temperature": 0}, "--temperature is 0.0, expected a po"),
+    "header": (
+        {"header": False},
+        "the column 'text' is no number from 0, but --header=false",
+    ),
+    "corpus": (
+        {"corpus_file": "/no.csv"},
+        "--corpus_file is /no.csv, which do",
+    ),
+    "corpus's column": (
+        {"corpus_id_column": "id"},
+        "--corpus_id_column is for --corpus_file, the documents to search",
+    ),
     "both": ({"data_dir": "."}, "--train_file and --data_dir exclude each oth"),
 }
 
@@ -142,8 +207,46 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_flags_that_do_not_fit_are_one_line(vectors, vector_flags, name):
     changes, message = WRONG[name]
+    if name == "squad":
+        del vector_flags["text_b_column"]
     if name == "method":
         vector_flags = without_size(vector_flags)
     with pytest.raises(UserError) as raised:
         vectors(**{**vector_flags, **changes})
     assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"score_column": "score"},
+            "pass --text_b_column, the column of the i",
+        ),
+        ({"text_b_column": None}, "pass --text_b_column, the column of the id"),
+        ({"corpus_id_column": "text"}, "both name the column 'text'; expected"),
+        ({"corpus_id_column": "id"}, "corpus.jsonl:1: no key 'id', found '_"),
+    ],
+)
+def test_a_corpus_that_does_not_fit_is_one_line(
+    vectors, vector_flags, tmp_path, changes, message
+):
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"_id": "d1", "text": "a cat"}\n')
+    flags = {**vector_flags, "corpus_file": corpus, **changes}
+    flags = {name: x for name, x in flags.items() if x is not None}
+    with pytest.raises(UserError) as raised:
+        vectors(**flags)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.older_stack
+def test_files_of_a_task_that_is_known_are_not_the_users(vectors, vector_flags):
+    for name in ("text_b_column", "train_file", "eval_file"):
+        del vector_flags[name]
+    known = {**vector_flags, "task_name": "MRPC", "data_dir": "."}
+    given = {"header": False, "dev_share": 0.1, "split_seed": 2}
+    for name, value in {**given, "corpus_file": "c.csv"}.items():
+        with pytest.raises(UserError, match=f"--{name} is for --task_name=cus"):
+            vectors(**{**known, name: value})

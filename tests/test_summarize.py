@@ -106,6 +106,20 @@ def test_own_tasks_are_named_by_their_data(fake):
     assert summarize.squad_table(found) is None
 
 
+def test_vectors_are_named_by_their_data_and_chosen_by_their_first_score(fake):
+    for rate, score in ((1e-3, 0.4), (1e-4, 0.5)):
+        scores = {"spearman": score, "pearson": 0.9 - score, "spearman_of_8": 1}
+        fake.add("sts-b (custom)", "full", scores, rate=rate, kind="vectors")
+    fake.add("answers", "full", {"ndcg_at_10": 0.25}, kind="vectors")
+    found = fake.groups()
+    assert set(found) == {"sts-b (vectors)", "answers"}
+    scores = found["sts-b (vectors)"][0].runs[0].scores
+    assert scores["spearman_of_8"] == 100
+    rows = cells(summarize.other_table(found, {}))
+    assert rows["sts-b (vectors)"]["full fine-tuning"] == "50.0"
+    assert rows["answers"]["full fine-tuning"] == "25.0"
+
+
 def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
     for name, rate, f1 in (("news", 1e-3, 0.4), ("news", 1e-4, 0.5)):
         scores = {"f1": f1, "token_accuracy": 1 - f1, "loss": 2.0}

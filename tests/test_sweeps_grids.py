@@ -307,3 +307,36 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
         }
     part = sweep.out / "data/SST-2/train.tsv"
     assert len(part.read_text().splitlines()) == 4001
+
+
+def test_vectors_are_compared_on_questions_too(sweep):
+    (sweep.folder / "glue/MRPC").mkdir()
+    (sweep.folder / "glue/STS-B").mkdir()
+    for split in ("train", "dev"):
+        (sweep.folder / f"{split}.json").write_text("{}")
+    sweep.environment.update(TRAIN_FILE="train.json", DEV_FILE="dev.json")
+    sweep.environment.update(TASKS="STS-B MRPC SQuAD", SQUAD_DIR="")
+
+    def run(**changes):
+        return run_command(
+            SCRIPTS / "compare_vectors.sh",
+            sweep.out,
+            "--grid",
+            env={**sweep.environment, **changes},
+        )
+
+    done = run()
+    assert done.returncode == 1
+    assert "SQUAD_DIR is not set" in done.stderr
+    done = run(SQUAD_DIR=str(sweep.folder), METHODS="full", SEEDS="1 2")
+    names = [row.split("\t")[0] for row in sweep.rows(done)]
+    assert names == [
+        f"{task}/{run}"
+        for task in ("STS-B", "MRPC", "SQuAD")
+        for run in ("frozen", "full-seed1", "full-seed2")
+    ]
+    frozen, trained = sweep.rows(done)[-3:-1]
+    assert "--tuning_method=head" in frozen and "--do_train" not in frozen
+    assert "--data_dir=OUTPUT_DIR/data/SQuAD" in trained
+    link = sweep.out / "data/SQuAD/dev.json"
+    assert link.resolve() == (sweep.folder / "dev.json").resolve()

@@ -439,7 +439,7 @@ def test_files_that_cannot_be_read_are_refused_unread(tmp_path):
 
     def check(**paths):
         named = {s: str(tmp_path / name) for s, name in paths.items()}
-        SplitFiles(**named).check(ENDINGS)
+        SplitFiles(**named).check(ENDINGS, can_hold_out=True)
 
     check(train="a.csv", dev="b.TSV", test="a.csv")
     assert refusal(lambda: check(dev="e.csv")) == (
@@ -456,9 +456,11 @@ def test_training_rows_are_not_scored(tmp_path, monkeypatch):
     (tmp_path / "link.csv").symlink_to("a.csv")
     monkeypatch.chdir(tmp_path)
     for dev in (str(tmp_path / "a.csv"), "link.csv"):
-        message = refusal(SplitFiles("a.csv", dev).check, ENDINGS)
-        assert "would score training rows" in message
-        assert "--dev_share" in message
+        for can_hold_out in (True, False):
+            files = SplitFiles("a.csv", dev)
+            message = refusal(files.check, ENDINGS, can_hold_out)
+            assert "would score training rows" in message
+            assert ("--dev_share" in message) == can_hold_out
 
 
 CHARACTERS = "ab |,;[]\t\u2003é"

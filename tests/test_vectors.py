@@ -13,11 +13,12 @@ from task_files import refusal
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.data.tables import HeldOut, Layout
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import kind_of
-from adapter_bert.tasks.retrieval import cosines
+from adapter_bert.tasks.retrieval import cosines, retrieval_scores
 from adapter_bert.tasks.vectors import Vectors, known_pairs, own_layout
 from adapter_bert.training.training_step import loss_and_gradients
 
@@ -108,6 +109,59 @@ def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
     assert list(scores) == list(task.score_names)
 
 
+def squad_file(path, *paragraphs):
+    """A file of (paragraph, {question: whether it is answered})."""
+    data = [
+        {
+            "context": context,
+            "qas": [
+                {
+                    "id": question,
+                    "question": question,
+                    "answers": [{"text": context, "answer_start": 0}] * known,
+                    "is_impossible": not known,
+                }
+                for question, known in questions.items()
+            ],
+        }
+        for context, questions in paragraphs
+    ]
+    content = {"data": [{"title": "a", "paragraphs": data}]}
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.older_stack
+def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
+    layout, matching = known_pairs("SQuAD")
+    task = Vectors(layout=layout, matching=matching)
+    for split in ("train", "dev"):
+        squad_file(
+            tmp_path / f"{split}.json",
+            ("the cat", {"a cat": True, "a dog": True, "a film": False}),
+            ("the film", {"not": False}),
+        )
+    found, rows = features_of(task, str(tmp_path), "train", tokenizer)
+    assert rows.text_a == ["a cat", "a dog"] and len(found) == 2
+    assert rows.text_b == ["the cat", "the cat"]
+    # The paragraphs of others are searched too.
+    found, rows = features_of(task, str(tmp_path), "dev", tokenizer)
+    assert found.labels["is_match"].tolist() == [1, 1, 0, 0]
+    vectors = np.zeros((4, 2, 2), np.float32)
+    vectors[:3, 0] = [[1, 0], [0, 1], [0, 1]]
+    vectors[:, 1] = [[1, 0]] * 3 + [[0, 1]]
+    scores = task.evaluate(task.keep(rows), found, vectors)
+    assert scores["recall_at_1"] == 0.5 and scores["mrr"] == 0.75
+
+
+@pytest.mark.older_stack
+def test_an_empty_question_is_refused(tmp_path):
+    layout, matching = known_pairs("squad")
+    task = Vectors(layout=layout, matching=matching)
+    squad_file(tmp_path / "train.json", ("the cat", {"a cat": True, " ": True}))
+    message = refusal(task.read, str(tmp_path), ["train"])
+    assert "train.json: the question ' ' or its paragraph is empty" in message
+
+
 @pytest.mark.older_stack
 def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     task = dataclasses.replace(SCORED, sizes=[2])
@@ -124,6 +178,80 @@ def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     ranks = np.argsort(np.argsort(found))
     expected = np.corrcoef([2, 1, 0], ranks)[0, 1]
     assert scores["spearman"] == pytest.approx(expected)
+
+
+@pytest.mark.older_stack
+def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
+    documents = ["the cat", "a dog", "the film", "a film"]
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("\n".join(f"d{n}\t{x}" for n, x in enumerate(documents)))
+    task = dataclasses.replace(
+        TRIPLES,
+        corpus_file=str(corpus),
+        corpus_layout=Layout(1, header=False, row_id=0),
+        sizes=[2],
+    )
+    rows = [
+        {"a": "a cat sat", "b": "d0", "no": "d1"},
+        {"a": "a film", "b": "d2", "no": "d3"},
+        {"a": "a cat sat", "b": "d1", "no": "d3"},
+    ]
+    folder = write(tmp_path, rows)
+    found, kept = features_of(task, folder, "train", tokenizer)
+    assert kept.text_b == ["the cat", "the film", "a dog"]
+    assert kept.choices == (["a dog", "a film", "a film"],)
+    assert found.row_shape == (3,)
+    # Texts and documents are rows of their own, each one once.
+    found, kept = features_of(task, folder, "dev", tokenizer)
+    assert task.summarize(kept) == "2 texts, 4 documents"
+    assert len(found) == len(kept) == 6 and found.row_shape == ()
+    texts = ["a cat sat", "a film", *documents]
+    for row, tokens in enumerate(tokenizer.encode_ids(texts)):
+        own = found.tokens[found.starts[row] : found.starts[row + 1]]
+        assert own[1:-1].tolist() == tokens
+    vectors = np.random.default_rng(0).normal(size=(6, 4))
+    predictions = task.decode(task.keep(kept), found, {"vectors": vectors})
+    scores = task.evaluate(task.keep(kept), found, predictions)
+    assert list(scores) == list(task.score_names)
+    relevant = [[0, 1], [2]]
+    expected = retrieval_scores(vectors[:2], vectors[2:], relevant)
+    assert scores.items() >= expected.items()
+    cut = retrieval_scores(vectors[:2, :2], vectors[2:, :2], relevant)
+    assert scores["ndcg_at_10_of_2"] == cut["ndcg_at_10"]
+    assert task.first(kept, 1).relevant == [[0]]
+    for changes in ({"b": "d7"}, {"no": "the cat"}):
+        folder = write(tmp_path, rows, **changes)
+        message = refusal(task.read, folder, ["train"])
+        assert "train.jsonl:1: no document of " in message
+
+
+@pytest.mark.older_stack
+def test_all_rows_of_a_text_are_held_out_together(tmp_path, tokenizer):
+    rows = [{"a": f"a {n // 2}", "b": f"b {n}", "no": "c"} for n in range(20)]
+    write(tmp_path, rows)
+    (tmp_path / "dev.jsonl").unlink()
+    task = dataclasses.replace(TRIPLES, held_out=HeldOut(0.3, 1))
+    _, found = task.read(str(tmp_path), ["train", "dev"])
+    train, dev = found["train"], found["dev"]
+    assert (len(train), len(dev)) == (14, 6) and not dev.choices
+    assert not {*train.text_a} & {*dev.text_a}
+    assert {*train.text_b} | {*dev.text_b} == {row["b"] for row in rows}
+    # The same rows, whatever else is read.
+    for split in ("train", "dev"):
+        again = task.read(str(tmp_path), [split])[1][split]
+        assert again.text_b == found[split].text_b
+    description = {"name": "vectors", **task.describe()}
+    assert task.restore(description, "it").held_out == task.held_out
+    other = dataclasses.replace(task, held_out=HeldOut(0.3, 2))
+    message = refusal(other.restore, description, "it")
+    assert "--dev_share=0.3 --split_seed=1; pass the same" in message
+    assert TRIPLES.restore(description, "it").held_out is None
+    few = dataclasses.replace(task, held_out=HeldOut(0.01, 1))
+    message = refusal(few.read, str(tmp_path), ["dev"])
+    assert "of 10 texts --dev_share=0.01 takes none" in message
+    (tmp_path / "dev.csv").write_text("x")
+    message = refusal(task.check_files, str(tmp_path), ["train"])
+    assert "leave out --dev_share" in message
 
 
 WRONG_ROWS = {

@@ -314,29 +314,45 @@ class Bert(Modules):
     run_layer: Any = None
 
     def __call__(
-        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
+        self,
+        input_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        context: Context,
+        words: Optional[tf.Tensor] = None,
     ) -> BertOutput:
         """Encodes a batch, int32 [B, T] twice, with the context's mask.
 
-        T is at most P, less the positions before the first token's.
+        T is at most P, less the positions before the first token's. `words`
+        are as of `embed`.
         """
-        hidden = self.embed(input_ids, segment_ids, context)
+        hidden = self.embed(input_ids, segment_ids, context, words)
         layers = range(self.config.num_hidden_layers)
         outputs = self.run_layers(hidden, layers, context)
         return BertOutput(hidden, outputs, tf.cast(outputs[-1], tf.float32))
 
-    def embed(
-        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, context: Context
-    ) -> tf.Tensor:
-        """The inputs of the first layer, float32 [B, T, D]; as a call."""
-        config, scope = self.config, "bert/embeddings"
+    def words(self, input_ids: tf.Tensor, context: Context) -> tf.Tensor:
+        """The word embeddings of int32 [B, T], float32 [B, T, E]."""
         words = self.values[WORD_EMBEDDINGS]
         if isinstance(words, Quantized):
             embed = words.rows
         else:
             words = self.read(WORD_EMBEDDINGS, context)
             embed = functools.partial(tf.gather, words)
-        hidden = self.hooks.words(input_ids, embed, context)
+        return self.hooks.words(input_ids, embed, context)
+
+    def embed(
+        self,
+        input_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        context: Context,
+        words: Optional[tf.Tensor] = None,
+    ) -> tf.Tensor:
+        """The inputs of the first layer, float32 [B, T, D]; as a call.
+
+        `words`, float32 [B, T, E], take the place of the tokens' own.
+        """
+        config, scope = self.config, "bert/embeddings"
+        hidden = self.words(input_ids, context) if words is None else words
         if config.type_vocab_size:
             token_type = self.read(f"{scope}/token_type_embeddings", context)
             # Of few rows a product with one-hot vectors is fast both ways.

@@ -77,6 +77,8 @@ class Context:
         observes: whether hooks are to show values of the batch.
         show: takes name and value of what `Hooks.observe` is to be given.
         first_token: whether the last layer computes the first token alone.
+        differentiates_inputs: whether the outputs have a gradient by what the
+            layers read, in predictions too.
     """
 
     input_mask: tf.Tensor
@@ -93,6 +95,7 @@ class Context:
     observes: bool = False
     show: Optional[Callable[[str, tf.Tensor], None]] = None
     first_token: bool = False
+    differentiates_inputs: bool = False
 
     def number_of(self, layer: int) -> Any:
         """The number, int or int32 [], of the layer that hooks call `layer`."""

@@ -89,7 +89,9 @@ class SharedLayers:
                 name: context.training and value.dtype.is_floating
                 for name, value in handed_on.items()
             },
-            "hidden": context.training and self._is_trained_below(number),
+            "hidden": context.differentiates_inputs
+            or context.training
+            and self._is_trained_below(number),
         }
         sources = [n for n, x in enumerate(tf.nest.flatten(has_gradients)) if x]
         tensors = tf.nest.flatten(arguments)

@@ -4,15 +4,16 @@
         --task_name=MRPC --do_train=true --data_dir=$GLUE_DIR/MRPC \\
         --init_checkpoint=$BERT
 
-The run follows `--`: run_classifier, run_squad, run_tagger or run_mlm, and its
-flags. It opens its files as always and ends before its first step: a step of
-training, or with --do_eval or --do_predict alone a step of prediction, also of
-what is not trained yet, if there are rows to train on. A method that is trained
-twice is compiled as it is trained first. Google's or NVIDIA's compiler then
-tells whether the step compiles, the memory of a core, floating-point operations
-and moved bytes; the device's peak rates give the time of a step at best. No
-device and no network is needed, nothing is computed without --program, and
---output_dir is neither read nor written.
+The run follows `--`: run_classifier, run_squad, run_tagger, run_mlm or
+run_vectors, and its flags. It opens its files as always and ends before its
+first step: a step of training, or with --do_eval or --do_predict alone a step
+of prediction, also of what is not trained yet, if there are rows to train on. A
+method that is trained twice is compiled as it is trained first. Google's or
+NVIDIA's compiler then tells whether the step compiles, the memory of a core,
+floating-point operations and moved bytes; the device's peak rates give the time
+of a step at best. No device and no network is needed, nothing is computed
+without --program, and --output_dir is neither read nor written. A training of
+run_vectors is compiled for one core.
 
 --json has the same figures: sizes in bytes and of one core, times in seconds.
 A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
@@ -41,7 +42,13 @@ from adapter_bert.errors import UserError, first_line
 
 # Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
-PROGRAMS = ("run_classifier", "run_squad", "run_tagger", "run_mlm")
+PROGRAMS = (
+    "run_classifier",
+    "run_squad",
+    "run_tagger",
+    "run_mlm",
+    "run_vectors",
+)
 # Seconds between lines of progress.
 INTERVAL = 10.0
 # Rows that TPUs compute at once: batches of --fit are a multiple.
@@ -192,6 +199,12 @@ def _take(
         cores = cores or named or 1
         devices.find(device.name, cores)
         _refuse_others(device)
+        if program == "run_vectors" and FLAGS.do_train and cores > 1:
+            raise UserError(
+                f"the run divides its batch among {cores} cores, but its loss "
+                "compares all rows of the batch, whose step is compiled for "
+                "one core alone; pass --cores=1"
+            )
         setattr(FLAGS, of_cores, cores)
         FLAGS.use_tpu, FLAGS.use_xla = not is_gpu, is_gpu
         FLAGS.engine = step.ENGINE

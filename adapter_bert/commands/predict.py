@@ -10,9 +10,15 @@ Without `--input` rows come from stdin, and each is answered at once.
         --input=rows.tsv --output=vectors.npy
 
 writes vectors of the texts instead, with or without `--adapter`.
+
+    .venv/bin/adapter-bert predict --init_checkpoint=$BERT --explain \
+        --adapter=out/sst-2/adapter --input=rows.tsv --output=why.html
+
+tells what each word adds to an answer, on a page or in lines of JSON.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -29,10 +35,11 @@ from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream, vector_files
 from adapter_bert.serving.embeddings import Embedder, VectorForm
+from adapter_bert.serving.explanations import check_explained
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import LoadedTask, load_task
+from adapter_bert.serving.trained_task import LoadedTask, Row, load_task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import composition_parts
 
@@ -54,6 +61,11 @@ class Rows:
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
     )
+    explain: bool = Topic.EVALUATION.setting(
+        False,
+        "Tell what each word adds to an answer, in its lines of JSON; with "
+        "--output=FILE.html on a page instead.",
+    )
     do_lower_case: Optional[bool] = Topic.MODEL.setting(
         None,
         "--embeddings without --adapter: lower-case the text, as uncased "
@@ -65,6 +77,8 @@ _LETTER_CASE = (
     "--do_lower_case is for --embeddings without --adapter; the adapter says "
     "the letters' case, so leave the flag out"
 )
+# Ending of a page's name.
+PAGE = ".html"
 SETTINGS = (Rows, adapter_flags.Answering, adapter_flags.Embedding)
 
 
@@ -92,25 +106,36 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
     return [named] if named else [own, *usual]
 
 
-def answer_lines(
+def answer_rows(
     predictor: Predictor,
     tasks: Dict[str, LoadedTask],
     chunks: Iterator[List[row_stream.PlacedRow]],
-) -> Iterator[str]:
-    """Yields each chunk's lines: one for each row and task.
+) -> Iterator[List[Tuple[Row, Dict[str, Any]]]]:
+    """Yields each chunk's answers, one for each row and task, with the rows.
 
     Raises:
-        UserError: a row is malformed.
+        UserError: a row is malformed, or is not explained.
     """
     for chunk in chunks:
-        answers = predictor.answer_all(list(tasks.values()), *zip(*chunk))
-        yield "".join(
-            json.dumps(
-                {"task": name, **answer}, ensure_ascii=False, allow_nan=False
-            )
-            + "\n"
-            for of_row in zip(*answers)
+        rows, places = zip(*chunk)
+        answers = predictor.answer_all(
+            list(tasks.values()), rows, places, FLAGS.explain
+        )
+        yield [
+            (row, {"task": name, **answer})
+            for row, of_row in zip(rows, zip(*answers))
             for name, answer in zip(tasks, of_row)
+        ]
+
+
+def answer_lines(
+    answered: Iterator[List[Tuple[Row, Dict[str, Any]]]],
+) -> Iterator[str]:
+    """Yields the lines of each chunk's answers."""
+    for chunk in answered:
+        yield "".join(
+            json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n"
+            for _, answer in chunk
         )
 
 
@@ -204,6 +229,11 @@ def main() -> None:
     form = adapter_flags.read_form()
     takes_tokens = False
     if form:
+        if FLAGS.explain:
+            raise UserError(
+                "--explain is for answers, and --embeddings gives vectors; "
+                "leave one of both out"
+            )
         vector_files.check_path(FLAGS.output, form)
         answering, columns = open_embedder(form)
         count = count_rows(columns)
@@ -214,6 +244,9 @@ def main() -> None:
         tasks = {name: answering.task(name) for name in answering.names}
         columns = columns_of(tasks)
         takes_tokens = any(t.task.takes_tokens for t in tasks.values())
+        if FLAGS.explain:
+            for loaded in tasks.values():
+                check_explained(loaded)
     progress = None
     grouped: Callable = row_stream.chunks
     if FLAGS.input:
@@ -236,7 +269,16 @@ def main() -> None:
         else:
             write(map(vector_files.lines, vectors))
     else:
-        write(answer_lines(answering, tasks, chunks))
+        answered = answer_rows(answering, tasks, chunks)
+        if FLAGS.explain and FLAGS.output.endswith(PAGE):
+            # Slow to load.
+            from adapter_bert.reports.explanation_page import explanation_page
+
+            pairs = itertools.chain.from_iterable(answered)
+            names = {n: t.task.columns for n, t in tasks.items()}
+            files.write_parts(FLAGS.output, [explanation_page(names, pairs)])
+        else:
+            write(answer_lines(answered))
     if progress:
         progress.close()
     if answering.cut_rows:

@@ -13,13 +13,17 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS
+from adapter_bert.data.tables import READERS, Layout, check_file, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
+from adapter_bert.tasks.custom import OwnFiles
 from adapter_bert.tasks.vectors import (
+    DOCUMENTS,
     INFONCE,
     MATCHING,
+    QUESTIONS,
     Vectors,
+    endings_of,
     known_pairs,
     own_layout,
 )
@@ -38,13 +42,14 @@ class Texts:
         f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
     )
     data_dir: str = Topic.DATA.setting(
-        "", "Folder with train and dev as .tsv, .csv or .jsonl."
+        "",
+        "Folder with train and dev as .tsv, .csv or .jsonl, of SQuAD as .json.",
     )
     train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on"
+        f"custom: {OWN_FILE} to train on; SQuAD: its .json file"
     )
     eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on"
+        f"custom: {OWN_FILE} to evaluate on; SQuAD: its .json file"
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -60,6 +65,19 @@ class Texts:
     score_column: Optional[str] = Topic.TABLES.setting(
         None, "custom: column of a pair's score, greater for texts more alike."
     )
+    files: OwnFiles = dataclasses.field(default_factory=OwnFiles)
+    corpus_file: str = Topic.TABLES.setting(
+        "",
+        f"custom: {OWN_FILE} of documents to search in. --text_b_column and "
+        "--negative_column then hold ids of documents. Default: the second "
+        "texts of the dev set are searched.",
+    )
+    corpus_id_column: str = Topic.TABLES.setting(
+        "_id", "--corpus_file: column of the document's id."
+    )
+    corpus_text_column: str = Topic.TABLES.setting(
+        "text", "--corpus_file: column of the document's text."
+    )
     max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest text in tokens; the rest is cut off. --adapter supplies its "
@@ -73,6 +91,7 @@ class Texts:
 SETTINGS = (Texts, Vectors, *run_from_flags.SETTINGS)
 OF_FILES = ("train_file", "eval_file")
 COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
+OF_CORPUS = ("corpus_id_column", "corpus_text_column")
 
 
 def task_from_flags() -> Vectors:
@@ -82,19 +101,30 @@ def task_from_flags() -> Vectors:
         UserError: a flag does not fit the others.
     """
     own = read(Texts)
-    files = run_from_flags.named_files(READERS)
     if own.task_name.lower() == CUSTOM:
-        columns = [getattr(own, name) for name in COLUMNS]
-        layout, matching = own_layout(*columns), None
+        columns = [own.files.place(getattr(own, name)) for name in COLUMNS]
+        layout, matching = own_layout(*columns, own.files.header), None
     else:
         layout, matching = known_pairs(own.task_name)
-        given = [name for name in (*COLUMNS, *OF_FILES) if is_given(name)]
+        # Files of SQuAD are called as their version.
+        of_files = () if layout is QUESTIONS else OF_FILES
+        custom = *COLUMNS, *of_files, *vars(own.files), "corpus_file"
+        given = [name for name in custom if is_given(name)]
         if given:
             raise UserError(
                 f"--{given[0]} is for --task_name=custom; the files and "
                 f"columns of {own.task_name} are known"
             )
-    task = read(Vectors, layout=layout, matching=matching, split_files=files)
+    files = run_from_flags.named_files(endings_of(layout))
+    task = read(
+        Vectors,
+        layout=layout,
+        matching=matching,
+        split_files=files,
+        held_out=own.files.held_out,
+        corpus_file=own.corpus_file,
+        corpus_layout=_corpus_layout(own, layout),
+    )
     if (
         FLAGS.do_train
         and FLAGS.train_batch_size < 2
@@ -105,6 +135,38 @@ def task_from_flags() -> Vectors:
             "compares the rows of a batch; expected at least 2"
         )
     return task
+
+
+def _corpus_layout(own: Texts, layout: Layout) -> Layout:
+    """The columns of `--corpus_file`, which fits the rows' columns.
+
+    Raises:
+        UserError: it does not, or the file is missing.
+    """
+    if not own.corpus_file:
+        for name in OF_CORPUS:
+            if is_given(name):
+                raise UserError(
+                    f"--{name} is for --corpus_file, the documents to search in"
+                )
+        return DOCUMENTS
+    check_file("--corpus_file", own.corpus_file, READERS)
+    if layout.text_b is None or layout.label is not None:
+        raise UserError(
+            "--corpus_file is for texts and ids of documents that belong to "
+            "them; pass --text_b_column, the column of the ids, and no "
+            "--score_column"
+        )
+    # Only tables may lack a header.
+    header = own.files.header or ending_of(own.corpus_file) == ".jsonl"
+    columns = [getattr(own, column) for column in OF_CORPUS]
+    name, text = columns if header else map(own.files.place, columns)
+    if name == text:
+        raise UserError(
+            f"--corpus_id_column and --corpus_text_column both name the column "
+            f"{name!r}; expected a column of its own for each"
+        )
+    return Layout(text, header=header, row_id=name)
 
 
 def run() -> Dict[str, float]:

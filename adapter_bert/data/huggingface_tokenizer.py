@@ -113,7 +113,7 @@ class SubwordTokenizer(TextTokenizer):
                 _trim(text, start, start if n == self._gap else end)
                 for n, (start, end) in zip(e.ids, e.offsets)
             ]
-            found.append(Tokens(e.ids, with_marks(text, places)))
+            found.append(Tokens(e.ids, with_marks(text, places), e.word_ids))
         return found
 
     def encode_words(self, words: Sequence[str]) -> List[List[int]]:

@@ -129,32 +129,27 @@ class SplitFiles:
             if (path := getattr(self, split))
         }
 
-    def check(self, endings: Collection[str]) -> None:
+    def check(self, endings: Collection[str], can_hold_out: bool) -> None:
         """Checks the files that were named, without reading them.
+
+        `can_hold_out` says whether the program has `--dev_share`.
 
         Raises:
             UserError: a file is missing, a folder, or has another ending, or
                 the training file is also the dev file.
         """
         for split, path in self.named.items():
-            flag, _ = FLAGS_OF_SPLITS[split]
-            if not files.exists(path):
-                raise UserError(f"{flag} is {path}, which does not exist")
-            if files.is_folder(path):
-                raise UserError(
-                    f"{flag} is {path}, a folder; expected a file (--data_dir "
-                    "takes a folder)"
-                )
-            if ending_of(path) not in endings:
-                raise UserError(
-                    f"{flag} is {path}, expected the ending "
-                    f"{' or '.join(endings)}"
-                )
+            check_file(FLAGS_OF_SPLITS[split][0], path, endings)
         if self.train and self.dev and files.is_same(self.train, self.dev):
+            way_out = "; name another file"
+            if can_hold_out:
+                way_out += (
+                    ", or pass --dev_share in place of --eval_file to hold out "
+                    "a part of this one"
+                )
             raise UserError(
                 f"--train_file and --eval_file are both {self.train}, which "
-                "would score training rows; name another file, or pass "
-                "--dev_share to hold out a part of this one"
+                f"would score training rows{way_out}"
             )
 
     def found(
@@ -166,14 +161,30 @@ class SplitFiles:
         paths = (os.path.join(folder, split + ending) for ending in endings)
         return list(filter(files.exists, paths))
 
-    def find(self, folder: str, split: str, endings: Collection[str]) -> str:
+    def find(
+        self,
+        folder: str,
+        split: str,
+        endings: Collection[str],
+        held_out: Optional[HeldOut] = None,
+    ) -> str:
         """The file of a split that was named, or in `folder` has its name.
 
-        `endings` are lower-case, as `.csv`.
+        `endings` are lower-case, as `.csv`. With `held_out` a part of the
+        training file is the dev set.
 
         Raises:
-            UserError: there is none, or more than one.
+            UserError: there is none, or more than one, or a dev file although
+                rows are held out.
         """
+        if held_out and split in ("train", "dev"):
+            found = self.found(folder, "dev", endings)
+            if found:
+                raise UserError(
+                    f"{found[0]} is there, so no part of the training file is "
+                    "needed as dev set; leave out --dev_share"
+                )
+            split = "train"
         found = self.found(folder, split, endings)
         if len(found) > 1:
             raise UserError(f"{' and '.join(found)} are both there; keep one")
@@ -187,6 +198,25 @@ class SplitFiles:
 
 
 NONE_NAMED = SplitFiles()
+
+
+def check_file(flag: str, path: str, endings: Collection[str]) -> None:
+    """Checks a file that a flag names, without reading it.
+
+    Raises:
+        UserError: the file is missing, a folder, or has another ending.
+    """
+    if not files.exists(path):
+        raise UserError(f"{flag} is {path}, which does not exist")
+    if files.is_folder(path):
+        raise UserError(
+            f"{flag} is {path}, a folder; expected a file (--data_dir takes a "
+            "folder)"
+        )
+    if ending_of(path) not in endings:
+        raise UserError(
+            f"{flag} is {path}, expected the ending {' or '.join(endings)}"
+        )
 
 
 # Between labels: seldom within one, unlike a comma.

@@ -90,10 +90,14 @@ class Tokens(NamedTuple):
         ids: vocabulary indices.
         offsets: (first character, one past the last) of each token; a letter's
             place holds the accents after it.
+        words: the number of each token's word. Words are what is divided into
+            pieces: between white space, and of BERT's also between
+            punctuation.
     """
 
     ids: List[int]
     offsets: List[Tuple[int, int]]
+    words: List[int]
 
 
 class TextTokenizer(abc.ABC):
@@ -518,7 +522,7 @@ class FullTokenizer(TextTokenizer):
 
     def encode(self, texts: Sequence[str]) -> List[Tokens]:
         return [
-            Tokens(e.ids, with_marks(text, e.offsets))
+            Tokens(e.ids, with_marks(text, e.offsets), e.word_ids)
             for text, e in zip(texts, self._encode(texts, self._tokenizer))
         ]
 

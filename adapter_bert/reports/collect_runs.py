@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING
+from adapter_bert.tasks.kinds import TAGGING, VECTORS
 from adapter_bert.tasks.registry import TASKS
 
 # These scores are fractions; those of question answering are in percent.
@@ -79,7 +79,8 @@ class Run:
     """A finished training with its scores.
 
     Attributes:
-        task: name of the task; of custom tasks and tagging, of the data.
+        task: name of the task; of custom tasks, tagging and vectors, of the
+            data.
         rate: peak learning rate.
         scores: by name without `eval_`; in points of 100, except losses.
         kept: parameters in the adapter's file.
@@ -203,7 +204,7 @@ def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
-    if name not in ("custom", TAGGING):
+    if name not in ("custom", TAGGING, VECTORS):
         return name
     own = run_record.data_name(run)
     return f"{own} ({name})" if own.lower() in (*TASKS, *SQUAD) else own
@@ -211,10 +212,15 @@ def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
 
 def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
-    fractions = () if task == "squad" else FRACTIONS
+
+    def is_fraction(name: str) -> bool:
+        # All scores of vectors are.
+        return task == VECTORS or (
+            task != "squad" and name.partition("_mismatched")[0] in FRACTIONS
+        )
+
     return {
-        name: value
-        * (100 if name.partition("_mismatched")[0] in fractions else 1)
+        name: value * (100 if is_fraction(name) else 1)
         for name, value in evaluated(results).items()
     }
 
@@ -409,6 +415,8 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:
             return score
+    if json.loads(run.data["task"])["name"] == VECTORS:
+        return next(iter(run.scores))
     # Others than GLUE: tagging and questions, labels, label sets, numbers.
     usual = ("f1", "accuracy", "micro_f1", "pearson")
     return next(s for s in (*usual, *run.scores) if s in run.scores)

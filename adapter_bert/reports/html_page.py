@@ -120,8 +120,16 @@ def table(
     )
 
 
-def page(title: str, sections: Sequence[Element]) -> bytes:
-    """The whole page in UTF-8, with links to its sections of level 2."""
+def page(
+    title: str,
+    sections: Sequence[Element],
+    style: str = "",
+    generator: str = GENERATOR,
+) -> bytes:
+    """The whole page in UTF-8, with links to its sections of level 2.
+
+    `style` comes after the page's own, `generator` names the program.
+    """
     links: List[Element] = []
     for number, part in enumerate(sections):
         part.set("id", f"section-{number}")
@@ -135,9 +143,9 @@ def page(title: str, sections: Sequence[Element]) -> bytes:
             name="viewport",
             content="width=device-width, initial-scale=1",
         ),
-        element("meta", name="generator", content=GENERATOR),
+        element("meta", name="generator", content=generator),
         element("title", title),
-        element("style", STYLE),
+        element("style", STYLE + style),
     )
     main = element(
         "main",

@@ -80,6 +80,10 @@ UNRECORDED = {
         "text_b_column",
         "negative_column",
         "score_column",
+        "header",
+        "corpus_file",
+        "corpus_id_column",
+        "corpus_text_column",
     ),
     "run_pretraining.py": (*CUTS, "max_predictions_per_seq", "max_eval_steps"),
 }
@@ -208,7 +212,7 @@ def _data(
     ending = ending_of(name)
     endings = {
         CLASSIFIER: READERS,
-        "run_vectors.py": READERS,
+        "run_vectors.py": (*READERS, ".json"),
         "run_tagger.py": FORMATS,
     }.get(program)
     task = run["task"]

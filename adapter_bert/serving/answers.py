@@ -25,6 +25,7 @@ class Answer(Dict[str, Any]):
         tokens, tags: words and their tags.
         entities: `type`, `text`, `start` and `end` of each.
         vector: the entries of a text's vector.
+        explanation: where it was asked for, as of `explanations.explain`.
     """
 
     label: Optional[str]
@@ -42,6 +43,7 @@ class Answer(Dict[str, Any]):
     tags: List[str]
     entities: List[Dict[str, Any]]
     vector: List[float]
+    explanation: Dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
         """A member; raises AttributeError where the kind has none."""

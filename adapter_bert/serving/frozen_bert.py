@@ -242,7 +242,11 @@ class FrozenBert:
             return self._kinds[key]
 
     def function(
-        self, key: Hashable, table: ParameterTable, make_model: Callable
+        self,
+        key: Hashable,
+        table: ParameterTable,
+        make_model: Callable,
+        more: Optional[Mapping[str, tf.TensorSpec]] = None,
     ) -> Any:
         """A `tf.function` of a model on BERT's variables, traced once.
 
@@ -250,10 +254,11 @@ class FrozenBert:
             key: of the model; equal keys share a function.
             table: declares the values that the function takes before a batch.
             make_model: makes a model for `predict` from a `CreateVariable`.
+            more: features [B, ...] of a batch, next to those of every batch.
         """
         with self._lock:
             if key not in self._functions:
-                made = self._make_function(table, make_model)
+                made = self._make_function(table, make_model, more)
                 self._functions[key] = made
             return self._functions[key]
 
@@ -293,7 +298,10 @@ class FrozenBert:
         return {**self.variables, **self._whole_kernels}
 
     def _make_function(
-        self, table: ParameterTable, make_model: Callable
+        self,
+        table: ParameterTable,
+        make_model: Callable,
+        more: Optional[Mapping[str, tf.TensorSpec]] = None,
     ) -> Any:
         """As `function`, each time a new one."""
         variables = self._variables_for(table)
@@ -303,6 +311,7 @@ class FrozenBert:
             "input_mask": numbers,
             "segment_ids": numbers,
             "row": tf.TensorSpec([None], tf.int32),
+            **(more or {}),
         }
         values_signature = {
             p.name: tf.TensorSpec(p.shape, tf.float32)

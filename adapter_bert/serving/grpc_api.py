@@ -38,7 +38,12 @@ from tensorflow_serving.apis import (
 from adapter_bert.errors import UserError
 from adapter_bert.serving.exported import EMBED, EMBEDDING, SIGNATURE
 from adapter_bert.serving.http_guard import Tokens
-from adapter_bert.serving.request_core import Counted, Refused, RequestCore
+from adapter_bert.serving.request_core import (
+    ANSWER,
+    Counted,
+    Refused,
+    RequestCore,
+)
 from adapter_bert.serving.served import AskedRow, ServedModel
 from adapter_bert.serving.served_models import NotServed
 from adapter_bert.tasks.custom import MOST_CHOICES
@@ -298,7 +303,8 @@ class GrpcServer:
         more = max(0, size - request.ByteSize())
         try:
             self._core.hold(more)
-            asked = self._core.accept(model, rows, for_vectors)
+            kind = EMBED if for_vectors else ANSWER
+            asked = self._core.accept(model, rows, kind)
             counted.asked = asked
             results = await self._core.ask(asked)
         finally:

@@ -1,10 +1,10 @@
 """TensorFlow Serving's REST for served models, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
-out, which means "", `:answer` has the same answers in a shorter form, and
-`:embed` gives vectors. Bodies and answers may be compressed by gzip. The
-application also serves a page, where a person types
-a text and sees every task's answer.
+out, which means "", `:answer` has the same answers in a shorter form,
+`:explain` tells what each word adds to them, and `:embed` gives vectors.
+Bodies and answers may be compressed by gzip. The application also serves a
+page, where a person types a text and sees every task's answer.
 """
 
 import asyncio
@@ -40,6 +40,8 @@ from adapter_bert.serving.exported import EMBED, SIGNATURE
 from adapter_bert.serving.http_guard import ADMIN, TokenGuard, Tokens
 from adapter_bert.serving.model_versions import VersionState
 from adapter_bert.serving.request_core import (
+    ANSWER,
+    EXPLAIN,
     GONE,
     Asked,
     Counted,
@@ -124,8 +126,8 @@ HEADERS = {
 # Members of a row, of which all but the first and the last may be left out.
 MEMBERS = ("text", "text_b", "choices", "task")
 # What follows a model's name in a path, and what is asked for thereby.
-PREDICT, ANSWER = "predict", "answer"
-KINDS = (PREDICT, ANSWER, EMBED)
+PREDICT = "predict"
+KINDS = (PREDICT, ANSWER, EXPLAIN, EMBED)
 
 
 class RestServer:
@@ -219,6 +221,7 @@ class RestServer:
                 "max_rows": limits.max_rows,
                 "max_body_bytes": limits.max_body_bytes,
                 "tasks": list(model.tasks.values()),
+                "explained": model.explained(),
             }
         )
 
@@ -287,17 +290,20 @@ class RestServer:
     async def _respond(
         self, request: Request, kind: str, model: ServedModel, counted: Counted
     ) -> Response:
-        """Answers, vectors, or the signature's outputs."""
+        """Answers, explained ones, vectors, or the signature's outputs."""
         body = bytearray()
         try:
             await self._read(request, body)
             rows, is_columns, signature = read_rows(
                 body, self._core.limits.max_rows, list(model.signatures)
             )
-            if kind == ANSWER and signature == EMBED:
+            if kind in (ANSWER, EXPLAIN) and signature == EMBED:
                 raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
             for_vectors = EMBED in (kind, signature)
-            asked = self._core.accept(model, rows, for_vectors)
+            needed = EXPLAIN if kind == EXPLAIN else ANSWER
+            if for_vectors:
+                needed = EMBED
+            asked = self._core.accept(model, rows, needed)
             counted.asked = asked
             results = await self._ask(request, asked)
         finally:
@@ -305,7 +311,7 @@ class RestServer:
         questions = [one.question for one in asked]
         if kind == EMBED:
             return JSONResponse({"embeddings": results})
-        if kind == ANSWER:
+        if kind in (ANSWER, EXPLAIN):
             answers = [
                 {"task": question.task, **model.answer(question, result)}
                 for question, result in zip(questions, results)

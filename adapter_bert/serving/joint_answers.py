@@ -69,13 +69,13 @@ def compute(
     return [
         next(found)
         if id(loaded) in mixed
-        else _compute_alone(loaded, group.features.unlabelled(), batch_size)
+        else compute_alone(loaded, group.features.unlabelled(), batch_size)
         for group in groups
         for loaded in group.tasks
     ]
 
 
-def _compute_alone(
+def compute_alone(
     loaded: LoadedTask, features: Features, batch_size: int
 ) -> Outputs:
     """A task's outputs [rows, ...] by name, in row order."""

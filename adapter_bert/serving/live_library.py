@@ -16,6 +16,7 @@ from absl import logging
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving.answers import Answer, to_outputs
+from adapter_bert.serving.explanations import can_explain
 from adapter_bert.serving.exported import (
     CHOICES,
     EMBED,
@@ -199,6 +200,16 @@ class LiveLibrary(ServedModel):
 
     def vectors(self, questions):
         return [answer["vector"] for answer in self.compute(questions)]
+
+    def explained(self):
+        tasks = self._tasks.items()
+        return [name for name, task in tasks if can_explain(task.loaded)]
+
+    def explanations(self, questions):
+        return self._predictor.answer_each(
+            [(question.of.loaded, question.row) for question in questions],
+            explains=True,
+        )
 
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]

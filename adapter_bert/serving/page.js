@@ -24,8 +24,9 @@ async function get(path, body) {
   return found;
 }
 
-const answerPath = () =>
-  `v1/models/${encodeURIComponent(served.name)}:answer`;
+const pathOf = (kind) =>
+  `v1/models/${encodeURIComponent(served.name)}:${kind}`;
+const answerPath = () => pathOf("answer");
 
 // The instances in as few requests as the server's limits allow.
 function divide(instances) {
@@ -408,9 +409,69 @@ function shown(answer, row, task) {
   }
 }
 
+// A text whose words are coloured by what each adds to the answer.
+function colouredText(column, text, words, strongest) {
+  const letters = Array.from(text);
+  const found = make("p", "passage");
+  let place = 0;
+  for (const word of words.filter((one) => one.column === column)) {
+    found.append(letters.slice(place, word.start).join(""));
+    const share = strongest ? Math.abs(word.attribution) / strongest : 0;
+    const side = word.attribution < 0 ? "against" : "for";
+    const mark = make("mark", `word ${side}`, word.text);
+    mark.style.setProperty("--share", `${(60 * share).toFixed(0)}%`);
+    mark.title = word.attribution.toFixed(3);
+    found.append(mark);
+    place = word.end;
+  }
+  found.append(letters.slice(place).join(""));
+  return found;
+}
+
+const signed = (x) => (x < 0 ? "\u2212" : "+") + Math.abs(x).toFixed(3);
+
+// Coloured texts, and what becomes of the answer without the strongest words.
+function reasons({ label, words, completeness }, row, task) {
+  const strongest = Math.max(...words.map((x) => Math.abs(x.attribution)), 0);
+  const columns = task.columns ?? ["text", "text_b"];
+  const texts = [row.text, row.text_b].filter((text) => text !== undefined);
+  const what = label === undefined ? "the value" : `\u201c${label}\u201d`;
+  const checked = words
+    .filter((word) => word.left_out !== undefined)
+    .sort((a, b) => Math.abs(b.attribution) - Math.abs(a.attribution))
+    .map((word) =>
+      make("li", "", `without \u201c${word.text}\u201d: ${signed(word.left_out)}`),
+    );
+  const list = make("ul", "told");
+  list.append(...checked);
+  return [
+    make("p", "told", `Words for ${what} are underlined, others dotted.`),
+    ...texts.map((text, i) => colouredText(columns[i], text, words, strongest)),
+    list,
+    make("p", "told", `error of the sum: ${completeness.error.toFixed(3)}`),
+  ];
+}
+
+function whyButton(row, task) {
+  const button = make("button", "why", "Why this answer");
+  button.type = "button";
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const body = JSON.stringify({ instances: [row] });
+      const { answers } = await get(pathOf("explain"), body);
+      button.replaceWith(...reasons(answers[0].explanation, row, task));
+    } catch (error) {
+      button.after(make("p", "wrong", error.message));
+    }
+  });
+  return button;
+}
+
 function card(answer, row, task) {
   const made = make("article", "card");
   made.append(make("h3", "", task.name), ...shown(answer, row, task));
+  if (served.explained.includes(task.name)) made.append(whyButton(row, task));
   return made;
 }
 

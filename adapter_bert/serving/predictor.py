@@ -24,6 +24,7 @@ from typing import (
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
+from adapter_bert.serving.explanations import check_explained, explain
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.joint_answers import Group, compute
 from adapter_bert.serving.row_stream import CHUNK
@@ -173,6 +174,7 @@ class Predictor:
         self,
         name: Union[str, List[str]],
         texts: Union[str, Row, List, Iterable],
+        explains: bool = False,
     ) -> Union[OneOrAll, List[OneOrAll], Iterator[OneOrAll]]:
         """Answers texts.
 
@@ -181,13 +183,16 @@ class Predictor:
             texts: a row (a text, or a tuple of texts), a list of rows, or an
                 iterable of rows, which is read `CHUNK` at a time. For tagging
                 a row in a list may be a list of words.
+            explains: whether each answer has its `explanation`, as of
+                `explanations.explain`.
 
         Returns:
             An answer, a list, or an iterator of answers; for a list of names
             a dictionary of answers by name in place of each.
 
         Raises:
-            UserError: no task has this name, or a row does not fit the task.
+            UserError: no task has this name, a row does not fit the task, or
+                its answers are not explained.
         """
         names = name if isinstance(name, list) else [name]
         if not names:
@@ -195,7 +200,9 @@ class Predictor:
         tasks = {n: self.task(n) for n in names}
 
         def answer(rows: Iterable) -> List[OneOrAll]:
-            found = self.answer_all([*tasks.values()], [*map(as_row, rows)])
+            found = self.answer_all(
+                [*tasks.values()], [*map(as_row, rows)], explains=explains
+            )
             if not isinstance(name, list):
                 return found[0]
             return [dict(zip(tasks, answers)) for answers in zip(*found)]
@@ -209,7 +216,9 @@ class Predictor:
         return itertools.chain.from_iterable(map(answer, chunks))
 
     def ask(
-        self, questions: Sequence[Tuple[str, Union[str, Row, List[str]]]]
+        self,
+        questions: Sequence[Tuple[str, Union[str, Row, List[str]]]],
+        explains: bool = False,
     ) -> List[Answer]:
         """Answers (task name, row) pairs in order; rows and errors as calls."""
         tasks: Dict[str, LoadedTask] = {}
@@ -220,14 +229,17 @@ class Predictor:
             row = as_row(texts)
             check_row(row, tasks[name], f"question {number + 1}")
             asked.append((tasks[name], row))
-        return self.answer_each(asked)
+        return self.answer_each(asked, explains)
 
     def answer_each(
-        self, asked: Sequence[Tuple[LoadedTask, Row]]
+        self,
+        asked: Sequence[Tuple[LoadedTask, Row]],
+        explains: bool = False,
     ) -> List[Answer]:
         """Answers rows that fit their tasks, in order.
 
-        Raises UserError if a task's output is not finite.
+        Raises UserError if a task's output is not finite, or `explains` and
+        a task's answers are not explained.
         """
         groups: Dict[Tuple[int, int], List[int]] = {}
         for number, (loaded, row) in enumerate(asked):
@@ -238,6 +250,7 @@ class Predictor:
                 ({key: asked[numbers[0]][0]}, numbers)
                 for (key, _), numbers in groups.items()
             ],
+            explains,
         )
         return [found[id(loaded), n] for n, (loaded, _) in enumerate(asked)]
 
@@ -246,11 +259,12 @@ class Predictor:
         tasks: Sequence[LoadedTask],
         rows: Sequence[Row],
         places: Sequence[str] = (),
+        explains: bool = False,
     ) -> List[List[Answer]]:
         """Each task's answers, in the order of the rows.
 
         `places` name the rows in messages; default: `row 1`, ... Raises
-        UserError if a row does not fit a task.
+        UserError if a row does not fit a task, or as `answer_each`.
         """
         for number, row in enumerate(rows):
             for loaded in tasks:
@@ -268,7 +282,7 @@ class Predictor:
             for some in alike.values()
             for count in sorted(set(map(len, rows)))
         ]
-        found = self._answer(rows, groups)
+        found = self._answer(rows, groups, explains)
         return [
             [found[task, n] for n in range(len(rows))]
             for task in range(len(tasks))
@@ -278,11 +292,16 @@ class Predictor:
         self,
         rows: Sequence[Row],
         asked: Sequence[Tuple[Mapping[Any, LoadedTask], Sequence[int]]],
+        explains: bool,
     ) -> Dict[Tuple[Any, int], Answer]:
         """Answers by task and row number.
 
         `asked` are tasks that read alike, by any key, and their rows' numbers.
         """
+        if explains:
+            for tasks, _ in asked:
+                for loaded in tasks.values():
+                    check_explained(loaded)
         groups = [
             Group(list(tasks.values()), [rows[n] for n in numbers])
             for tasks, numbers in asked
@@ -290,7 +309,7 @@ class Predictor:
         with self._lock:
             self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
-        return {
+        found = {
             (key, number): Answer(answer)
             for group, (tasks, numbers) in zip(groups, asked)
             for key, loaded in tasks.items()
@@ -298,3 +317,13 @@ class Predictor:
                 numbers, group.answers(loaded, next(outputs))
             )
         }
+        if explains:
+            for tasks, numbers in asked:
+                for (key, loaded), n in itertools.product(
+                    tasks.items(), numbers
+                ):
+                    answer = found[key, n]
+                    answer["explanation"] = explain(
+                        self._bert, loaded, rows[n], answer, self._batch_size
+                    )
+        return found

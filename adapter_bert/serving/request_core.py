@@ -20,12 +20,15 @@ from starlette.exceptions import HTTPException
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
+from adapter_bert.serving.explanations import EXPLAINED, PASSES
 from adapter_bert.serving.exported import EMBED
 from adapter_bert.serving.request_metrics import RequestMetrics
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 from adapter_bert.serving.served_models import NotServed, ServedModels
 
 Done = TypeVar("Done")
+# What is asked of a row, next to its vector (`EMBED`).
+ANSWER, EXPLAIN = "answer", "explain"
 # HTTP's code for an answer that nobody reads, since the client is gone.
 GONE = 499
 
@@ -52,15 +55,21 @@ class Limits:
 
 
 class Asked(NamedTuple):
-    """A row that waits, for its vector or for its outputs.
+    """A row that waits.
 
     Attributes:
         model: the version that the request found, which stays until then.
+        kind: `ANSWER` for outputs, `EMBED` or `EXPLAIN`.
     """
 
     model: ServedModel
     question: Question
-    for_vector: bool
+    kind: str
+
+    @property
+    def cost(self) -> int:
+        """Bytes of texts that take as long to answer."""
+        return self.question.size * (PASSES if self.kind == EXPLAIN else 1)
 
 
 @dataclasses.dataclass
@@ -101,21 +110,25 @@ class RequestCore:
         """Answers in the running event loop; at the end all accepted rows."""
         self._batcher = Batcher(
             self._compute,
-            lambda asked: asked.question.size,
+            lambda asked: asked.cost,
             self.limits.batching,
         )
         yield
         await self._batcher.close()
 
     def _compute(self, asked: Sequence[Asked]) -> List[Any]:
-        """The outputs or the vector of each row."""
+        """The outputs, vector or explained answer of each row."""
         self.metrics.count_batch(len(asked))
         alike: Dict[Any, List[int]] = {}
         for number, one in enumerate(asked):
-            alike.setdefault((one.model, one.for_vector), []).append(number)
+            alike.setdefault((one.model, one.kind), []).append(number)
         found: Dict[int, Any] = {}
-        for (model, for_vectors), numbers in alike.items():
-            compute = model.vectors if for_vectors else model.compute
+        for (model, kind), numbers in alike.items():
+            compute = {
+                ANSWER: model.compute,
+                EMBED: model.vectors,
+                EXPLAIN: model.explanations,
+            }[kind]
             questions = [asked[n].question for n in numbers]
             found.update(zip(numbers, compute(questions)))
         return [found[n] for n in range(len(asked))]
@@ -130,24 +143,30 @@ class RequestCore:
             raise Refused(404, str(error)) from error
 
     def accept(
-        self, model: ServedModel, rows: Sequence[AskedRow], for_vectors: bool
+        self, model: ServedModel, rows: Sequence[AskedRow], kind: str = ANSWER
     ) -> List[Asked]:
-        """Rows that wait; raises `Refused` for wrong or long ones."""
-        if for_vectors and EMBED not in model.signatures:
+        """Rows that wait, of a kind as of `Asked`.
+
+        Raises `Refused` for wrong or long ones, and for a model without the
+        kind.
+        """
+        if kind == EMBED and EMBED not in model.signatures:
             raise Refused(
                 404, "the model gives no vectors; export it with --embeddings"
             )
-        return [
-            Asked(
-                model,
-                self._question(model, row, number, for_vectors),
-                for_vectors,
+        if kind == EXPLAIN and not model.explained():
+            raise Refused(
+                404,
+                "the model explains no answers: a library's tasks of "
+                f"{', '.join(EXPLAINED)} do, exported models do not",
             )
+        return [
+            Asked(model, self._question(model, row, number, kind), kind)
             for number, row in enumerate(rows, 1)
         ]
 
     def _question(
-        self, model: ServedModel, row: AskedRow, number: int, for_vector: bool
+        self, model: ServedModel, row: AskedRow, number: int, kind: str
     ) -> Question:
         most = self.limits.max_text_bytes
         for name, size in row.sizes().items():
@@ -157,12 +176,19 @@ class RequestCore:
                     f"row {number}: {name} has {size} bytes, of at most {most}",
                 )
         try:
-            return model.accept(row.without_padding(), for_vector)
+            question = model.accept(row.without_padding(), kind == EMBED)
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
+        if kind == EXPLAIN and question.task not in model.explained():
+            raise Refused(
+                400,
+                f"row {number}: answers of the task {question.task} are not "
+                f"explained; explained are tasks of {', '.join(EXPLAINED)}",
+            )
+        return question
 
     async def ask(self, asked: Sequence[Asked]) -> List[Any]:
-        """The outputs or vectors of rows; raises as `Batcher.ask`."""
+        """What each row is asked for; raises as `Batcher.ask`."""
         return await self._batcher.ask(asked)
 
     def hold(self, count: int) -> None:

@@ -126,6 +126,14 @@ class ServedModel(abc.ABC):
         """Vectors of rows; raises UserError as `compute`."""
         raise NotImplementedError
 
+    def explained(self) -> List[str]:
+        """Names of the tasks whose answers it can explain."""
+        return []
+
+    def explanations(self, questions: Sequence[Question]) -> List[Any]:
+        """As `compute`, of tasks of `explained`; for `answer`, explained."""
+        raise NotImplementedError
+
     def output_names(self) -> List[str]:
         """Names of the signature's outputs."""
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))

@@ -25,8 +25,8 @@ MOST_CHOICES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
-    """Columns of the user's own tables."""
+class Columns:
+    """Columns of texts and labels in the user's own tables."""
 
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -42,6 +42,12 @@ class Table:
         "custom: column that names a row in the predictions; default: the "
         "row's number from 0.",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnFiles:
+    """How the user's own files name columns and are divided."""
+
     header: bool = Topic.TABLES.setting(
         True,
         "custom: .tsv and .csv files begin with the names of the columns. "
@@ -56,6 +62,35 @@ class Table:
     split_seed: int = Topic.TABLES.setting(
         1, "custom: seed that chooses the rows of --dev_share.", NOT_NEGATIVE
     )
+
+    @property
+    def held_out(self) -> Optional[HeldOut]:
+        """The part of the training file that is the dev set, if any."""
+        if not self.dev_share:
+            return None
+        return HeldOut(self.dev_share, self.split_seed)
+
+    def place(self, name: Optional[str]) -> Optional[Column]:
+        """A column's name, or its number where files have no header.
+
+        Raises:
+            UserError: it is no number there.
+        """
+        if name is None or self.header:
+            return name
+        if not (name.isascii() and name.isdigit() and len(name) < 10):
+            raise UserError(
+                f"the column {name!r} is no number from 0, but --header=false "
+                "says that the files do not name their columns"
+            )
+        return int(name)
+
+
+# Fields of `Columns` come first.
+@dataclasses.dataclass(frozen=True)
+class Table(OwnFiles, Columns):
+    """The user's own tables: columns, files, kind of labels."""
+
     regression: bool = Topic.TABLES.setting(
         False, "custom: labels are numbers."
     )
@@ -91,17 +126,6 @@ class Table:
         "custom: columns of the choices, as a,b,c. The label is the right "
         "choice's number from 0, or its column.",
     )
-
-    def place(self, name: Optional[str]) -> Optional[Column]:
-        """A column's name, or its number where files have no header."""
-        if name is None or self.header:
-            return name
-        if not (name.isascii() and name.isdigit() and len(name) < 10):
-            raise UserError(
-                f"the column {name!r} is no number from 0, but --header=false "
-                "says that the files do not name their columns"
-            )
-        return int(name)
 
 
 def custom_task(
@@ -175,9 +199,7 @@ def custom_task(
             texts, label=label, label_separator=separator, label_columns=marks
         ),
         unlabelled=dataclasses.replace(texts, row_id=row_id),
-        held_out=HeldOut(own.dev_share, own.split_seed)
-        if own.dev_share
-        else None,
+        held_out=own.held_out,
         names_rows=True,
         split_files=split_files,
         **more,

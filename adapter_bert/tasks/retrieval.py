@@ -1,12 +1,12 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from typing import Dict, List
+from typing import Dict, Iterator, List, Tuple
 
 import numpy as np
 
-# Queries compared with the corpus at once.
-CHUNK = 256
+# Queries and texts of the corpus that are compared at once.
+CHUNK, BLOCK = 256, 8192
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -21,13 +21,31 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.sum(unit(first) * unit(second), axis=-1)
 
 
+def _compare(
+    queries: np.ndarray, corpus: np.ndarray
+) -> Iterator[Tuple[int, int, np.ndarray]]:
+    """Cosines of each query with each block of the corpus.
+
+    Yields:
+        The query's place, that of the block's first text, float64 [block].
+    """
+    for first in range(0, len(corpus), BLOCK):
+        texts = unit(corpus[first : first + BLOCK]).T
+        for start in range(0, len(queries), CHUNK):
+            compared = unit(queries[start : start + CHUNK]) @ texts
+            for place, scores in enumerate(compared, start):
+                yield place, first, scores
+
+
 def retrieval_scores(
     queries: np.ndarray, corpus: np.ndarray, relevant: List[List[int]]
 ) -> Dict[str, float]:
     """Means over the queries of how high their relevant texts are ranked.
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
-    corpus's order decides.
+    corpus's order decides. Memory does not grow with the corpus. So all cosines
+    are computed twice: first for those of relevant texts, then to count the
+    texts before them.
 
     Args:
         queries: float32 [Q, D].
@@ -41,19 +59,25 @@ def retrieval_scores(
         `recall_at_10`, the share of the relevant texts among the first ones. 0
         to 1.
     """
-    texts = unit(corpus)
-    places = np.arange(len(texts))
+    own = [np.array(places) for places in relevant]
+    cosines_of = [np.zeros(len(places)) for places in own]
+    for query, first, scores in _compare(queries, corpus):
+        places = own[query] - first
+        is_here = (places >= 0) & (places < len(scores))
+        cosines_of[query][is_here] = scores[places[is_here]]
+    before = [np.zeros(len(places), np.int64) for places in own]
+    for query, first, scores in _compare(queries, corpus):
+        mine = cosines_of[query][:, np.newaxis]
+        is_earlier = first + np.arange(len(scores)) < own[query][:, np.newaxis]
+        is_before = (scores > mine) | (scores == mine) & is_earlier
+        before[query] += np.count_nonzero(is_before, axis=1)
     found: Dict[str, List[float]] = collections.defaultdict(list)
-    for first in range(0, len(queries), CHUNK):
-        compared = unit(queries[first : first + CHUNK]) @ texts.T
-        for scores, own in zip(compared, relevant[first : first + CHUNK]):
-            mine = scores[own][:, np.newaxis]
-            is_before = (scores == mine) & (places < np.array(own)[:, None])
-            ranks = np.sort(1 + np.sum((scores > mine) | is_before, axis=1))
-            best = np.arange(1, min(len(own), 10) + 1)
-            gain = np.sum(1 / np.log2(1 + ranks[ranks <= 10]))
-            found["ndcg_at_10"].append(gain / np.sum(1 / np.log2(1 + best)))
-            found["mrr"].append(1 / ranks[0])
-            for most in (1, 10):
-                found[f"recall_at_{most}"].append(np.mean(ranks <= most))
+    for counts in before:
+        ranks = np.sort(1 + counts)
+        ideal = np.arange(1, min(len(ranks), 10) + 1)
+        gain = np.sum(1 / np.log2(1 + ranks[ranks <= 10]))
+        found["ndcg_at_10"].append(gain / np.sum(1 / np.log2(1 + ideal)))
+        found["mrr"].append(1 / ranks[0])
+        for most in (1, 10):
+            found[f"recall_at_{most}"].append(np.mean(ranks <= most))
     return {name: float(np.mean(values)) for name, values in found.items()}

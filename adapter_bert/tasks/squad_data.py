@@ -26,12 +26,14 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tables import Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress
 
 # All that Python takes for white space, which the official scorers split at.
 SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
+ANSWERED = "answered"
 WORD_END = re.compile(r"\s|\Z")
 
 
@@ -109,6 +111,31 @@ def _read_question(
             for answer in _get(qa, "answers", list, place)
         )
     return Question(question_id, text, context, answers)
+
+
+def read_pairs(path: str) -> Rows:
+    """Reads questions as texts, and their paragraphs as matches.
+
+    A row's line is the number of its question; `ANSWERED` is the label of those
+    whose paragraph has an answer, or of which the file says nothing.
+
+    Raises:
+        UserError: as of `read_questions`, or a text is empty.
+    """
+    questions = read_questions(path, with_negative=True)
+    for question in questions:
+        if not (question.text.strip() and question.context.strip()):
+            raise UserError(
+                f"{path}: the question {question.id!r} or its paragraph is "
+                "empty; expected texts, or no such question"
+            )
+    return Rows(
+        path,
+        np.arange(len(questions)),
+        [question.text for question in questions],
+        [question.context for question in questions],
+        ["" if question.answers == () else ANSWERED for question in questions],
+    )
 
 
 def check_answers(

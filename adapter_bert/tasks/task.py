@@ -18,6 +18,7 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import (
@@ -173,6 +174,8 @@ class Task(abc.ABC, Generic[RowsType]):
     cut_at = "max_seq_length"
     # Files of splits that the user named one by one.
     split_files = NONE_NAMED
+    # The part of the training file that is the dev set, if any.
+    held_out = None
     # Names of a row's texts, in order.
     columns = ()
     # Equal for tasks that make equal features of equal texts.
@@ -202,6 +205,31 @@ class Task(abc.ABC, Generic[RowsType]):
             raise UserError(
                 f"{source} was trained on the task {description['name']}, not "
                 f"on {self.name}"
+            )
+
+    def check_held_out(
+        self, description: Mapping[str, Any], source: str
+    ) -> None:
+        """Compares `held_out` with that of a trained head; see `restore`.
+
+        Raises:
+            UserError: other rows were held out.
+        """
+        if not self.held_out:
+            return
+        trained = f"{source} was trained on the task {description['name']}"
+        before = description.get("held_out")
+        if not before:
+            logging.warning(
+                "%s without --dev_share: if it was on this training file, it "
+                "has seen the rows that are held out now",
+                trained,
+            )
+        elif before != dataclasses.asdict(self.held_out):
+            raise UserError(
+                f"{trained} with --dev_share={before['share']} "
+                f"--split_seed={before['seed']}; pass the same, since another "
+                "choice would hold rows that it was trained on"
             )
 
     def check_files(self, data_dir: str, splits: Sequence[str]) -> None:

@@ -27,6 +27,8 @@ BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
 KERNEL = re.compile(r"bert/.*/(kernel|bias)")
 # Among features, the outputs of frozen layers below the first computed one.
 FROZEN_OUTPUTS = "frozen_outputs"
+# Among features, what is read in the place of the tokens' word embeddings.
+WORD_VECTORS = "word_vectors"
 
 
 class TaskModel:
@@ -69,7 +71,8 @@ class TaskModel:
                 `task_ids`, int32 [B], all alike. Rows of C choices are
                 [B, C, T], each choice a row for BERT and for the head.
                 `frozen_outputs`, float32 [B, T or 1, D] or the bits of
-                bfloat16 as uint16, replace the tokens if there are any.
+                bfloat16 as uint16, replace the tokens if there are any;
+                `word_vectors`, float32 [B, T, E], their word embeddings.
             context: of this forward pass.
 
         Returns:
@@ -98,7 +101,9 @@ class TaskModel:
         if FROZEN_OUTPUTS in features:
             sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
         else:
-            sequence_output = self.bert(ids, segments, context).sequence_output
+            words = features.get(WORD_VECTORS)
+            output = self.bert(ids, segments, context, words)
+            sequence_output = output.sequence_output
         found = self.head(
             self.bert,
             sequence_output,

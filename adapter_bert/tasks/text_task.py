@@ -244,22 +244,10 @@ class TextTask(Task[Rows]):
 
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
-        own, before = self.describe(), description.get("held_out")
-        if before and self.held_out and before != own["held_out"]:
-            raise UserError(
-                f"{trained} with --dev_share={before['share']} "
-                f"--split_seed={before['seed']}; pass the same, since another "
-                "choice would hold rows that it was trained on"
-            )
-        if self.held_out and not before:
-            logging.warning(
-                "%s without --dev_share: if it was on this training file, it "
-                "has seen the rows that are held out now",
-                trained,
-            )
+        self.check_held_out(description, source)
         # Other programs do not say it.
         pairs = description.get("pairs")
-        if pairs not in (None, own["pairs"]):
+        if pairs not in (None, self.describe()["pairs"]):
             raise UserError(
                 f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"
@@ -410,20 +398,12 @@ class TextTask(Task[Rows]):
 
     def _find(self, data_dir: str, split: str) -> str:
         """The file of a split, which may be a part of the training file."""
-        if self.held_out and split in ("train", "dev"):
-            found = self.split_files.found(data_dir, "dev", READERS)
-            if found:
-                raise UserError(
-                    f"{found[0]} is there, so no part of the training file is "
-                    "needed as dev set; leave out --dev_share"
-                )
-            split = "train"
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
                 f"{self.trained_as} and pass that as --init_checkpoint"
             )
-        return self.split_files.find(data_dir, split, READERS)
+        return self.split_files.find(data_dir, split, READERS, self.held_out)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""

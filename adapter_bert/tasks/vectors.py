@@ -2,22 +2,26 @@
 
 import dataclasses
 from typing import (
+    Any,
+    Collection,
     Dict,
     Iterator,
     List,
-    Mapping,
     Optional,
     Sequence,
     Tuple,
+    Union,
 )
 
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.input_pipeline import Choices, Texts
+from adapter_bert.data.input_pipeline import Choices, Features, Texts
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
+    Column,
+    HeldOut,
     Layout,
     Rows,
     SplitFiles,
@@ -26,7 +30,8 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.tasks import glue, metrics, vector_losses
+from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
+from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
@@ -34,9 +39,20 @@ from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 
 CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
-# Labels of GLUE's pairs that belong together; STS-B has scores.
-MATCHING = {"mrpc": "1", "qqp": "1", "qnli": "entailment", "sts-b": None}
+SQUAD = "squad"
+# Labels of known pairs that belong together; STS-B has scores.
+MATCHING = {
+    "mrpc": "1",
+    "qqp": "1",
+    "qnli": "entailment",
+    "sts-b": None,
+    SQUAD: squad_data.ANSWERED,
+}
 SINGLE = Layout("text")
+# As in the files of BEIR.
+DOCUMENTS = Layout("text", row_id="_id")
+# Of SQuAD's files, which are no tables.
+QUESTIONS = Layout("question", "context", "answers")
 
 
 def pool(states: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
@@ -106,7 +122,7 @@ class VectorHead(BatchHead):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vectors(Task[Rows]):
+class Vectors(Task[Union[Rows, Search]]):
     """Vectors of texts, with the flags of `run_vectors.py`.
 
     Rows are single texts, pairs of a text and its match, such pairs with a text
@@ -119,6 +135,10 @@ class Vectors(Task[Rows]):
             so; other pairs are not trained on, and their second texts are
             searched too.
         split_files: files of splits that the user named.
+        held_out: the part of the training file that is the dev set, if any.
+        corpus_file: the documents to search in, whose ids rows have in place of
+            a second text and a negative; "" to search among second texts.
+        corpus_layout: columns of that file.
     """
 
     name: str = VECTORS
@@ -155,6 +175,9 @@ class Vectors(Task[Rows]):
     layout: Layout = SINGLE
     matching: Optional[str] = None
     split_files: SplitFiles = NONE_NAMED
+    held_out: Optional[HeldOut] = None
+    corpus_file: str = ""
+    corpus_layout: Layout = DOCUMENTS
 
     test_splits = ()
     compares_rows = True
@@ -208,9 +231,16 @@ class Vectors(Task[Rows]):
         return type(self), self.pooled
 
     def describe(self):
-        """How vectors follow from hidden states."""
-        about = {"pooling": self.pooled, "normalize": bool(self.normalize)}
-        return {**about, **({"sizes": list(self.sizes)} if self.sizes else {})}
+        """How vectors follow from hidden states, which rows were held out."""
+        about: Dict[str, Any] = {
+            "pooling": self.pooled,
+            "normalize": bool(self.normalize),
+        }
+        if self.sizes:
+            about["sizes"] = list(self.sizes)
+        if self.held_out:
+            about["held_out"] = dataclasses.asdict(self.held_out)
+        return about
 
     def restore(self, description, source):
         """This task, with the adapter's form of vectors.
@@ -220,6 +250,7 @@ class Vectors(Task[Rows]):
                 flags say another.
         """
         self.check_name(description, source)
+        self.check_held_out(description, source)
         pooling, normalize = (
             description.get(name) for name in ("pooling", "normalize")
         )
@@ -275,6 +306,8 @@ class Vectors(Task[Rows]):
         return (*names, *(f"{names[0]}_of_{size}" for size in self.sizes))
 
     def first(self, rows, count):
+        if isinstance(rows, Search):
+            return rows.first(count)
         return rows.take(np.arange(len(rows)) < count)
 
     def check_files(self, data_dir, splits):
@@ -282,38 +315,81 @@ class Vectors(Task[Rows]):
             self._find(data_dir, split)
 
     def _find(self, data_dir: str, split: str) -> str:
-        return self.split_files.find(data_dir, split, READERS)
+        endings = endings_of(self.layout)
+        return self.split_files.find(data_dir, split, endings, self.held_out)
 
     def read(self, data_dir, splits):
         """Reads the files that were named, or those of the folder.
 
-        Rows to train on are those that belong together.
+        Rows to train on are those that belong together. Rows to score are a
+        `Search` if there is a corpus.
 
         Raises:
             UserError: as of `Task.read`, or a text is empty, a score is no
-                number, or single texts are to be scored.
+                number, single texts are to be scored, or as of `Corpus`.
         """
-        found: Dict[str, Rows] = {}
-        for split in splits:
-            layout = self.layout
-            if split != "train":
-                layout = dataclasses.replace(layout, choices=())
-                if layout.text_b is None:
-                    raise UserError(
-                        "--do_eval needs pairs, and single texts have no "
-                        "match; pass --text_b_column, or evaluate the adapter "
-                        "on pairs in a run with --adapter"
-                    )
-            rows = read_rows(self._find(data_dir, split), layout)
+        if self.layout.text_b is None and {*splits} - {"train"}:
+            raise UserError(
+                "--do_eval needs pairs, and single texts have no match; pass "
+                "--text_b_column, or evaluate the adapter on pairs in a run "
+                "with --adapter"
+            )
+        corpus = None
+        if self.corpus_file:
+            corpus = Corpus.read(self.corpus_file, self.corpus_layout)
+        found: Dict[str, Union[Rows, Search]] = {}
+        for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
-            if split == "train":
-                if self.matching is not None:
-                    is_match = self._is_match(rows)
-                    rows = dataclasses.replace(rows.take(is_match), label=None)
-                if rows.text_b is None:
-                    rows = dataclasses.replace(rows, text_b=rows.text_a)
+            if split != "train":
+                found[split] = Search.of(rows, corpus) if corpus else rows
+                continue
+            if self.matching is not None:
+                is_match = self._is_match(rows)
+                rows = dataclasses.replace(rows.take(is_match), label=None)
+            if rows.text_b is None:
+                rows = dataclasses.replace(rows, text_b=rows.text_a)
+            if corpus:
+                text_b, *choices = (
+                    corpus.texts_of(rows, ids)
+                    for ids in (rows.text_b, *rows.choices)
+                )
+                rows = dataclasses.replace(
+                    rows, text_b=text_b, choices=tuple(choices)
+                )
             found[split] = rows
         return self, found
+
+    def _read(self, data_dir: str, splits: Sequence[str]) -> Dict[str, Rows]:
+        """The rows of splits as their files have them."""
+        unscored = dataclasses.replace(self.layout, choices=())
+        if not self.held_out:
+            paths = {split: self._find(data_dir, split) for split in splits}
+            if self.layout is QUESTIONS:
+                return {
+                    split: squad_data.read_pairs(path)
+                    for split, path in paths.items()
+                }
+            return {
+                split: read_rows(
+                    path, self.layout if split == "train" else unscored
+                )
+                for split, path in paths.items()
+            }
+        rows = read_rows(self._find(data_dir, "train"), self.layout)
+        # All rows of a text are on one side.
+        numbers: Dict[str, int] = {}
+        texts = [numbers.setdefault(x, len(numbers)) for x in rows.text_a]
+        alike = [()] * len(numbers)
+        is_dev = self.held_out.choose(alike, alike)[texts]
+        if not is_dev.any():
+            raise UserError(
+                f"{rows.path}: of {len(numbers)} texts --dev_share="
+                f"{self.held_out.share} takes none; pass a larger share, or "
+                "more rows"
+            )
+        sides = {"train": rows.take(~is_dev), "dev": rows.take(is_dev)}
+        sides["dev"] = dataclasses.replace(sides["dev"], choices=())
+        return {split: sides[split] for split in splits}
 
     def _is_match(self, rows: Rows) -> np.ndarray:
         """Which pairs belong together, bool [rows].
@@ -333,8 +409,10 @@ class Vectors(Task[Rows]):
 
     def _check(self, rows: Rows) -> None:
         """Refuses empty texts of pairs that belong together, and no scores."""
-        texts = {"text": rows.text_a, "match of the text": rows.text_b}
-        texts.update(zip(("negative",), rows.choices))
+        texts = {"text": rows.text_a}
+        if not self.corpus_file:
+            texts["match of the text"] = rows.text_b
+            texts.update(zip(("negative",), rows.choices))
         is_used = self._is_match(rows)
         for what, column in texts.items():
             for row, text in enumerate(column or ()):
@@ -373,13 +451,26 @@ class Vectors(Task[Rows]):
         text_a = [text for text, *_ in texts]
         return Rows("", np.arange(len(texts)), text_a)
 
+    def summarize(self, rows):
+        """The size of a search in a corpus."""
+        if not isinstance(rows, Search):
+            return ""
+        return f"{len(rows.questions)} texts, {len(rows.documents)} documents"
+
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         """`[CLS] text [SEP]` of each text of a row, and what they are.
 
         `text_ids`, int32 [rows, C], are equal for equal texts; `is_match`,
         int32 [rows], says of the rows to score whether both belong together;
-        `label_scores`, float32 [rows].
+        `label_scores`, float32 [rows]. Of a search each text is a row.
         """
+        if isinstance(rows, Search):
+            texts = [*rows.questions, *rows.documents]
+            return SearchTexts.from_rows(
+                join_texts(texts, None, tokenizer, max_seq_length),
+                {},
+                relevant=rows.relevant,
+            )
         columns = [rows.text_a, rows.text_b, *rows.choices]
         if rows.text_b is None:
             made = join_texts(rows.text_a, None, tokenizer, max_seq_length)
@@ -405,6 +496,8 @@ class Vectors(Task[Rows]):
 
     def keep(self, rows):
         """The rows' number and places; their texts are numbers by now."""
+        if isinstance(rows, Search):
+            return Rows("", np.arange(len(rows)))
         return dataclasses.replace(
             rows, text_a=None, text_b=None, label=None, choices=()
         )
@@ -439,18 +532,24 @@ class Vectors(Task[Rows]):
         """Correlations of the cosines with scores, or scores of the search.
 
         A pair's second text is searched among those of all pairs, equal texts
-        counted once.
+        counted once, or in the whole corpus.
         """
-        scores = self._score(features.labels, predictions)
+        scores = self._score(features, predictions)
         main = self.score_names[0]
         for size in self.sizes:
-            cut = self._score(features.labels, predictions[..., :size])
+            cut = self._score(features, predictions[..., :size])
             scores[f"{main}_of_{size}"] = cut[main]
         return scores
 
     def _score(
-        self, labels: Mapping[str, np.ndarray], vectors: np.ndarray
+        self, features: Features, vectors: np.ndarray
     ) -> Dict[str, float]:
+        if isinstance(features, SearchTexts):
+            asked = len(features.relevant)
+            return retrieval_scores(
+                vectors[:asked, 0], vectors[asked:, 0], features.relevant
+            )
+        labels = features.labels
         if self.has_scores:
             found = cosines(vectors[:, 0], vectors[:, 1])
             return {
@@ -492,13 +591,19 @@ def _sequences(
             is_cut = False
 
 
+def endings_of(layout: Layout) -> Collection[str]:
+    """Endings of the names of files with these columns."""
+    return (".json",) if layout is QUESTIONS else READERS
+
+
 def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
-    """`layout` and `matching` of one of GLUE's tasks.
+    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks.
 
     Raises:
         UserError: it is none of `MATCHING`.
     """
     known = {task.name: task.labelled for task in glue.GLUE}
+    known[SQUAD] = QUESTIONS
     if name.lower() not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
@@ -509,12 +614,13 @@ def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
 
 
 def own_layout(
-    text_a: str,
-    text_b: Optional[str],
-    negative: Optional[str],
-    score: Optional[str],
+    text_a: Column,
+    text_b: Optional[Column],
+    negative: Optional[Column],
+    score: Optional[Column],
+    header: bool = True,
 ) -> Layout:
-    """The layout of the user's own tables, by the names of columns.
+    """The layout of the user's own tables, by names or numbers of columns.
 
     Raises:
         UserError: a column is named twice, or needs another.
@@ -537,7 +643,7 @@ def own_layout(
             "--negative_column and --score_column exclude each other: pairs "
             "with scores are compared with one another"
         )
-    places: Dict[str, str] = {}
+    places: Dict[Column, str] = {}
     for flag, name in flags.items():
         if places.setdefault(name, flag) != flag:
             raise UserError(
@@ -545,4 +651,4 @@ def own_layout(
                 "expected a column of its own for each"
             )
     choices = () if negative is None else (negative,)
-    return Layout(text_a, text_b, score, choices=choices)
+    return Layout(text_a, text_b, score, header, choices=choices)

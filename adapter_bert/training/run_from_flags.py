@@ -44,7 +44,7 @@ def named_files(endings: Collection[str]) -> SplitFiles:
             f"--{flag} and --data_dir exclude each other; name either the "
             "files or the folder that holds them"
         )
-    named.check(endings)
+    named.check(endings, can_hold_out="dev_share" in FLAGS)
     return named
 
 

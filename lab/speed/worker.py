@@ -89,16 +89,9 @@ def make_job(options: Dict[str, Any], folder: str) -> Job:
 class Meter:
     """Stands in for a progress: counts, and waits for the next request."""
 
-    def __init__(
-        self, options: Dict[str, Any], job: Job, length_of: Callable[[int], int]
-    ):
-        """Takes what gives the padded length of a step's batch."""
-        self._batch_size = options["batch_size"]
-        self._length_of = length_of
-        config = encoder.BertConfig(**options["config"])
-        self._flops = functools.partial(
-            flops.training, config, job.table, self._batch_size
-        )
+    def __init__(self, batch_size: int):
+        """Takes the rows of a step."""
+        self._batch_size = batch_size
         self._first = None
         self._began = 0.0
         self._wait()
@@ -114,22 +107,48 @@ class Meter:
         if self._first is None:
             self._first, self._began = step, time.perf_counter()
         elif step - self._first >= self._steps:
-            self._answer(range(self._first, step))
+            seconds = time.perf_counter() - self._began
+            answer(
+                examples=(step - self._first) * self._batch_size,
+                seconds=seconds,
+                **self.work(range(self._first, step)),
+            )
             self._wait()
 
-    def _answer(self, steps: range) -> None:
-        seconds = time.perf_counter() - self._began
-        tokens = [self._length_of(step) for step in steps]
-        answer(
-            examples=len(steps) * self._batch_size,
-            seconds=seconds,
-            tokens=sum(tokens) * self._batch_size,
-            flops=sum(map(self._flops, tokens)),
-        )
+    def work(self, steps: range) -> Dict[str, float]:
+        """What else an answer tells of these steps, from 0."""
+        del steps
+        return {}
+
+    def close(self) -> None:
+        """Nothing is shown."""
 
     def _wait(self) -> None:
         self._steps = request()["steps"]
         self._first = None
+
+
+class JobMeter(Meter):
+    """Tells the tokens of the steps too, and what is counted for them."""
+
+    def __init__(
+        self, options: Dict[str, Any], job: Job, length_of: Callable[[int], int]
+    ):
+        """Takes what gives the padded length of a step's batch."""
+        config = encoder.BertConfig(**options["config"])
+        self._length_of = length_of
+        self._flops = functools.partial(
+            flops.training, config, job.table, options["batch_size"]
+        )
+        super().__init__(options["batch_size"])
+
+    def work(self, steps: range) -> Dict[str, float]:
+        """`tokens`, padding included, and `flops`."""
+        tokens = [self._length_of(step) for step in steps]
+        return {
+            "tokens": sum(tokens) * self._batch_size,
+            "flops": sum(map(self._flops, tokens)),
+        }
 
 
 def request() -> Dict[str, Any]:
@@ -160,7 +179,7 @@ def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
 
     schedule = optimization.Schedule(1e-4, MANY_STEPS, MANY_STEPS // 10)
     course = Course(rows, plan, schedule, 0, size, MANY_STEPS)
-    engine.train(job, course, Meter(options, job, length_of))
+    engine.train(job, course, JobMeter(options, job, length_of))
 
 
 class BatchClock:

@@ -1,0 +1,337 @@
+"""Why an answer: how much each word of a text speaks for the answer.
+
+Integrated gradients follow a straight line of word embeddings from a baseline
+to the text, and add up the gradient on the way. In the baseline each token of
+the texts is the mask token, which BERT's pretraining uses for a missing word.
+
+What is explained is the log-odds `log(p / (1 - p))` of a label's probability,
+or a regression's value.
+
+Source: Sundararajan et al. 2017, "Axiomatic Attribution for Deep Networks",
+sections 3 and 5; the baseline: Enguehard 2023, "Sequential Integrated
+Gradients".
+"""
+
+import dataclasses
+import itertools
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import onednn
+from adapter_bert.bert.encoder import CreateVariable
+from adapter_bert.bert.hooks import Context
+from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.tokenization import fit, make_row
+from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.joint_answers import compute_alone
+from adapter_bert.serving.trained_task import LoadedTask, Row, kind_of
+from adapter_bert.tasks.kinds import CLASSIFICATION, MULTI_LABEL, REGRESSION
+from adapter_bert.tasks.task_model import WORD_VECTORS, TaskModel
+from adapter_bert.tasks.text_regression import AS_IS
+from adapter_bert.training.prediction import check_finite
+
+# Kinds of tasks whose answers are explained.
+EXPLAINED = (CLASSIFICATION, MULTI_LABEL, REGRESSION)
+# Points of the line where gradients are computed.
+POINTS = 18
+# Tokens of the points that are computed at once, which bounds the memory.
+BATCH_TOKENS = 1024
+# Words that are checked by leaving each out.
+STRONGEST = 5
+# An explanation takes at most the time of so many answers.
+PASSES = 60
+# Features of a point, next to those of a text.
+FEATURES = {
+    "baseline_ids": tf.TensorSpec([None, None], tf.int32),
+    "share": tf.TensorSpec([None], tf.float32),
+    "label": tf.TensorSpec([None], tf.int32),
+}
+
+
+class Word(NamedTuple):
+    """A word of a row.
+
+    Attributes:
+        column: name of its text.
+        text: the word.
+        start, end: its characters in the text, `end` one past the last.
+        places: of its tokens in the row.
+    """
+
+    column: str
+    text: str
+    start: int
+    end: int
+    places: List[int]
+
+
+class PathModel:
+    """A task's model between a baseline and a text."""
+
+    def __init__(
+        self, bert: FrozenBert, loaded: LoadedTask, create: CreateVariable
+    ):
+        """Creates the variables of BERT, of the method and of the head."""
+        kind = loaded.kind
+        self._kind = kind_of(loaded)
+        self._model = TaskModel(
+            bert.config, kind.method, kind.build_head, create
+        )
+
+    def __call__(
+        self, features: Mapping[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """Computes points of the line.
+
+        Args:
+            features: of a batch, and those of `FEATURES`. `share`, from 0 for
+                the baseline to 1 for the text, tells a point; `label` is the
+                number of the label.
+            context: of this forward pass.
+
+        Returns:
+            `values`, float32 [B], what is explained; and `products`, float32
+            [B, T], of its gradient by a token's embedding and the difference
+            of both ends.
+        """
+        bert = self._model.bert
+        text, baseline = (
+            bert.words(features[name], context)
+            for name in ("input_ids", "baseline_ids")
+        )
+        difference = text - baseline
+        share = tf.reshape(features["share"], [-1, 1, 1])
+        words = baseline + share * difference
+        # Kernels of oneDNN for predictions have no gradient.
+        with (
+            onednn.built_for(None),
+            tf.GradientTape(watch_accessed_variables=False) as tape,
+        ):
+            tape.watch(words)
+            outputs = self._model(
+                {**features, WORD_VECTORS: words},
+                dataclasses.replace(context, differentiates_inputs=True),
+            )
+            values = explained_value(self._kind, outputs, features["label"])
+        gradient = tape.gradient(values, words)
+        products = tf.reduce_sum(gradient * difference, axis=-1)
+        return {"values": values, "products": products}
+
+
+def explained_value(
+    kind: str, outputs: Mapping[str, tf.Tensor], labels: tf.Tensor
+) -> tf.Tensor:
+    """Log-odds of labels, or the scores of a regression, float32 [B].
+
+    Args:
+        kind: one of `EXPLAINED`.
+        outputs: the head's, `logits` [B, C] or `scores` [B].
+        labels: int32 [B], their numbers.
+    """
+    if kind == REGRESSION:
+        return outputs["scores"]
+    logits = outputs["logits"]
+    is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
+    own = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
+    if kind == MULTI_LABEL:
+        return own
+    # Of log(p / (1 - p)) both sums of the softmax fall out.
+    others = tf.where(is_own, logits.dtype.min, logits)
+    return own - tf.reduce_logsumexp(others, axis=1)
+
+
+def lobatto(count: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Points from 0 to 1, both included, and weights of their values.
+
+    Float64 [count] twice. Gauss-Lobatto quadrature is exact for polynomials up
+    to the degree 2 count - 3. Source: Abramowitz and Stegun, 25.4.32.
+    """
+    last = np.polynomial.Legendre.basis(count - 1)
+    points = np.concatenate([[-1.0], np.sort(last.deriv().roots()), [1.0]])
+    weights = 2 / (count * (count - 1) * last(points) ** 2)
+    return (points + 1) / 2, weights / 2
+
+
+def can_explain(loaded: LoadedTask) -> bool:
+    """Whether answers of a task are explained."""
+    is_masked = loaded.tokenizer.mask_id is not None
+    return is_masked and kind_of(loaded) in EXPLAINED
+
+
+def check_explained(loaded: LoadedTask) -> None:
+    """Raises UserError for a task whose answers are not explained."""
+    if can_explain(loaded):
+        return
+    kind, name = kind_of(loaded), loaded.task.name
+    if kind not in EXPLAINED:
+        raise UserError(
+            f"the task {name} is of the kind {kind}, whose answers are not "
+            f"explained; explained are {', '.join(EXPLAINED)}"
+        )
+    raise UserError(
+        f"answers of {name} cannot be explained: the vocabulary of this BERT "
+        "has no mask token, which stands for missing words"
+    )
+
+
+def explain(
+    bert: FrozenBert,
+    loaded: LoadedTask,
+    row: Row,
+    answer: Mapping[str, Any],
+    batch_size: int = 32,
+) -> Dict[str, Any]:
+    """Explains an answer.
+
+    Args:
+        bert: the BERT of the task.
+        loaded: a task that `check_explained` takes.
+        row: that fits the task.
+        answer: the task's own of the row.
+        batch_size: rows computed at once.
+
+    Returns:
+        `label`, of several the likeliest, not of a regression. `words`, in
+        their order: `column`, `text`, `start` and `end` (characters),
+        `attribution`, and of the `STRONGEST` `left_out`, the change of the
+        label's probability or of the value without the word. `completeness`:
+        what is explained, of the `text` and of the `baseline`; the `sum` of
+        attributions; the `error`, its distance from the difference; and the
+        `relative` error, None without words or a difference.
+
+    Raises:
+        UserError: an output is not finite.
+    """
+    task, number, found = loaded.task, 0, {}
+    if "scores" in answer:
+        number = int(np.argmax(list(answer["scores"].values())))
+        found["label"] = list(answer["scores"])[number]
+    tokens, segments, words = _read(loaded, row)
+    baseline = _without(tokens, words, loaded)
+    values, products = _follow(bert, loaded, tokens, baseline, segments, number)
+    if kind_of(loaded) == REGRESSION:
+        # As the answer has it.
+        unit = task.unit or AS_IS
+        values = values * unit.deviation + unit.mean
+        products = products * unit.deviation
+    attributions = [float(products[word.places].sum()) for word in words]
+    order = np.argsort(-np.abs(attributions), kind="stable")[:STRONGEST]
+    rows = [tokens, *(_without(tokens, [words[n]], loaded) for n in order)]
+    features = Features.from_rows([(one, segments) for one in rows], {})
+    outputs = compute_alone(loaded, features, batch_size)
+    check_finite(outputs, task.name)
+    made = task.make_rows([row] * len(rows))
+    scores = task.results(task.decode(made, features, outputs))[:, number]
+    changes = dict(zip(order.tolist(), (scores[1:] - scores[0]).tolist()))
+    found["words"] = [
+        {
+            **{
+                name: x
+                for name, x in word._asdict().items()
+                if name != "places"
+            },
+            "attribution": attribution,
+            **({"left_out": changes[n]} if n in changes else {}),
+        }
+        for n, (word, attribution) in enumerate(zip(words, attributions))
+    ]
+    total, difference = sum(attributions), float(values[-1] - values[0])
+    error = abs(total - difference)
+    found["completeness"] = {
+        "text": float(values[-1]),
+        "baseline": float(values[0]),
+        "sum": total,
+        "error": error,
+        # Without words both ends differ by rounding alone.
+        "relative": error / abs(difference) if words and difference else None,
+    }
+    return found
+
+
+def _read(
+    loaded: LoadedTask, row: Row
+) -> Tuple[List[int], List[int], List[Word]]:
+    """The tokens and segments of a row, cut as predictions are, and words."""
+    tokenizer, between = loaded.tokenizer, loaded.tokenizer.between
+    texts = tokenizer.encode(row)
+    first, second = [*(text.ids for text in texts), None][:2]
+    length = loaded.max_seq_length
+    tokens, segments = make_row(first, second, tokenizer, length)
+    room = length - 2 - (len(between) if second is not None else 0)
+    counts = fit(len(first), len(second or ()), room)
+    words, begin = [], 1
+    for column, text, found, count in zip(
+        loaded.task.columns, row, texts, counts
+    ):
+        for _, group in itertools.groupby(
+            range(count), found.words.__getitem__
+        ):
+            some = list(group)
+            starts, ends = zip(*(found.offsets[n] for n in some))
+            start, end = min(starts), max(ends)
+            places = [begin + n for n in some]
+            words.append(Word(column, text[start:end], start, end, places))
+        begin += count + len(between)
+    return tokens, segments, words
+
+
+def _without(
+    tokens: Sequence[int], words: Sequence[Word], loaded: LoadedTask
+) -> List[int]:
+    """The tokens, those of some words masked."""
+    masked = list(tokens)
+    for word in words:
+        for place in word.places:
+            masked[place] = loaded.tokenizer.mask_id
+    return masked
+
+
+def _follow(
+    bert: FrozenBert,
+    loaded: LoadedTask,
+    tokens: Sequence[int],
+    baseline: Sequence[int],
+    segments: Sequence[int],
+    label: int,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Follows the line from the baseline to a text.
+
+    Returns:
+        What is explained at each point, float64 [POINTS], and the attribution
+        of each token, float64 [T], their integral.
+    """
+    function = bert.function(
+        ("explanation", kind_of(loaded), loaded.kind.key),
+        loaded.kind.table,
+        lambda create: PathModel(bert, loaded, create),
+        FEATURES,
+    ).get_concrete_function()
+    own = loaded.values.get()
+    shares, weights = lobatto(POINTS)
+    size = max(1, BATCH_TOKENS // len(tokens))
+    found = []
+    for first in range(0, POINTS, size):
+        some = shares[first : first + size]
+        alike = {
+            "input_ids": tokens,
+            "baseline_ids": baseline,
+            "segment_ids": segments,
+            "input_mask": [1] * len(tokens),
+            "label": label,
+        }
+        batch = {
+            name: np.array([value] * len(some), np.int32)
+            for name, value in alike.items()
+        }
+        batch["row"] = np.arange(len(some), dtype=np.int32)
+        batch["share"] = some.astype(np.float32)
+        found.append(function(own, batch))
+    values, products = (
+        np.concatenate([one[name] for one in found]).astype(np.float64)
+        for name in ("values", "products")
+    )
+    check_finite({"values": values, "products": products}, loaded.task.name)
+    return values, weights @ products

@@ -1,0 +1,137 @@
+"""A search in a whole corpus: its file, its questions, their features.
+
+`retrieval.py` has the scores.
+"""
+
+import dataclasses
+import hashlib
+from typing import Dict, List, Sequence
+
+import numpy as np
+
+from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.tables import Layout, Rows, read_rows
+from adapter_bert.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The documents of a file.
+
+    Attributes:
+        path: of the file.
+        texts: of the documents, in the order of the file.
+        places: each document's place in `texts`, by its id.
+    """
+
+    path: str
+    texts: List[str]
+    places: Dict[str, int]
+
+    @classmethod
+    def read(cls, path: str, layout: Layout) -> "Corpus":
+        """Reads the text and the id of each row.
+
+        Raises:
+            UserError: as of `read_rows`, or a text or an id is empty, or two
+                documents have one id.
+        """
+        rows = read_rows(path, layout)
+        places: Dict[str, int] = {}
+        for row, (name, text) in enumerate(zip(rows.row_id, rows.text_a)):
+            for what, cell in (("id", name), ("text", text)):
+                if not cell.strip():
+                    raise UserError(
+                        f"{rows.where(row)}: the document's {what} is empty; "
+                        f"expected a document with {what}, or no such row"
+                    )
+            first = places.setdefault(name, row)
+            if first != row:
+                raise UserError(
+                    f"{rows.where(row)}: the id {name[:80]!r} is also that of "
+                    f"line {rows.lines[first] + 1}; ids must be unique "
+                    "(--corpus_id_column)"
+                )
+        return cls(path, rows.text_a, places)
+
+    def find(self, rows: Rows, ids: Sequence[str]) -> List[int]:
+        """The places of documents, by the id in each of the rows.
+
+        Raises:
+            UserError: no document has such an id.
+        """
+        for row, name in enumerate(ids):
+            if name not in self.places:
+                raise UserError(
+                    f"{rows.where(row)}: no document of {self.path} has the id "
+                    f"{name[:80]!r}; with --corpus_file, --text_b_column and "
+                    "--negative_column name ids of documents"
+                )
+        return [self.places[name] for name in ids]
+
+    def texts_of(self, rows: Rows, ids: Sequence[str]) -> List[str]:
+        """The texts of documents; see `find`."""
+        return [self.texts[place] for place in self.find(rows, ids)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Questions, each once, and the corpus in which they are searched.
+
+    Attributes:
+        questions: texts in the order of their first row.
+        documents: texts of the whole corpus.
+        pairs: int64 [rows, 2], places of a question and of a document that
+            belongs to it.
+    """
+
+    questions: Sequence[str]
+    documents: Sequence[str]
+    pairs: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Rows, corpus: Corpus) -> "Search":
+        """The search of pairs whose second text is a document's id.
+
+        Raises:
+            UserError: no document has such an id.
+        """
+        places: Dict[str, int] = {}
+        asked = [places.setdefault(x, len(places)) for x in rows.text_a]
+        found = corpus.find(rows, rows.text_b)
+        pairs = np.array([asked, found], np.int64).T
+        return cls(list(places), corpus.texts, pairs)
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return len(self.questions) + len(self.documents)
+
+    def first(self, count: int) -> "Search":
+        """The search of the first pairs in the same corpus."""
+        pairs = self.pairs[:count]
+        questions = self.questions[: pairs[:, 0].max() + 1]
+        return dataclasses.replace(self, questions=questions, pairs=pairs)
+
+    @property
+    def relevant(self) -> List[List[int]]:
+        """Places in the corpus of each question's documents, each once."""
+        found: List[Dict[int, None]] = [{} for _ in self.questions]
+        for question, document in self.pairs.tolist():
+            found[question][document] = None
+        return list(map(list, found))
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchTexts(Texts):
+    """The features of a `Search`: questions, and after them documents.
+
+    Attributes:
+        relevant: of each question, as of `Search`.
+    """
+
+    relevant: Sequence[List[int]] = ()
+
+    def fingerprint(self):
+        """SHA-256 of the texts, and of what belongs together."""
+        told = f"{super().fingerprint()} {self.relevant}"
+        return hashlib.sha256(told.encode()).hexdigest()

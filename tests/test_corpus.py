@@ -1,0 +1,116 @@
+"""A corpus: its file, its questions, and what is refused."""
+
+import json
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from task_files import PROPERTY, refusal
+
+from adapter_bert.data.tables import Layout, Rows
+from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
+
+pytestmark = pytest.mark.older_stack
+
+LAYOUT = Layout("text", row_id="_id")
+DOCUMENTS = [("d1", "a cat"), ("d2", "a dog"), ("d3", "a cat")]
+
+
+def write(folder, documents):
+    """A corpus of (id, text), with a column that is not read."""
+    path = folder / "corpus.jsonl"
+    lines = (
+        json.dumps({"_id": name, "title": "", "text": text}) + "\n"
+        for name, text in documents
+    )
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def rows_of(pairs):
+    """Rows of (question, document's id)."""
+    texts, ids = map(list, zip(*pairs))
+    return Rows("dev.csv", np.arange(1, 1 + len(ids)), texts, ids)
+
+
+def test_documents_are_found_by_their_ids(tmp_path):
+    corpus = Corpus.read(write(tmp_path, DOCUMENTS), LAYOUT)
+    # Equal texts may be two documents.
+    assert corpus.texts == ["a cat", "a dog", "a cat"]
+    rows = rows_of([("q", "d3"), ("r", "d1"), ("q", "d2"), ("q", "d3")])
+    assert corpus.texts_of(rows, rows.text_b) == [
+        "a cat",
+        "a cat",
+        "a dog",
+        "a cat",
+    ]
+    search = Search.of(rows, corpus)
+    assert search.questions == ["q", "r"] and len(search) == 5
+    assert search.relevant == [[2, 1], [0]]
+    first = search.first(1)
+    assert (first.questions, first.relevant, len(first)) == (["q"], [[2]], 4)
+    assert search.first(9).relevant == search.relevant
+
+
+@PROPERTY
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1),
+    st.integers(1, 20),
+)
+def test_a_search_is_that_of_its_first_pairs(pairs, count):
+    corpus = Corpus(
+        "c", [f"t{n}" for n in range(6)], {f"{n}": n for n in range(6)}
+    )
+    rows = rows_of([(f"q{question}", f"{n}") for question, n in pairs])
+    search = Search.of(rows, corpus).first(count)
+    expected = {}
+    for question, place in pairs[:count]:
+        expected.setdefault(f"q{question}", {})[place] = None
+    assert search.questions == list(expected)
+    assert search.relevant == [list(places) for places in expected.values()]
+
+
+def test_what_belongs_together_is_part_of_the_fingerprint():
+    rows = [([1, 2], [0, 0], False), ([1, 3], [0, 0], True)]
+
+    def fingerprint(relevant):
+        features = SearchTexts.from_rows(iter(rows), {}, relevant=relevant)
+        assert features.cut_rows == 1
+        return features.fingerprint()
+
+    found = {fingerprint(x) for x in ([[0]], [[0, 1]], [[0], [1]])}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    "documents, told",
+    [
+        (
+            [("d1", "a"), ("d2", " ")],
+            "corpus.jsonl:2: the document's text is e",
+        ),
+        (
+            [("d1", "a"), (" ", "b")],
+            "corpus.jsonl:2: the document's id is empt",
+        ),
+        (
+            [("d1", "a"), ("d2", "b"), ("d1", "c")],
+            "corpus.jsonl:3: the id 'd1' is also that of line 1; ids must be",
+        ),
+        ([], "corpus.jsonl is empty"),
+    ],
+)
+def test_a_wrong_corpus_is_refused(tmp_path, documents, told):
+    assert told in refusal(Corpus.read, write(tmp_path, documents), LAYOUT)
+
+
+def test_an_id_of_no_document_is_refused(tmp_path):
+    path = write(tmp_path, DOCUMENTS)
+    corpus = Corpus.read(path, LAYOUT)
+    for name in ("d4", "", "d1 "):
+        rows = rows_of([("q", "d1"), ("q", name)])
+        message = refusal(Search.of, rows, corpus)
+        assert message.startswith(
+            f"dev.csv:3: no document of {path} has the id {name!r}; "
+        )

@@ -1,0 +1,316 @@
+"""Attributions of words: complete, equal to gradients, true to the texts."""
+
+import json
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import run_process, write_bert
+from html_reader import Page
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert.bert.hooks import Context, NoHooks
+from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.errors import UserError
+from adapter_bert.serving import explanations
+from adapter_bert.serving.explanations import (
+    STRONGEST,
+    explained_value,
+    lobatto,
+)
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+
+pytestmark = pytest.mark.newer_stack
+
+TEXT = "the cat, not slow; sat on the bad mat"
+PAIR = {"name": "custom", "labels": ["x", "y", "z"], "pairs": True}
+SETS = {**CLASSIFICATION, "labels": ["a", "b", "c"], "multi_label": True}
+UNIT = {"mean": 30.0, "deviation": 7.0, "low": 1.0, "high": 60.0}
+SCORE = {
+    "name": "custom",
+    "regression": True,
+    "pairs": False,
+    "label_unit": UNIT,
+}
+TASKS = {
+    "houlsby": ("houlsby(size=4)", CLASSIFICATION, TEXT),
+    "lora": ("lora(rank=2)", SETS, TEXT),
+    "prefix": ("prefix(length=3, inner_size=8)", SCORE, TEXT),
+    "mad_x": ("mad_x(size=4, inverse_size=3)", PAIR, (TEXT, "a dog ran fast")),
+    "full": ("full", CLASSIFICATION, TEXT),
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+@pytest.fixture(scope="module")
+def predictor(bert, tiny_bert, tmp_path_factory):
+    """Answers all of `TASKS`, and a tagging."""
+    made = Predictor(bert)
+    folder = tmp_path_factory.mktemp("explained")
+    tags = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
+    tasks = {**TASKS, "tags": ("ia3", tags, "")}
+    for name, (text, description, _) in tasks.items():
+        make_artifact(folder / name, tiny_bert, text, description=description)
+        made.add(str(folder / name), name)
+    return made
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_attributions_add_up_to_the_difference(predictor, name):
+    answer = predictor(name, TASKS[name][2], explains=True)
+    found = answer.explanation
+    told = found["completeness"]
+    total = sum(word["attribution"] for word in found["words"])
+    assert total == pytest.approx(told["sum"])
+    difference = told["text"] - told["baseline"]
+    assert abs(difference) > 1e-3
+    assert told["error"] == pytest.approx(abs(total - difference))
+    assert told["error"] < 1e-3 * max(1.0, abs(difference))
+    assert told["relative"] == told["error"] / abs(difference)
+    # What is explained is the answer.
+    if "value" in answer:
+        assert told["text"] == pytest.approx(answer.value, rel=1e-4)
+        assert "label" not in found
+    else:
+        share = max(answer.scores.values())
+        assert answer.scores[found["label"]] == share
+        odds = np.log(share / (1 - share))
+        assert told["text"] == pytest.approx(odds, abs=1e-4)
+    # Nothing but the explanation is new, and it comes again.
+    plain = predictor(name, TASKS[name][2])
+    assert {**plain, "explanation": found} == answer
+    assert predictor(name, TASKS[name][2], explains=True) == answer
+
+
+def test_the_strongest_words_are_left_out(predictor):
+    answer = predictor("houlsby", TEXT, explains=True)
+    words = answer.explanation["words"]
+    sizes = [abs(word["attribution"]) for word in words]
+    least = sorted(sizes)[-STRONGEST]
+    assert [size >= least for size in sizes] == [
+        "left_out" in word for word in words
+    ]
+    label = answer.explanation["label"]
+    word = next(word for word in words if "left_out" in word)
+    loaded = predictor.task("houlsby")
+    tokens, _, read = explanations._read(loaded, (TEXT,))
+    place = words.index(word)
+    masked = explanations._without(tokens, [read[place]], loaded)
+    batch = {
+        "input_ids": np.int32([tokens, masked]),
+        "input_mask": np.ones((2, len(tokens)), np.int32),
+        "segment_ids": np.zeros((2, len(tokens)), np.int32),
+        "row": np.arange(2, dtype=np.int32),
+    }
+    logits = loaded.kind.compute(loaded.values.get(), batch)["logits"]
+    shares = tf.nn.softmax(logits).numpy()
+    number = loaded.task.labels.index(label)
+    change = shares[1, number] - shares[0, number]
+    assert word["left_out"] == pytest.approx(change, abs=1e-6)
+    assert sum(a != b for a, b in zip(tokens, masked)) == len(
+        read[place].places
+    )
+
+
+@pytest.mark.parametrize("name", ["houlsby", "prefix", "mad_x"])
+def test_gradients_equal_finite_differences(predictor, bert, name):
+    """Of the value at both sides of a point, along the line."""
+    loaded = predictor.task(name)
+    row = TASKS[name][2]
+    row = row if isinstance(row, tuple) else (row,)
+    tokens, segments, words = explanations._read(loaded, row)
+    baseline = explanations._without(tokens, words, loaded)
+    predictor(name, TASKS[name][2], explains=True)
+    key = "explanation", explanations.kind_of(loaded), loaded.kind.key
+    function = bert.function(key, loaded.kind.table, None)
+    shares, step = np.float32([0.1, 0.5, 0.9]), 0.02
+
+    def at(shares):
+        alike = [tokens, baseline, segments, [1] * len(tokens), 0]
+        names = ["input_ids", "baseline_ids", "segment_ids", "input_mask"]
+        batch = {
+            name: np.int32([value] * len(shares))
+            for name, value in zip([*names, "label"], alike)
+        }
+        batch.update(row=np.arange(3, dtype=np.int32), share=shares)
+        return function.get_concrete_function()(loaded.values.get(), batch)
+
+    slopes = at(shares)["products"].numpy().sum(axis=1)
+    before, after = (at(shares + d)["values"].numpy() for d in (-step, step))
+    differences = (after - before) / (2 * step)
+    np.testing.assert_allclose(slopes, differences, rtol=0.02, atol=2e-3)
+
+
+class Linear:
+    """A model whose score is linear in the word embeddings."""
+
+    def __init__(self, config, weights, values):
+        self.bert = make_bert(config, values, {}, lambda _: NoHooks())
+        self.weights = weights
+
+    def __call__(self, features, context):
+        words = features[explanations.WORD_VECTORS]
+        products = tf.reduce_sum(words * self.weights, axis=[1, 2])
+        return {"scores": products}
+
+
+def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(5, tiny_config.hidden_size)).astype(np.float32)
+    own = {n: tf.constant(x) for n, x in tiny_weights.items()}
+    model = object.__new__(explanations.PathModel)
+    model._kind = "regression"
+    model._model = Linear(tiny_config, weights, own)
+    text, baseline = [2, 7, 9, 11, 3], [2, 4, 4, 4, 3]
+    shares, integral = lobatto(3)
+    batch = {
+        "input_ids": tf.constant([text] * 3),
+        "baseline_ids": tf.constant([baseline] * 3),
+        "share": tf.constant(shares, tf.float32),
+        "label": tf.zeros([3], tf.int32),
+    }
+    found = model(batch, Context(tf.ones([3, 5], tf.int32)))
+    words = tiny_weights["bert/embeddings/word_embeddings"]
+    difference = words[text] - words[baseline]
+    expected = (difference * weights).sum(axis=1)
+    np.testing.assert_allclose(
+        integral @ found["products"].numpy(), expected, atol=1e-6
+    )
+    ends = found["values"].numpy()
+    assert ends[-1] - ends[0] == pytest.approx(expected.sum(), abs=1e-5)
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, explanations.POINTS])
+def test_quadrature_is_exact_for_polynomials(count):
+    shares, weights = lobatto(count)
+    assert shares[0] == 0 and shares[-1] == 1
+    for degree in range(2 * count - 2):
+        integral = weights @ shares**degree
+        assert integral == pytest.approx(1 / (degree + 1), abs=1e-12)
+
+
+def test_log_odds_of_labels():
+    logits = tf.constant([[1.0, 2.0, -1.0], [100.0, -100.0, 0.0]])
+    labels = tf.constant([1, 0])
+    outputs = {"logits": logits}
+    shares = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
+    found = explained_value("classification", outputs, labels).numpy()
+    assert found[0] == pytest.approx(np.log(shares[0, 1] / (1 - shares[0, 1])))
+    # Where the probability itself is 1 in float64.
+    assert found[1] == pytest.approx(100.0)
+    own = explained_value("multi-label", outputs, labels).numpy()
+    assert own.tolist() == [2.0, 100.0]
+
+
+LETTERS = st.sampled_from("acdt s,.?é\u0301ßΣ中\U0001f600\u200d\x00\t")
+
+
+@hypothesis.given(st.text(LETTERS, max_size=12), st.text(LETTERS, max_size=30))
+def test_words_cover_the_texts(predictor, first, second):
+    """In order, without overlap; what is outside makes no token."""
+    loaded = predictor.task("mad_x")
+    tokens, segments, words = explanations._read(loaded, (first, second))
+    task = loaded.task
+    features = task.featurize(
+        task.make_rows([(first, second)]),
+        loaded.tokenizer,
+        loaded.max_seq_length,
+    )
+    assert features.tokens.tolist() == tokens
+    assert features.segments.tolist() == segments
+    places = [place for word in words for place in word.places]
+    special = {loaded.tokenizer.classify_id, loaded.tokenizer.separate_id}
+    assert places == [n for n, x in enumerate(tokens) if x not in special]
+    for column, text in zip(task.columns, (first, second)):
+        own = [word for word in words if word.column == column]
+        end = 0
+        outside = ""
+        for word in own:
+            assert end <= word.start < word.end
+            assert text[word.start : word.end] == word.text
+            outside += text[end : word.start]
+            end = word.end
+        if not features.cut_rows:
+            outside += text[end:]
+            assert loaded.tokenizer.encode_ids([outside]) == [[]]
+
+
+def test_texts_without_words_and_long_ones(predictor):
+    nothing = predictor("houlsby", "", explains=True).explanation
+    assert nothing["words"] == []
+    assert nothing["completeness"]["relative"] is None
+    assert nothing["completeness"]["error"] < 1e-6
+    long = predictor("houlsby", "the cat sat " * 30, explains=True)
+    # As many tokens as predictions read, two of them special.
+    words = long.explanation["words"]
+    assert len(words) == predictor.task("houlsby").max_seq_length - 2
+    assert words[-1]["end"] < 100
+
+
+def test_points_are_computed_in_small_batches(predictor, monkeypatch):
+    whole = predictor("mad_x", TASKS["mad_x"][2], explains=True)
+    monkeypatch.setattr(explanations, "BATCH_TOKENS", 1)
+    alone = predictor("mad_x", TASKS["mad_x"][2], explains=True)
+    for one, other in zip(
+        whole.explanation["words"], alone.explanation["words"]
+    ):
+        assert one["attribution"] == pytest.approx(
+            other["attribution"], abs=1e-5
+        )
+
+
+def test_other_kinds_are_refused(predictor):
+    message = "tagging is of the kind tagging, whose answers are not explained"
+    with pytest.raises(UserError, match=message):
+        predictor("tags", "the cat", explains=True)
+    assert predictor("tags", "the cat").tags
+
+
+def test_a_vocabulary_without_masks(tmp_path, tiny_config, tiny_weights):
+    (tmp_path / "bert").mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(26))]
+    folder = write_bert(tmp_path / "bert", words, tiny_config, tiny_weights)
+    make_artifact(tmp_path / "a", folder, "ia3")
+    predictor = Predictor.load(str(folder), {"a": str(tmp_path / "a")})
+    with pytest.raises(UserError, match="has no mask token"):
+        predictor("a", "1 2", explains=True)
+
+
+@pytest.fixture
+def flags(tiny_bert, tmp_path):
+    make_artifact(tmp_path / "mood", tiny_bert, "houlsby(size=4)")
+    (tmp_path / "rows.txt").write_text("the <b>cat</b> & dog\nnot bad\n")
+    return [
+        f"--init_checkpoint={tiny_bert}",
+        f"--adapter=mood={tmp_path}/mood",
+        f"--input={tmp_path}/rows.txt",
+        "--explain",
+    ]
+
+
+def test_the_command_writes_json_and_a_page(flags, tmp_path):
+    program = "predict"
+    done = run_process(*flags, program=program)
+    lines = list(map(json.loads, done.stdout.splitlines()))
+    assert [line["task"] for line in lines] == ["mood", "mood"]
+    words = [word["text"] for word in lines[1]["explanation"]["words"]]
+    assert words == ["not", "bad"]
+    run_process(*flags, f"--output={tmp_path}/why.html", program=program)
+    text = (tmp_path / "why.html").read_text()
+    page = Page(text)
+    page.check()
+    assert "<b>" not in text and "the <b>cat</b> & dog" in page.text
+    marks = page.all("mark")
+    assert [mark for _, mark in marks][-2:] == ["not", "bad"]
+    for (attributes, _), word in zip(
+        marks[-2:], lines[1]["explanation"]["words"]
+    ):
+        against = word["attribution"] < 0
+        assert attributes["class"] == ("against" if against else "for")
