@@ -24,10 +24,11 @@ GROUPS = (
         "run_mlm",
         "run_vectors",
         "run_pretraining",
+        "audit",
     ),
     ("predict", "export"),
 )
-OTHERS = ("create_pretraining_data", "extract_features", "serve")
+OTHERS = ("create_pretraining_data", "extract_features", "select", "serve")
 
 # Name -> (topic, default, meaning)
 Flags = Dict[str, Tuple[str, str, str]]

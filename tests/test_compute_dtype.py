@@ -105,7 +105,7 @@ def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
 def test_several_processes_do_not_choose_each_for_itself(
     classify, tiny_flags, monkeypatch
 ):
-    monkeypatch.setattr(experiment, "_start_engine", lambda _: None)
+    monkeypatch.setattr(experiment, "start_engine", lambda _: None)
     monkeypatch.setattr(experiment.multi_worker, "is_cluster", lambda: True)
     with pytest.raises(UserError, match="auto needs one process, but TF_CON"):
         classify(**tiny_flags, compute_dtype="auto")

@@ -109,13 +109,13 @@ def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
     classify, short, monkeypatch
 ):
     made = []
-    original = experiment._make_job
+    original = experiment.make_job
 
     def make_job(*arguments):
         made.append(original(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(experiment, "_make_job", make_job)
+    monkeypatch.setattr(experiment, "make_job", make_job)
     classify(**short, compute_dtype="bfloat16", predict_batch_tokens=77)
     assert made[0].predict_tokens == 77
     name = "bert/encoder/layer_0/output/dense/kernel"

@@ -29,6 +29,8 @@ PROGRAMS: Dict[str, str] = {
     "plot": "Draw figures of the scores of runs.",
     "plot_fusion": "Draw the attention weights of AdapterFusion runs.",
     "report": "Write a page of HTML about a run or a sweep.",
+    "audit": "Find rows whose labels are probably wrong.",
+    "select": "Choose the rows of a pool to label next.",
     "baseline": "Score a task without BERT.",
     "minilm": "Print the folder of the small pretrained BERT.",
 }

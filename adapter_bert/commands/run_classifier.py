@@ -114,6 +114,7 @@ SETTINGS = (Source, Classification, *run_from_flags.SETTINGS)
 def task_from_flags(
     trained: Optional[Mapping[str, Any]] = None,
     processors: Mapping[str, Callable[[], Any]] = {},
+    default: str = "",
 ) -> Task:
     """The task, or the joined tasks, of `--task_name`.
 
@@ -121,12 +122,14 @@ def task_from_flags(
         trained: description of `--adapter`, or None; its task and columns are
             the defaults of flags that are not given.
         processors: a program's own tasks, as of `main`.
+        default: the task's name where neither the flag nor `trained` has it.
 
     Raises:
         UserError: the name is missing or unknown, or a flag does not fit.
     """
     source = read(Source)
     task_name = source.task_name or (trained and trained["task"]["name"])
+    task_name = task_name or default
     if not task_name:
         raise UserError(
             "--task_name is missing; expected one of "

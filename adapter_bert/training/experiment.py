@@ -99,7 +99,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
     splits = _choose_splits(experiment)
     names = [*(["train"] if experiment.do_train else []), *splits.names]
     experiment.task.check_files(experiment.data_dir, names)
-    engine = _start_engine(experiment)
+    engine = start_engine(experiment)
     if experiment.compute_dtype != FLOAT32:
         experiment = dataclasses.replace(
             experiment, compute_dtype=_choose_dtype(experiment)
@@ -127,7 +127,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         features = _tokenize(setup, rows)
         record, schedule = _describe(engine, setup, features, splits)
         refuse_others(record=record)
-        job = _make_job(engine, setup)
+        job = make_job(engine, setup)
         first_step, resumed = state.step, False
         read = evaluation.Rows(splits, rows, features)
         if experiment.do_train:
@@ -169,7 +169,7 @@ def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
         yield
 
 
-def _start_engine(experiment: Experiment) -> Engine:
+def start_engine(experiment: Experiment) -> Engine:
     """Makes the engine, whose devices can take the training's batches."""
     if experiment.base_dtype == INT8:
         _check_int8(experiment)
@@ -324,7 +324,7 @@ def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
     return features
 
 
-def _make_job(engine: Engine, setup: Setup) -> Job:
+def make_job(engine: Engine, setup: Setup) -> Job:
     """The job of the run's own method."""
     experiment, model = setup.experiment, setup.model
     config, method = model.config, model.method

@@ -1,0 +1,346 @@
+r"""Finds rows of a training file whose labels are probably wrong.
+
+    .venv/bin/adapter-bert audit --train_file=tickets.csv \
+        --text_a_column=message --label_column=queue \
+        --init_checkpoint=$BERT --output_dir=out/audit
+
+The flags of the rows, the BERT and the method are those of
+`run_classifier.py`. The rows are divided into folds. Each fold's labels are
+guessed by a model that was trained on the other folds, over frozen layers that
+are computed once. Confident learning then compares guesses and labels
+(`reports/label_errors.py`).
+"""
+
+import dataclasses
+import os
+from typing import Any, Callable, List, Sequence, Tuple
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import numpy as np
+from absl import logging
+
+from adapter_bert import files, folder_lock
+from adapter_bert.commands import run_classifier
+from adapter_bert.commands.baseline import fit_classes
+from adapter_bert.data.tables import Rows
+from adapter_bert.errors import UserError
+from adapter_bert.flags import FLAGS, Range, Topic, is_given, read
+from adapter_bert.progress import Progress
+from adapter_bert.reports import label_errors
+from adapter_bert.serving.embeddings import Embedder, VectorForm
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.task import write_table
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_task import TEXT_COLUMNS
+from adapter_bert.tasks.vectors import MEAN
+from adapter_bert.training import out_of_fold, run_from_flags
+from adapter_bert.training.settings import Experiment
+
+SUSPECTS_FILE = "suspects.tsv"
+AUDIT_FILE = "audit.json"
+# Layers whose means the heads read: of more, heads are slower and no better.
+LAYERS = 3
+# What scikit-learn calls C, from the strongest regularization.
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+# (inputs, labels, number of classes, strength) -> a function from inputs to
+# probabilities, float64 [N, C].
+Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
+# Flags of models that are trained by gradient.
+OF_ADAPTERS = (
+    "adapter_size",
+    "adapter_init_scale",
+    "learning_rate",
+    "num_train_epochs",
+    "num_train_steps",
+    "train_batch_size",
+    "class_weights",
+    "eval_batch_size",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Folds:
+    """The division of the rows."""
+
+    folds: int = Topic.DATA.setting(
+        5,
+        "Parts of the rows; the labels of each are guessed from the others.",
+        Range(lambda value: value >= 2, "expected >= 2"),
+    )
+
+
+SETTINGS = (*run_classifier.SETTINGS, Folds)
+
+
+def divide(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
+    """The fold of each row, int64 [N]; each has its share of every label."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    found = np.empty(len(labels), np.int64)
+    found[order] = np.arange(len(labels)) % folds
+    return found
+
+
+def layer_means(
+    bert: FrozenBert, rows: Rows, max_seq_length: int, batch_size: int = 32
+) -> np.ndarray:
+    """Means over the tokens of a row, of some layers evenly spaced.
+
+    A pair is read as a pair, and each of its texts alone: the differences of
+    the texts' means, without their signs, follow those of the pair.
+    Source of the differences: Conneau et al. 2017, section 3.1.
+
+    Returns:
+        float32 [N, layers D], of pairs [N, 2 layers D].
+
+    Raises:
+        UserError: the length or the batch size is out of range.
+    """
+    last = bert.config.num_hidden_layers - 1
+    spaced = np.linspace((last + 1) / LAYERS - 1, last, LAYERS)
+    layers = tuple(map(int, np.unique(np.maximum(spaced, 0).round())))
+    embedder = Embedder(
+        bert, None, VectorForm(MEAN, layers), batch_size, max_seq_length
+    )
+
+    def means(*texts: Sequence[str]) -> np.ndarray:
+        progress = Progress("frozen layers", len(rows), "rows")
+        found = []
+        for vectors in embedder.stream(list(zip(*texts))):
+            found.append(vectors)
+            progress.update(len(vectors))
+        progress.close()
+        return np.concatenate(found)
+
+    if rows.text_b is None:
+        found = means(rows.text_a)
+    else:
+        found = means(rows.text_a, rows.text_b)
+    if embedder.cut_rows:
+        logging.warning(
+            "%d of %d rows are cut (--max_seq_length)",
+            embedder.cut_rows,
+            len(rows),
+        )
+    if rows.text_b is None:
+        return found
+    apart = np.abs(means(rows.text_a) - means(rows.text_b))
+    return np.concatenate([found, apart], axis=1)
+
+
+def fit_head(
+    vectors: np.ndarray, labels: np.ndarray, count: int, strength: float
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Fits a linear head on standardized vectors.
+
+    Returns:
+        A function from vectors to probabilities, float64 [N, count].
+    """
+    mean, scale = vectors.mean(axis=0), vectors.std(axis=0)
+    # What never differs tells nothing.
+    scale[scale == 0] = 1
+    model = fit_classes((vectors - mean) / scale, labels, count, strength)
+    return lambda asked: np.exp(model((asked - mean) / scale))
+
+
+def guess(
+    inputs: Any,
+    labels: np.ndarray,
+    fold: np.ndarray,
+    count: int,
+    fit: Fit = fit_head,
+    strengths: Sequence[float] = STRENGTHS,
+) -> Tuple[np.ndarray, float]:
+    """The probabilities of heads that have not seen the rows.
+
+    Regularization becomes weaker until the labels' log loss grows.
+
+    Args:
+        inputs: float [N, D], of a class of numpy or scipy.
+        labels: int [N], places among the classes.
+        fold: int [N].
+        count: of classes, C.
+        fit: makes a head.
+        strengths: to be tried, from the strongest regularization.
+
+    Returns:
+        float64 [N, C], and the strength that was chosen.
+    """
+    best: Tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
+    progress = Progress("heads", len(strengths) * (fold.max() + 1), "fits")
+    for strength in strengths:
+        found = np.empty((len(labels), count))
+        for number in range(fold.max() + 1):
+            rest, own = fold != number, fold == number
+            head = fit(inputs[rest], labels[rest], count, strength)
+            found[own] = head(inputs[own])
+            progress.update(1)
+        own = found[np.arange(len(labels)), labels]
+        loss = -np.log(np.maximum(own, 1e-12)).mean()
+        logging.info("C = %g: log loss %.4f of labels", strength, loss)
+        if loss >= best[0]:
+            break
+        best = loss, found, strength
+    progress.close()
+    return best[1:]
+
+
+def suspects(
+    task: TextClassification, rows: Rows, probabilities: np.ndarray
+) -> List[Tuple[str, ...]]:
+    """A header, and the rows for which another label is more probable.
+
+    The worst come first.
+    """
+    labels = task.label_features(rows.label)["label_ids"]
+    scores = label_errors.margins(probabilities, labels)
+    others = label_errors.suggested(probabilities, labels)
+    texts = [x for x in (rows.text_a, rows.text_b) if x is not None]
+    header = ("row", *TEXT_COLUMNS[: len(texts)], "label", "suggested", "score")
+    # A cell holds no tab and no line break.
+    return [header] + [
+        (
+            str(row + 1),
+            *(" ".join(text[row].split()) for text in texts),
+            rows.label[row],
+            task.labels[others[row]],
+            f"{scores[row]:.6f}",
+        )
+        for row in np.argsort(scores, kind="stable")
+        if scores[row] < 0.5
+    ]
+
+
+def check(rows: Rows, folds: int) -> None:
+    """Refuses rows that cannot be divided.
+
+    Raises:
+        UserError: there are fewer rows than folds, or one label.
+    """
+    if len(rows) < folds:
+        raise UserError(
+            f"{rows.path} holds {len(rows)} rows, but --folds is {folds}; "
+            "expected at least as many rows"
+        )
+    if len(set(rows.label)) < 2:
+        raise UserError(
+            f"{rows.path} holds only the label {rows.label[0]!r}, expected at "
+            "least two labels"
+        )
+
+
+def audit(
+    settings: Experiment, task: TextClassification, rows: Rows, folds: int
+) -> Tuple[np.ndarray, str]:
+    """Guesses the labels of all rows, by the model that the flags name.
+
+    Returns:
+        float64 [N, C], and a description of the model.
+
+    Raises:
+        UserError: anything that the user can mend.
+    """
+    labels = task.label_features(rows.label)["label_ids"]
+    fold = divide(labels, folds, settings.training.seed)
+    if is_given("tuning_method"):
+        outputs = out_of_fold.predict(settings, task, rows, fold)
+        return task.results(outputs), str(settings.method)
+    for name in OF_ADAPTERS:
+        if is_given(name):
+            raise UserError(
+                f"--{name} is for adapters, which --tuning_method names; the "
+                "linear heads of an audit without it have no such setting"
+            )
+    bert = FrozenBert.open(
+        settings.init_checkpoint,
+        settings.bert_config_file,
+        settings.vocab_file,
+        settings.compute_dtype,
+        settings.do_lower_case,
+        settings.base_dtype,
+    )
+    vectors = layer_means(bert, rows, settings.max_seq_length)
+    found, strength = guess(vectors, labels, fold, len(task.labels))
+    return found, f"linear heads on means of layers, C = {strength:g}"
+
+
+def write(
+    output_dir: str,
+    task: TextClassification,
+    rows: Rows,
+    probabilities: np.ndarray,
+    model: str,
+) -> None:
+    """Writes `suspects.tsv` and `audit.json`, and says what they hold.
+
+    `model` describes the one whose `probabilities`, [N, C], these are.
+    """
+    labels = task.label_features(rows.label)["label_ids"]
+    table = suspects(task, rows, probabilities)
+    counted = label_errors.joint(probabilities, labels)
+    wrong = round(counted.sum() - np.trace(counted))
+    path = write_table(os.path.join(output_dir, SUSPECTS_FILE), table)
+    files.write_json(
+        os.path.join(output_dir, AUDIT_FILE),
+        {
+            "model": model,
+            "rows": len(rows),
+            "suspects": len(table) - 1,
+            "wrong_labels": wrong,
+            "labels": list(task.labels),
+            "joint": counted.round(1).tolist(),
+        },
+    )
+    logging.info(
+        "%s: %d suspects of %d rows, the worst first; about %d labels are "
+        "wrong by confident learning's count",
+        path,
+        len(table) - 1,
+        len(rows),
+        wrong,
+    )
+
+
+def main() -> None:
+    """Audits what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    task = run_classifier.task_from_flags(
+        default=run_classifier.CUSTOM if FLAGS.train_file else ""
+    )
+    is_one = isinstance(task, TextClassification) and not task.has_sets
+    if not is_one or isinstance(task, MultipleChoice):
+        raise UserError(
+            f"the task {task.name} with these flags cannot be audited: an "
+            "audit is for rows with one label each"
+        )
+    if task.held_out:
+        raise UserError(
+            "--dev_share holds out rows; leave it out, since an audit looks at "
+            "every row"
+        )
+    if not FLAGS.data_dir and not task.train_file:
+        raise UserError("--train_file is missing: the rows to audit")
+    if not FLAGS.init_checkpoint:
+        raise UserError(
+            "--init_checkpoint is missing: the pretrained BERT that reads the "
+            "rows"
+        )
+    if FLAGS.adapter:
+        raise UserError(
+            "--adapter names an adapter that may have seen the rows; leave it "
+            "out, since an audit trains its own"
+        )
+    settings = run_from_flags.experiment_from_flags(
+        task,
+        FLAGS.data_dir,
+        read(run_classifier.Classification).eval_batch_size,
+    )
+    task, of_splits = task.read(settings.data_dir, ["train"])
+    rows, folds = of_splits["train"], read(Folds).folds
+    check(rows, folds)
+    files.prepare_folder(settings.output_dir)
+    with folder_lock.hold(settings.output_dir):
+        probabilities, model = audit(settings, task, rows, folds)
+        write(settings.output_dir, task, rows, probabilities, model)

@@ -1,0 +1,216 @@
+r"""Chooses the rows of a pool that are to be labelled next.
+
+    .venv/bin/adapter-bert select --pool=new.csv --count=100 \
+        --init_checkpoint=$BERT --adapter=out/tickets/adapter \
+        --output=next.tsv
+
+With an adapter these are the rows of which its answers are least sure
+(`margin`). Without one they are rows that differ most from one another
+(`k_centre`), by the vectors of frozen BERT.
+"""
+
+import dataclasses
+import os
+from typing import List, Optional, Sequence, Tuple
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import numpy as np
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.commands import predict
+from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE, Topic, read
+from adapter_bert.progress import Progress
+from adapter_bert.serving import flags as adapter_flags
+from adapter_bert.serving import row_stream
+from adapter_bert.serving.embeddings import VectorForm
+from adapter_bert.serving.trained_task import Row
+from adapter_bert.tasks.task import write_table
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_task import TEXT_COLUMNS
+
+MARGIN, K_CENTRE = "margin", "k_centre"
+# Rows computed between two notes of the progress.
+CHUNK = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The pool, and the choice."""
+
+    pool: str = Topic.DATA.setting(
+        "", "File of rows without labels: .tsv, .csv, .jsonl, or plain text."
+    )
+    output: str = Topic.DATA.setting("", "File for the chosen rows (.tsv).")
+    columns: List[str] = Topic.DATA.setting(
+        [],
+        "Columns or JSON keys of a row's texts, as text,text_b; default: "
+        "those that the adapter was trained on.",
+    )
+    do_lower_case: Optional[bool] = Topic.MODEL.setting(
+        None,
+        "Without --adapter: lower-case the text, as uncased models need. "
+        "Default: what the model or its vocabulary says.",
+    )
+    count: int = Topic.DATA.setting(100, "Rows to choose.", POSITIVE)
+    by: Optional[str] = Topic.TO_DO.setting(
+        None,
+        "margin: rows whose two most probable labels are nearest to each "
+        "other; k_centre: rows that differ most from those chosen before. "
+        "Default: margin with --adapter, else k_centre.",
+        choices=(MARGIN, K_CENTRE),
+    )
+
+
+SETTINGS = (Selection, adapter_flags.Answering)
+
+
+def k_centre(vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Greedy k-centre: each row is the one farthest from those before it.
+
+    The first is the row nearest to the mean of all. Equal rows are chosen
+    last. Source: Sener and Savarese 2018, algorithm 1.
+
+    Args:
+        vectors: float32 [N, D].
+        count: of rows to choose, at most N.
+
+    Returns:
+        int64 [count], and each one's distance from the rows before it, of the
+        first from the mean, float64 [count].
+    """
+    vectors = vectors.astype(np.float64)
+    from_mean = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1)
+    chosen = [int(from_mean.argmin())]
+    distances = [float(from_mean.min())]
+    nearest = np.full(len(vectors), np.inf)
+    while len(chosen) < count:
+        last = np.linalg.norm(vectors - vectors[chosen[-1]], axis=1)
+        nearest = np.minimum(nearest, last)
+        nearest[chosen[-1]] = -1
+        chosen.append(int(nearest.argmax()))
+        distances.append(float(nearest.max()))
+    return np.array(chosen), np.array(distances)
+
+
+def least_sure(
+    probabilities: np.ndarray, count: int
+) -> Tuple[np.ndarray, np.ndarray]:
+    """The rows with the smallest margins, int64 [count], and their margins.
+
+    A margin is the greatest probability less the second, float64 [count].
+    """
+    highest = np.sort(probabilities, axis=1)
+    margins = highest[:, -1] - highest[:, -2]
+    chosen = np.argsort(margins, kind="stable")[:count]
+    return chosen, margins[chosen]
+
+
+def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
+    """`compute` of all rows, float [N, ...], some at a time."""
+    progress, found = Progress(what, len(rows), "rows"), []
+    for first in range(0, len(rows), CHUNK):
+        part = rows[first : first + CHUNK]
+        found.append(compute(part))
+        progress.update(len(part))
+    progress.close()
+    return np.concatenate(found)
+
+
+def choose_by_margin(
+    asked: Selection,
+) -> Tuple[List[Row], np.ndarray, np.ndarray]:
+    """The pool's rows, the chosen ones, and their margins.
+
+    Raises:
+        UserError: the pool or the adapter is missing or damaged, there are
+            several adapters, or its task has not one label for each row.
+    """
+    predictor = predict.open_predictor()
+    names = predictor.names
+    if len(names) > 1:
+        raise UserError(
+            f"{len(names)} adapters are named, expected one (--adapter)"
+        )
+    loaded = predictor.task(names[0])
+    task = loaded.task
+    if not isinstance(task, TextClassification) or task.has_sets:
+        raise UserError(
+            f"{names[0]} does not give each row one label, so that there is no "
+            f"margin; pass --by={K_CENTRE}"
+        )
+    rows, places = read_pool(asked, predict.columns_of({names[0]: loaded}))
+    numbered = list(zip(rows, places))
+
+    def compute(part: Sequence) -> np.ndarray:
+        [answers] = predictor.answer_all([loaded], *zip(*part))
+        return np.array([list(x["scores"].values()) for x in answers])
+
+    probabilities = _in_chunks(numbered, "margins", compute)
+    count = min(asked.count, len(rows))
+    return rows, *least_sure(probabilities, count)
+
+
+def choose_by_distance(
+    asked: Selection,
+) -> Tuple[List[Row], np.ndarray, np.ndarray]:
+    """The pool's rows, the chosen ones, and their distances.
+
+    Raises:
+        UserError: the pool, the BERT or the adapter is missing or damaged.
+    """
+    embedder, columns = predict.open_embedder(VectorForm())
+    rows, places = read_pool(asked, columns)
+    numbered = list(zip(rows, places))
+    vectors = _in_chunks(
+        numbered, "vectors", lambda part: embedder(*zip(*part))
+    )
+    return rows, *k_centre(vectors, min(asked.count, len(rows)))
+
+
+def read_pool(
+    asked: Selection, columns: row_stream.Alternatives
+) -> Tuple[List[Row], List[str]]:
+    """The pool's rows, and their places for messages.
+
+    Raises:
+        UserError: the pool is empty, or a row is malformed.
+    """
+    found = list(row_stream.file_rows(asked.pool, columns, lambda size: None))
+    if not found:
+        raise UserError(f"--pool {asked.pool} holds no rows to choose from")
+    rows, places = map(list, zip(*found))
+    return rows, places
+
+
+def main() -> None:
+    """Chooses from the pool that the flags name."""
+    logging.set_verbosity(logging.INFO)
+    asked, answering = read(Selection), adapter_flags.read_flags()
+    for name in ("pool", "output"):
+        path = getattr(asked, name)
+        if not path:
+            raise UserError(f"--{name} is missing")
+        if files.is_folder(path):
+            raise UserError(f"--{name} {path} is a folder, expected a file")
+    if not files.exists(asked.pool):
+        raise UserError(f"--pool {asked.pool} does not exist")
+    folder = os.path.dirname(files.absolute(asked.output))
+    if not files.is_folder(folder):
+        raise UserError(f"the folder {folder} of --output does not exist")
+    by = asked.by or (MARGIN if answering.adapter else K_CENTRE)
+    choose = choose_by_margin if by == MARGIN else choose_by_distance
+    rows, chosen, scores = choose(asked)
+    texts = TEXT_COLUMNS[: len(rows[0])]
+    table = [("row", *texts, by)] + [
+        (
+            str(row + 1),
+            *(" ".join(text.split()) for text in rows[row]),
+            f"{score:.6f}",
+        )
+        for row, score in zip(chosen, scores)
+    ]
+    path = write_table(asked.output, table)
+    logging.info("%s: %d of %d rows, by %s", path, len(chosen), len(rows), by)

@@ -1,0 +1,68 @@
+"""Which labels may be wrong: confident learning, from probabilities.
+
+The probabilities of a row are of a model that has not seen the row.
+
+Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in
+Dataset Labels", section 3. Labels are ranked as by cleanlab's
+`get_label_quality_scores(method="normalized_margin")`, and counted as by
+its `num_label_issues(estimation_method="off_diagonal_calibrated")`.
+"""
+
+import numpy as np
+
+
+def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How well labels fit, 0 (surely wrong) to 1, float64 [N].
+
+    The probability of the label less that of the most probable other label,
+    plus 1, halved. Below 0.5 another label is more probable.
+
+    Args:
+        probabilities: float [N, C].
+        labels: int [N], places among the C.
+    """
+    probabilities = probabilities.astype(np.float64)
+    rows = np.arange(len(labels))
+    others = suggested(probabilities, labels)
+    own, other = probabilities[rows, labels], probabilities[rows, others]
+    return (own - other + 1) / 2
+
+
+def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The most probable other label of each row, int64 [N]."""
+    others = np.array(probabilities, np.float64)
+    others[np.arange(len(labels)), labels] = -1
+    return others.argmax(axis=1)
+
+
+def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """About how many rows have a label and belong to a class, [C, C].
+
+    A row counts for the most probable of the classes that reach their
+    thresholds: the mean probability of a class among the rows with its label.
+    A row without such a class does not count (equations 1 and 2). The rows of
+    a label are then scaled to their number (the numerator of equation 3).
+
+    Returns:
+        float64, [label, class].
+    """
+    count = probabilities.shape[1]
+    thresholds = np.array(
+        [
+            probabilities[labels == label, label].mean()
+            if (labels == label).any()
+            else np.inf
+            for label in range(count)
+        ]
+    )
+    reached = probabilities >= thresholds
+    counts = np.zeros((count, count))
+    rows = reached.any(axis=1)
+    classes = np.where(reached, probabilities, -1).argmax(axis=1)
+    np.add.at(counts, (labels[rows], classes[rows]), 1)
+    sizes = np.bincount(labels, minlength=count)
+    sums = counts.sum(axis=1)
+    # A label of which no row counts is taken as right.
+    empty = np.flatnonzero(sums == 0)
+    counts[empty, empty] = sums[empty] = 1
+    return counts / sums[:, np.newaxis] * sizes[:, np.newaxis]

@@ -1,0 +1,198 @@
+"""`adapter-bert audit`: flipped labels are found, bad input is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, entry_point, own_lines, run_process, write_table
+from task_files import make_rows, refusal
+
+from adapter_bert.commands import audit
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.frozen_bert import FrozenBert
+
+
+@pytest.fixture
+def run():
+    with entry_point(audit) as found:
+        yield found
+
+
+def cells(path):
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def flipped(tmp_path, wrong, times=12):
+    """A table of known sentences, some with the other label."""
+    other = {"good": "bad", "bad": "good"}
+    rows = [list(row) for row in SENTENCES * times]
+    for number in wrong:
+        rows[number - 1][1] = other[rows[number - 1][1]]
+    path = tmp_path / "rows.tsv"
+    write_table(path, rows)
+    return path
+
+
+@pytest.mark.newer_stack
+def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
+    wrong = {3, 30, 50, 77}
+    path = flipped(tmp_path, wrong)
+    outputs = []
+    for name in "ab":
+        out = tmp_path / name
+        found = run_process(
+            f"--train_file={path}",
+            f"--init_checkpoint={tiny_bert}",
+            f"--output_dir={out}",
+            "--max_seq_length=32",
+            program="audit",
+        )
+        outputs.append((out / audit.SUSPECTS_FILE).read_bytes())
+    assert outputs[0] == outputs[1]
+    header, *suspects = cells(out / audit.SUSPECTS_FILE)
+    assert header == ["row", "text", "label", "suggested", "score"]
+    assert {int(row) for row, *_ in suspects[:4]} == wrong
+    scores = [float(score) for *_, score in suspects]
+    assert scores == sorted(scores) and scores[-1] < 0.5
+    for row, text, label, suggested, _ in suspects:
+        assert text == SENTENCES[(int(row) - 1) % 8][0]
+        assert {label, suggested} == {"good", "bad"}
+    about = json.loads((out / audit.AUDIT_FILE).read_text())
+    assert about["rows"] == 96 and about["suspects"] == len(suspects)
+    assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
+    assert 3 <= about["wrong_labels"] <= 8
+    assert "frozen layers: 96/96 rows, " in found.stderr
+
+
+@pytest.mark.newer_stack
+def test_pairs_are_read_together_and_apart(tiny_bert):
+    """Means of both layers of the pair, and how far the texts are apart."""
+    texts = [text for text, _ in SENTENCES]
+    bert = FrozenBert.open(str(tiny_bert))
+    pairs = make_rows(*texts, text_b=texts[1:] + texts[:1])
+    found = audit.layer_means(bert, pairs, 32, 8)
+    size = bert.config.hidden_size
+    assert found.shape == (8, 4 * size)
+    both = list(zip(pairs.text_a, pairs.text_b))
+    together = embed(bert, both, pooling="mean", layers=(0, 1))
+    np.testing.assert_allclose(found[:, : 2 * size], together, atol=1e-5)
+    alone = embed(bert, texts, pooling="mean", layers=(0, 1))
+    apart = np.abs(alone - np.roll(alone, -1, axis=0))
+    np.testing.assert_allclose(found[:, 2 * size :], apart, atol=1e-5)
+    same = audit.layer_means(bert, make_rows(*texts), 32, 8)
+    np.testing.assert_allclose(same, alone, atol=1e-5)
+
+
+@pytest.mark.real_data
+def test_flipped_labels_of_messages_are_found(
+    run, shared_dir, pretrained_dir, tmp_path
+):
+    path = shared_dir / "data/classification/sms_spam/SMSSpamCollection"
+    lines = path.read_text(encoding="utf-8").splitlines()[:400]
+    rows = [line.split("\t") for line in lines]
+    wrong = np.random.default_rng(1).permutation(len(rows))[:20]
+    for number in wrong:
+        rows[number][0] = "ham" if rows[number][0] == "spam" else "spam"
+    write_table(tmp_path / "rows.tsv", rows, None)
+    run(
+        train_file=tmp_path / "rows.tsv",
+        header=False,
+        text_a_column=1,
+        label_column=0,
+        init_checkpoint=pretrained_dir,
+        output_dir=tmp_path / "out",
+    )
+    _, *suspects = cells(tmp_path / "out" / audit.SUSPECTS_FILE)
+    found = {int(row) - 1 for row, *_ in suspects[:20]}
+    assert len(found & set(wrong.tolist())) >= 17
+
+
+def test_folds_have_their_share_of_every_label():
+    labels = np.repeat([0, 1, 2], [50, 21, 4])
+    fold = audit.divide(labels, 5, seed=1)
+    counts = np.array(
+        [np.bincount(fold[labels == x], minlength=5) for x in range(3)]
+    )
+    assert (np.ptp(counts, axis=1) <= 1).all()
+    assert np.ptp(counts.sum(axis=0)) <= 1
+    assert (audit.divide(labels, 5, seed=1) == fold).all()
+    assert (audit.divide(labels, 5, seed=2) != fold).any()
+
+
+BAD = {
+    "rows": (
+        [("a", "x"), ("b", "y"), ("a", "x")],
+        {},
+        "holds 3 rows, but --folds is 5",
+    ),
+    "label": ([("a", "x")] * 6, {}, "holds only the label 'x'"),
+    "column": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"text_a_column": "message"},
+        "no column is named 'message'",
+    ),
+    "folds": ([("a", "x"), ("b", "y")] * 3, {"folds": 1}, "--folds is 1"),
+    "regression": (
+        [("a", "1"), ("b", "2")] * 3,
+        {"regression": True},
+        "rows with one label each",
+    ),
+    "held out": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"dev_share": 0.5},
+        "--dev_share holds out rows",
+    ),
+    "training": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"num_train_epochs": 2},
+        "--num_train_epochs is for adapters",
+    ),
+    "adapter": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"adapter": "missing"},
+        "leave it out",
+    ),
+    "no BERT": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"init_checkpoint": ""},
+        "--init_checkpoint is missing",
+    ),
+    "no folder": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"output_dir": ""},
+        "--output_dir is missing",
+    ),
+    "no file": ([], {"train_file": ""}, "--task_name is missing"),
+}
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
+    rows, more, message = BAD[case]
+    write_table(tmp_path / "rows.tsv", rows)
+    flags = {
+        "train_file": tmp_path / "rows.tsv",
+        "init_checkpoint": tiny_bert,
+        "output_dir": tmp_path / "out",
+        "max_seq_length": 32,
+        **more,
+    }
+    found = refusal(lambda: run(**flags))
+    assert message in found and "\n" not in found
+    assert not (tmp_path / "out" / audit.SUSPECTS_FILE).exists()
+
+
+@pytest.mark.newer_stack
+def test_an_empty_file_is_refused_by_the_command(tiny_bert, tmp_path):
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n")
+    found = run_process(
+        f"--train_file={tmp_path / 'rows.tsv'}",
+        f"--init_checkpoint={tiny_bert}",
+        f"--output_dir={tmp_path / 'out'}",
+        program="audit",
+        check=False,
+    )
+    assert found.returncode == 1
+    [line] = own_lines(found.stderr)
+    assert line.startswith("error: ") and "holds no rows" in line

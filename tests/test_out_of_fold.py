@@ -1,0 +1,119 @@
+"""Models of folds: they are those of runs on the other rows alone."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, entry_point, write_table
+from task_files import refusal
+
+from adapter_bert.commands import audit, run_classifier
+from adapter_bert.data.input_pipeline import Features, make_batch
+from adapter_bert.training.frozen_outputs import KnownOutputs
+from adapter_bert.training.out_of_fold import Chosen
+
+ADAPTERS = {
+    "max_seq_length": 32,
+    "tuning_method": "houlsby(layers='1', size=8)",
+    "learning_rate": 1e-2,
+    "num_train_epochs": 2,
+    "train_batch_size": 4,
+}
+
+
+@pytest.mark.newer_stack
+def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
+    """With layers computed once, and by `run_classifier.py` without."""
+    rows = SENTENCES * 3
+    write_table(tmp_path / "rows.tsv", rows)
+    labels = np.array([label == "good" for _, label in rows]).astype(int)
+    fold = audit.divide(labels, 2, seed=1)
+    parts = {"train": fold == 1, "test": fold == 0}
+    for name, chosen in parts.items():
+        part = [rows[row] for row in np.flatnonzero(chosen)]
+        write_table(tmp_path / f"{name}.tsv", part)
+    shared = {**ADAPTERS, "init_checkpoint": still_bert}
+    with entry_point(audit) as run:
+        run(
+            **shared,
+            train_file=tmp_path / "rows.tsv",
+            output_dir=tmp_path / "audit",
+            folds=2,
+        )
+    with entry_point(run_classifier) as run:
+        run(
+            **shared,
+            task_name="custom",
+            engine="strategy",
+            train_file=tmp_path / "train.tsv",
+            predict_file=tmp_path / "test.tsv",
+            output_dir=tmp_path / "run",
+            do_train=True,
+            do_predict=True,
+        )
+    # Of two labels the margin is the label's probability.
+    asked = np.loadtxt(tmp_path / "run" / "test_results.tsv")
+    places = np.flatnonzero(fold == 0)
+    margins = asked[range(len(places)), labels[places]]
+    lines = (tmp_path / "audit" / "suspects.tsv").read_text().splitlines()
+    found = {
+        int(cells[0]) - 1: float(cells[-1])
+        for cells in (line.split("\t") for line in lines[1:])
+    }
+    expected = {
+        row: margin for row, margin in zip(places, margins) if margin < 0.5
+    }
+    assert expected
+    assert {row: found[row] for row in expected} == pytest.approx(
+        expected, abs=2e-5
+    )
+    assert not set(places.tolist()) & set(found) - set(expected)
+    about = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    assert about["model"].startswith("houlsby(")
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "more,message",
+    [
+        ({"tuning_method": "diff_pruning"}, "trained in two phases"),
+        ({"tuning_method": "lora(rank=0)"}, "rank"),
+    ],
+)
+def test_methods_that_do_not_fit_are_refused(
+    tiny_bert, tmp_path, more, message
+):
+    write_table(tmp_path / "rows.tsv", SENTENCES)
+    with entry_point(audit) as run:
+        found = refusal(
+            lambda: run(
+                train_file=tmp_path / "rows.tsv",
+                init_checkpoint=tiny_bert,
+                output_dir=tmp_path / "out",
+                max_seq_length=32,
+                **more,
+            )
+        )
+    assert message in found and "\n" not in found
+
+
+def test_chosen_rows_make_the_batches_of_all_rows():
+    """Tokens, labels and the outputs of frozen layers."""
+    starts = np.array([0, 2, 5, 6, 10])
+    tokens = np.arange(10, dtype=np.int32)
+    labels = {"label_ids": np.arange(4, dtype=np.int32)}
+    inner = Features(tokens, np.zeros(10, np.uint8), starts, labels)
+    known = KnownOutputs.of(
+        inner, np.random.default_rng(1).random((10, 3), np.float32), False
+    )
+    rows = np.array([3, 1])
+    chosen = Chosen.of(known, rows)
+    assert len(chosen) == 2 and chosen.lengths.tolist() == [4, 3]
+    batch = make_batch(chosen, np.array([1, 0]), None)
+    whole = make_batch(known, rows[::-1], None)
+    assert batch.keys() == whole.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(batch[name], value)
+    assert chosen.added(4) == known.added(4)
+    unlabelled = make_batch(chosen.unlabelled(), np.array([0]), None)
+    assert "label_ids" not in unlabelled and "frozen_outputs" in unlabelled

@@ -1,0 +1,118 @@
+"""`adapter-bert select`: rows of a pool that are to be labelled next."""
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, entry_point
+from hypothesis import given
+from hypothesis import strategies as st
+from task_files import PROPERTY, refusal
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert.commands import select
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.from_description import restore_task
+
+pytestmark = pytest.mark.newer_stack
+
+TEXTS = [text for text, _ in SENTENCES]
+
+
+@pytest.fixture
+def run():
+    with entry_point(select) as found:
+        yield found
+
+
+@pytest.fixture
+def pool(tmp_path):
+    path = tmp_path / "pool.tsv"
+    path.write_text("".join(f"{text}\n" for text in ["text", *TEXTS]))
+    return path
+
+
+def cells(path):
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
+    task = restore_task(CLASSIFICATION, {}, "test")
+    folder = tmp_path / "adapter"
+    make_artifact(folder, tiny_bert, "houlsby(size=8)", task)
+    run(
+        pool=pool,
+        adapter=folder,
+        init_checkpoint=tiny_bert,
+        output=tmp_path / "next.tsv",
+        count=3,
+    )
+    predictor = Predictor(FrozenBert.open(str(tiny_bert)))
+    name = predictor.add(str(folder))
+    scores = [
+        sorted(predictor(name, text)["scores"].values()) for text in TEXTS
+    ]
+    margins = np.array([x[-1] - x[-2] for x in scores])
+    header, *rows = cells(tmp_path / "next.tsv")
+    assert header == ["row", "text", "margin"]
+    assert [int(row) - 1 for row, *_ in rows] == np.argsort(margins)[
+        :3
+    ].tolist()
+    for row, text, margin in rows:
+        assert text == TEXTS[int(row) - 1]
+        assert float(margin) == pytest.approx(margins[int(row) - 1], abs=1e-5)
+
+
+def test_rows_that_differ_most_without_an_adapter(
+    run, pool, tiny_bert, tmp_path
+):
+    path = tmp_path / "twice.tsv"
+    path.write_text(pool.read_text() + "".join(f"{x}\n" for x in TEXTS))
+    run(
+        pool=path,
+        init_checkpoint=tiny_bert,
+        output=tmp_path / "next.tsv",
+        count=99,
+    )
+    header, *rows = cells(tmp_path / "next.tsv")
+    assert header == ["row", "text", "k_centre"]
+    assert sorted(int(row) for row, *_ in rows) == [*range(1, 17)]
+    # Equal texts come when all others were chosen.
+    assert {text for _, text, _ in rows[:8]} == set(TEXTS)
+
+
+@PROPERTY
+@given(st.integers(2, 12), st.integers(0, 1000))
+def test_each_centre_is_the_farthest_from_those_before(count, seed):
+    vectors = np.random.default_rng(seed).normal(size=(12, 3))
+    chosen, distances = select.k_centre(vectors, count)
+    assert len(set(chosen.tolist())) == count
+    for number in range(1, count):
+        apart = vectors[:, None] - vectors[chosen[:number]]
+        nearest = np.linalg.norm(apart, axis=2).min(axis=1)
+        assert distances[number] == pytest.approx(nearest.max())
+        assert nearest[chosen[number]] == pytest.approx(nearest.max())
+
+
+BAD = {
+    "empty": ("", {}, "holds no rows"),
+    "header": ("text\n", {}, "holds no rows"),
+    "columns": ("a\tb\tc\n1\t2\t3\n", {}, "found 3 columns"),
+    "count": ("text\na\n", {"count": 0}, "--count is 0"),
+    "no adapter": ("text\na\n", {"by": "margin"}, "no adapter is named"),
+    "pool": ("text\na\n", {"pool": "missing.tsv"}, "does not exist"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
+    text, more, message = BAD[case]
+    (tmp_path / "pool.tsv").write_text(text)
+    flags = {
+        "pool": tmp_path / "pool.tsv",
+        "init_checkpoint": tiny_bert,
+        "output": tmp_path / "next.tsv",
+        **more,
+    }
+    found = refusal(lambda: run(**flags))
+    assert message in found and "\n" not in found
+    assert not (tmp_path / "next.tsv").exists()
