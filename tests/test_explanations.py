@@ -234,6 +234,7 @@ def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
 def test_quadrature_is_exact_for_polynomials(count):
     shares, weights = lobatto(count)
     assert shares[0] == 0 and shares[-1] == 1
+    assert shares.dtype == weights.dtype == np.float64
     for degree in range(2 * count - 2):
         integral = weights @ shares**degree
         assert integral == pytest.approx(1 / (degree + 1), abs=1e-12)

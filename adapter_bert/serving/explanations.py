@@ -164,7 +164,9 @@ def lobatto(count: int) -> Tuple[np.ndarray, np.ndarray]:
     to the degree 2 count - 3. Source: Abramowitz and Stegun, 25.4.32.
     """
     last = np.polynomial.Legendre.basis(count - 1)
-    points = np.concatenate([[-1.0], np.sort(last.deriv().roots()), [1.0]])
+    # NumPy 2.5 gives real roots as complex numbers.
+    inner = np.sort(np.real(last.deriv().roots()))
+    points = np.concatenate([[-1.0], inner, [1.0]])
     weights = 2 / (count * (count - 1) * last(points) ** 2)
     return (points + 1) / 2, weights / 2
 
