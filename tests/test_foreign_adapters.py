@@ -472,7 +472,10 @@ CONTRADICTIONS = {
         ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
     ],
     ("adapterhub/pfeiffer_100", CONFIG, "config__"): [
-        ({"mh_adapter": True}, "no method .* expected those of double_seq_bn"),
+        (
+            {"mh_adapter": True},
+            "no method .* expected the values of double_seq_bn",
+        ),
         (
             {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2},
             "lacks .* bert.invertible_adapters.*F.0.weight",
