@@ -253,6 +253,8 @@ def make_engine(engine):
     return lambda: choose_engine(engine)[0](Hardware())
 
 
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     rows = rows_of(3)
     config = dataclasses.replace(tiny_config, num_hidden_layers=1)
@@ -335,6 +337,7 @@ def flags(tiny_flags, tmp_path):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_killed_run_goes_on_and_both_adapters_answer(
     vectors, flags, tiny_bert, tmp_path, monkeypatch
 ):
