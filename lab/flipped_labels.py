@@ -6,9 +6,9 @@ r"""Measures `adapter-bert audit` on labels that were flipped at random.
 SMS spam's file is the published one, the others are GLUE's `train.tsv`. Of
 each, 5% of the rows get the other label, for each of three seeds. The suspects
 of as many rows are counted that were flipped, and likewise those of a linear
-model over the TF-IDF of words and pairs of words. Chance finds 5%. --kept keeps
-the vectors of rows between runs. Prints a table, and writes `flipped.json` into
-this folder.
+model over the TF-IDF of words and pairs of words. Chance finds 5%. --kept is a
+folder that keeps the vectors of rows between runs; other files or another BERT
+need another one. Prints a table, and writes `flipped.json` into this folder.
 """
 
 import argparse
@@ -32,6 +32,8 @@ LAYOUTS = {
 }
 # SST-2 is read so far.
 MOST = 5000
+# In tokens.
+LENGTH = 128
 SHARE = 0.05
 FOLDS = 5
 SEEDS = (1, 2, 3)
@@ -67,7 +69,7 @@ def measure(
     vectors_file = kept / f"{name}.npy"
     if not vectors_file.exists():
         bert = FrozenBert.open(init_checkpoint)
-        np.save(vectors_file, audit.layer_means(bert, rows, 128))
+        np.save(vectors_file, audit.layer_means(bert, rows, LENGTH))
     own = np.unique(rows.label)
     labels = np.searchsorted(own, rows.label)
     models = {

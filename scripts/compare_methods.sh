@@ -26,8 +26,8 @@ mad_x(size=64,inverse_size=96)               3e-4
 pals(size=96,heads=6)                        3e-4
 lora(rank=8,alpha=16.0)                      5e-4
 dora(rank=8,alpha=16.0)                      5e-4
-vera(rank=256)                               4e-3
-adalora(init_rank=12,rank=8,alpha=24.0)      1e-3
+vera(rank=256)                               2e-2
+adalora(init_rank=12,rank=8,alpha=16.0)      1e-2
 prefix(length=30)                            1e-4
 prompt(length=10)                            3e-3
 loreft(rank=4,prefix=3,suffix=3)             1e-3

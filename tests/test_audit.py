@@ -8,6 +8,7 @@ from conftest import SENTENCES, entry_point, own_lines, run_process, write_table
 from task_files import make_rows, refusal
 
 from adapter_bert.commands import audit
+from adapter_bert.flags import FLAGS
 from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.frozen_bert import FrozenBert
 
@@ -147,6 +148,26 @@ BAD = {
         {"num_train_epochs": 2},
         "--num_train_epochs is for adapters",
     ),
+    "warm-up": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"warmup_proportion": 0.5},
+        "--warmup_proportion is for adapters",
+    ),
+    "calibration": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"calibrate": True, "tuning_method": "head"},
+        "--calibrate is for a run",
+    ),
+    "weights": (
+        [("a", "x"), ("b", "y")] * 3,
+        {"class_weights": '{"z": 2}', "tuning_method": "head"},
+        "names the label 'z'",
+    ),
+    "no rows": (
+        [],
+        {"train_file": "", "task_name": "MRPC"},
+        "--train_file or --data_dir is missing",
+    ),
     "adapter": (
         [("a", "x"), ("b", "y")] * 3,
         {"adapter": "missing"},
@@ -181,6 +202,14 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
     found = refusal(lambda: run(**flags))
     assert message in found and "\n" not in found
     assert not (tmp_path / "out" / audit.SUSPECTS_FILE).exists()
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", audit.OF_RUNS)
+def test_flags_that_change_nothing_are_refused(run, name):
+    value = True if FLAGS[name].boolean else "1"
+    found = refusal(lambda: run(**{name: value}))
+    assert found.startswith(f"--{name} is for a run of run_classifier.py")
 
 
 @pytest.mark.newer_stack

@@ -114,3 +114,14 @@ def test_an_id_of_no_document_is_refused(tmp_path):
         assert message.startswith(
             f"dev.csv:3: no document of {path} has the id {name!r}; "
         )
+
+
+def test_questions_and_documents_are_two_sides():
+    """Questions come first, each once, then the whole corpus."""
+    texts = [[101, 7, 102], [101, 8, 102], [101, 9, 102]]
+    made = ((tokens, [0] * len(tokens), False) for tokens in texts)
+    features = SearchTexts.from_rows(
+        made, {}, relevant=[[1]], has_sides=True
+    ).unlabelled()
+    assert features.sides.tolist() == [0, 1, 1]
+    assert features.added(8) == {"task_ids": ((), np.int32)}

@@ -108,6 +108,8 @@ def test_the_same_adapter_is_taken_once(shelf, make):
         shelf.add(str(make("again")), "second")
     labels = {**CLASSIFICATION, "labels": ["good", "bad"]}
     shelf.add(str(make("other", description=labels)), "second")
+    fitted = {"calibration": {"temperature": 2.0, "abstain_below": 0.5}}
+    shelf.add(str(make("fitted", task_settings=fitted)), "third")
 
 
 def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):

@@ -9,6 +9,8 @@ from task_files import refusal
 
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.input_pipeline import Features, make_batch
+from adapter_bert.training import compute_dtype
+from adapter_bert.training.compute_dtype import BFLOAT16, FLOAT32
 from adapter_bert.training.frozen_outputs import KnownOutputs
 from adapter_bert.training.out_of_fold import Chosen
 
@@ -18,6 +20,7 @@ ADAPTERS = {
     "learning_rate": 1e-2,
     "num_train_epochs": 2,
     "train_batch_size": 4,
+    "class_weights": '{"good": 2.5}',
 }
 
 
@@ -70,6 +73,26 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     assert not set(places.tolist()) & set(found) - set(expected)
     about = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert about["model"].startswith("houlsby(")
+
+
+@pytest.mark.newer_stack
+def test_the_faster_dtype_is_chosen(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        compute_dtype, "rates", lambda: {FLOAT32: 1.0, BFLOAT16: 9.0}
+    )
+    write_table(tmp_path / "rows.tsv", SENTENCES)
+    with entry_point(audit) as run:
+        run(
+            train_file=tmp_path / "rows.tsv",
+            init_checkpoint=tiny_bert,
+            output_dir=tmp_path / "out",
+            max_seq_length=32,
+            folds=2,
+            tuning_method="head",
+            num_train_epochs=1,
+            compute_dtype="auto",
+        )
+    assert (tmp_path / "out" / "suspects.tsv").exists()
 
 
 @pytest.mark.newer_stack

@@ -128,6 +128,15 @@ def test_a_run_of_glue(tmp_path):
     assert "called data" in command.flags["data_dir"].meaning
 
 
+def test_a_calibration(tmp_path):
+    run = description({"name": "mrpc", "labels": ["0", "1"], "pairs": True})
+    for found in ({}, {"abstain_at": 0.9}):
+        (tmp_path / "calibration.json").write_text(json.dumps(found))
+        flags_of_run = parsed(command_of(tmp_path, run))
+        assert flags_of_run["calibrate"] is True
+        assert flags_of_run.get("abstain_at") == found.get("abstain_at")
+
+
 def test_questions(tmp_path):
     write_adapter(tmp_path, {"name": "squad"}, SQUAD)
     (tmp_path / "eval_results.json").write_text("{}")

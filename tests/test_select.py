@@ -99,6 +99,11 @@ BAD = {
     "columns": ("a\tb\tc\n1\t2\t3\n", {}, "found 3 columns"),
     "count": ("text\na\n", {"count": 0}, "--count is 0"),
     "no adapter": ("text\na\n", {"by": "margin"}, "no adapter is named"),
+    "case": (
+        "text\na\n",
+        {"adapter": "some", "do_lower_case": True},
+        "so leave the flag out",
+    ),
     "pool": ("text\na\n", {"pool": "missing.tsv"}, "does not exist"),
 }
 
@@ -116,3 +121,9 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
     found = refusal(lambda: run(**flags))
     assert message in found and "\n" not in found
     assert not (tmp_path / "next.tsv").exists()
+
+
+def test_the_pool_is_not_replaced(run, pool):
+    before = pool.read_text()
+    found = refusal(lambda: run(pool=pool, output=pool, init_checkpoint="x"))
+    assert "name another --output" in found and pool.read_text() == before

@@ -134,7 +134,7 @@ def test_cut_rows_are_counted(ask, flags, tmp_path, caplog):
         ({"do_lower_case": False}, "has no words with capital letters"),
         (
             {"embeddings": None, "do_lower_case": True},
-            "--do_lower_case is for --embeddings without --adapter",
+            "--do_lower_case is for vectors without --adapter",
         ),
     ],
 )
@@ -152,7 +152,9 @@ def test_two_adapters_are_refused(ask, flags, tiny_bert, tmp_path):
         make_artifact(tmp_path / name, tiny_bert, "ia3", seed=seed)
         shelf.add(str(tmp_path / name), name)
     flags.update(library=shelf.path, task="all", embeddings="cls")
-    with pytest.raises(UserError, match="takes one adapter, found first, sec"):
+    with pytest.raises(
+        UserError, match="one adapter at a time, found first, sec"
+    ):
         ask(**flags)
 
 

@@ -12,7 +12,7 @@ The same lists of values serve to compute a layer again in its backward pass.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Hashable, Mapping
+from typing import Any, Callable, Dict, Hashable, Mapping, Optional
 
 import tensorflow as tf
 
@@ -43,12 +43,17 @@ class SharedLayers:
         config: encoder.BertConfig,
         variables: Mapping[str, Any],
         make_hooks: MakeHooks,
+        functions: Dict[Hashable, Callable],
     ):
-        """Takes the variables that layers read: BERT's and the method's."""
+        """Takes the variables that layers read: BERT's and the method's.
+
+        `functions` are the traces by kind, which models that differ by
+        variables alone may share.
+        """
         self._config = config
         self._variables = variables
         self._make_hooks = make_hooks
-        self._functions: Dict[Hashable, Callable] = {}
+        self._functions = functions
 
     def __call__(
         self,
@@ -211,6 +216,7 @@ def make_bert(
     variables: Mapping[str, Any],
     added: Mapping[str, Any],
     make_hooks: MakeHooks,
+    functions: Optional[Dict[Hashable, Callable]] = None,
 ) -> encoder.Bert:
     """BERT with layers that are traced once.
 
@@ -219,8 +225,14 @@ def make_bert(
         variables: its own, by name.
         added: values that the hooks read, by name.
         make_hooks: of such values, of all layers or of one.
+        functions: of `SharedLayers`, for several models; or None.
     """
-    shared = SharedLayers(config, {**added, **variables}, make_hooks)
+    shared = SharedLayers(
+        config,
+        {**added, **variables},
+        make_hooks,
+        {} if functions is None else functions,
+    )
     return encoder.Bert(config, variables, make_hooks(added), shared)
 
 

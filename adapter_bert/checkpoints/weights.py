@@ -254,7 +254,7 @@ def choose_initial_values(
     def choose(p: Parameter) -> Callable[[], np.ndarray]:
         fresh = functools.partial(
             encoder.initial_values,
-            p.name,
+            p.begins_as,
             p.shape,
             p.initializer,
             seed,
@@ -267,7 +267,7 @@ def choose_initial_values(
             source = trained
         elif not p.is_added:
             source = base
-        elif p.name not in base.shapes:
+        elif p.begins_as not in base.shapes:
             return fresh
         elif (
             fresh_head and p.group == "head" and base.shapes[p.name] != p.shape
@@ -277,8 +277,9 @@ def choose_initial_values(
         else:
             logging.info("%s: taken from %s", p.name, base.source)
             source = base
-        check_shape(source, p.name, p.shape)
-        return functools.partial(source.read, p.name)
+        name = _name_in(source, p)
+        check_shape(source, name, p.shape)
+        return functools.partial(source.read, name)
 
     return {p.name: choose(p) for p in variables}
 
@@ -296,9 +297,15 @@ def start_fingerprint(
         if p.group == "parts":
             continue
         source = trained if p.trained and trained is not None else base
-        if source is base and (not p.is_added or p.name not in base.shapes):
+        name = _name_in(source, p)
+        if source is base and (not p.is_added or name not in base.shapes):
             continue
         found = True
         digest.update(p.name.encode() + b"\0")
-        digest.update(np.ascontiguousarray(source.read(p.name)).data)
+        digest.update(np.ascontiguousarray(source.read(name)).data)
     return digest.hexdigest() if found else None
+
+
+def _name_in(source: Weights, p: Parameter) -> str:
+    """The name by which a source has a variable's first value."""
+    return p.name if p.name in source.shapes else p.begins_as

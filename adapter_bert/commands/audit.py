@@ -25,14 +25,23 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.commands.baseline import fit_classes
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Range, Topic, is_given, read
+from adapter_bert.flags import (
+    FLAGS,
+    Range,
+    Topic,
+    declared,
+    is_given,
+    read,
+)
 from adapter_bert.progress import Progress
 from adapter_bert.reports import label_errors
 from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.task import write_table
-from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_classification import (
+    TextClassification,
+    weigh_classes,
+)
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.tasks.vectors import MEAN
 from adapter_bert.training import out_of_fold, run_from_flags
@@ -47,17 +56,31 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # (inputs, labels, number of classes, strength) -> a function from inputs to
 # probabilities, float64 [N, C].
 Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
-# Flags of models that are trained by gradient.
-OF_ADAPTERS = (
-    "adapter_size",
-    "adapter_init_scale",
-    "learning_rate",
-    "num_train_epochs",
-    "num_train_steps",
-    "train_batch_size",
-    "class_weights",
-    "eval_batch_size",
+# Flags of a run that an audit has no use for.
+OF_RUNS = (
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "describe",
+    "eval_file",
+    "predict_file",
+    "id_column",
+    "max_train_examples",
+    "max_eval_examples",
+    "save_checkpoints_steps",
+    "eval_steps",
+    "keep_best",
+    "early_stopping",
+    "cache_frozen_layers",
+    "carry_parts",
+    "calibrate",
+    "abstain_at",
+    "predict_batch_size",
+    "engine",
 )
+# Flags of these topics, but for some, are of models trained by gradient.
+OF_ADAPTERS = (Topic.METHOD, Topic.TRAINING, Topic.EVALUATION, Topic.HARDWARE)
+OF_HEADS = ("compute_dtype", "base_dtype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,12 +270,6 @@ def audit(
     if is_given("tuning_method"):
         outputs = out_of_fold.predict(settings, task, rows, fold)
         return task.results(outputs), str(settings.method)
-    for name in OF_ADAPTERS:
-        if is_given(name):
-            raise UserError(
-                f"--{name} is for adapters, which --tuning_method names; the "
-                "linear heads of an audit without it have no such setting"
-            )
     bert = FrozenBert.open(
         settings.init_checkpoint,
         settings.bert_config_file,
@@ -303,14 +320,45 @@ def write(
     )
 
 
+def check_flags() -> None:
+    """Refuses flags that would change nothing.
+
+    Raises:
+        UserError: a flag is of runs, or of adapters without a method.
+    """
+    for name in OF_RUNS:
+        if is_given(name):
+            raise UserError(
+                f"--{name} is for a run of run_classifier.py and changes "
+                "nothing in an audit; leave it out"
+            )
+    if FLAGS.adapter:
+        raise UserError(
+            "--adapter names an adapter that may have seen the rows; leave it "
+            "out, since an audit trains its own"
+        )
+    if is_given("tuning_method"):
+        return
+    for name, about, _ in declared(SETTINGS):
+        if (
+            about.topic in OF_ADAPTERS
+            and name not in OF_HEADS
+            and is_given(name)
+        ):
+            raise UserError(
+                f"--{name} is for adapters, which --tuning_method names; the "
+                "linear heads of an audit without it have no such setting"
+            )
+
+
 def main() -> None:
     """Audits what the flags name."""
     logging.set_verbosity(logging.INFO)
+    check_flags()
     task = run_classifier.task_from_flags(
         default=run_classifier.CUSTOM if FLAGS.train_file else ""
     )
-    is_one = isinstance(task, TextClassification) and not task.has_sets
-    if not is_one or isinstance(task, MultipleChoice):
+    if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
             f"the task {task.name} with these flags cannot be audited: an "
             "audit is for rows with one label each"
@@ -321,25 +369,24 @@ def main() -> None:
             "every row"
         )
     if not FLAGS.data_dir and not task.train_file:
-        raise UserError("--train_file is missing: the rows to audit")
+        raise UserError(
+            "--train_file or --data_dir is missing: the rows to audit"
+        )
     if not FLAGS.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that reads the "
             "rows"
         )
-    if FLAGS.adapter:
-        raise UserError(
-            "--adapter names an adapter that may have seen the rows; leave it "
-            "out, since an audit trains its own"
-        )
+    own = read(run_classifier.Classification)
+    if own.class_weights is not None:
+        task = weigh_classes(task, own.class_weights)
     settings = run_from_flags.experiment_from_flags(
-        task,
-        FLAGS.data_dir,
-        read(run_classifier.Classification).eval_batch_size,
+        task, FLAGS.data_dir, own.eval_batch_size
     )
     task, of_splits = task.read(settings.data_dir, ["train"])
     rows, folds = of_splits["train"], read(Folds).folds
     check(rows, folds)
+    task = task.learn(rows)
     files.prepare_folder(settings.output_dir)
     with folder_lock.hold(settings.output_dir):
         probabilities, model = audit(settings, task, rows, folds)

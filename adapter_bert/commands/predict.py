@@ -73,9 +73,9 @@ class Rows:
     )
 
 
-_LETTER_CASE = (
-    "--do_lower_case is for --embeddings without --adapter; the adapter says "
-    "the letters' case, so leave the flag out"
+LETTER_CASE = (
+    "--do_lower_case is for vectors without --adapter; the adapter says the "
+    "letters' case, so leave the flag out"
 )
 # Ending of a page's name.
 PAGE = ".html"
@@ -180,11 +180,11 @@ def open_embedder(
         folders = named_folders(asked.adapter, asked.library, asked.task)
     if len(folders) > 1:
         raise UserError(
-            "--embeddings takes one adapter, found "
+            "vectors are of one adapter at a time, found "
             f"{', '.join(folders)[:200]}; ask them one after the other"
         )
     if folders and FLAGS.do_lower_case is not None:
-        raise UserError(_LETTER_CASE)
+        raise UserError(LETTER_CASE)
     bert = adapter_flags.open_bert(asked, FLAGS.do_lower_case)
     form.check(bert.config)
     columns = TEXT_COLUMNS[:1]
@@ -239,7 +239,7 @@ def main() -> None:
         count = count_rows(columns)
     else:
         if FLAGS.do_lower_case is not None:
-            raise UserError(_LETTER_CASE)
+            raise UserError(LETTER_CASE)
         answering = open_predictor()
         tasks = {name: answering.task(name) for name in answering.names}
         columns = columns_of(tasks)

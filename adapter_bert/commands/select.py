@@ -126,8 +126,11 @@ def choose_by_margin(
 
     Raises:
         UserError: the pool or the adapter is missing or damaged, there are
-            several adapters, or its task has not one label for each row.
+            several adapters, its task has not one label for each row, or
+            `do_lower_case` is given.
     """
+    if asked.do_lower_case is not None:
+        raise UserError(predict.LETTER_CASE)
     predictor = predict.open_predictor()
     names = predictor.names
     if len(names) > 1:
@@ -197,6 +200,11 @@ def main() -> None:
             raise UserError(f"--{name} {path} is a folder, expected a file")
     if not files.exists(asked.pool):
         raise UserError(f"--pool {asked.pool} does not exist")
+    if files.exists(asked.output) and files.is_same(asked.pool, asked.output):
+        raise UserError(
+            f"--pool and --output are both {asked.pool}, which would be "
+            "replaced; name another --output"
+        )
     folder = os.path.dirname(files.absolute(asked.output))
     if not files.is_folder(folder):
         raise UserError(f"the folder {folder} of --output does not exist")

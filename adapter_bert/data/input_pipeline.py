@@ -159,11 +159,12 @@ class Choices(Texts):
     """Rows of several sequences, one after the other; one is right.
 
     In batches of training they stay together. `unlabelled` gives the sequences
-    as rows of their own, since predictions compare nothing. `starts` are int64
-    [rows * choices + 1].
+    as rows of their own, since predictions compare nothing; where a row
+    `has_sides`, as `SidedTexts`. `starts` are int64 [rows * choices + 1].
     """
 
     choices: int = 2
+    has_sides: bool = False
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -174,6 +175,13 @@ class Choices(Texts):
         """int64 [rows], tokens of each row's longest sequence."""
         return np.diff(self.starts).reshape(-1, self.choices).max(axis=1)
 
+    def unlabelled(self) -> Features:
+        alone = super().unlabelled()
+        if not self.has_sides:
+            return alone
+        sides = np.tile(np.arange(self.choices) > 0, len(self))
+        return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
+
     @property
     def row_shape(self) -> Tuple[int, ...]:
         return (self.choices,)
@@ -181,6 +189,28 @@ class Choices(Texts):
     def sequences(self, rows: np.ndarray) -> np.ndarray:
         """int64 [B, choices], the sequences of some rows, int64 [B]."""
         return rows[:, np.newaxis] * self.choices + np.arange(self.choices)
+
+
+@dataclasses.dataclass(frozen=True)
+class SidedTexts(Features):
+    """Texts of two sides, to be predicted; batches hold the side, `task_ids`.
+
+    Attributes:
+        sides: int32 [rows], 0 of a first text, 1 of the texts it goes with.
+    """
+
+    sides: np.ndarray
+
+    def unlabelled(self) -> Features:
+        return self
+
+    def added(self, length):
+        """`task_ids`."""
+        return {"task_ids": ((), np.int32)}
+
+    def finish(self, batch, rows, step):
+        """Adds `task_ids`, int32 [B]."""
+        batch["task_ids"] = self.sides[rows]
 
 
 def exact(number: float) -> fractions.Fraction:

@@ -47,6 +47,7 @@ TRAINING = {
     "class_weights": "class_weights",
     "loss": "loss",
     "temperature": "temperature",
+    "two_adapters": "two_adapters",
 }
 VERSIONS = {
     "devices": "num_devices",

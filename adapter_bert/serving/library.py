@@ -296,7 +296,8 @@ class AdapterLibrary:
                     f"{base['fingerprint'][:12]}); expected one BERT for all; "
                     "choose another library"
                 )
-            same = ("sha256", "method", "task")
+            # A calibration is among the settings.
+            same = ("sha256", "method", "task", "task_settings")
             if all(entry.get(key) == config.get(key) for key in same):
                 raise UserError(
                     f"the library {self.path} has this adapter already: it is "

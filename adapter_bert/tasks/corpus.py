@@ -9,7 +9,7 @@ from typing import Dict, List, Sequence
 
 import numpy as np
 
-from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.input_pipeline import Features, SidedTexts, Texts
 from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.errors import UserError
 
@@ -127,9 +127,18 @@ class SearchTexts(Texts):
 
     Attributes:
         relevant: of each question, as of `Search`.
+        has_sides: whether questions and documents have adapters of their own.
     """
 
     relevant: Sequence[List[int]] = ()
+    has_sides: bool = False
+
+    def unlabelled(self) -> Features:
+        alone = super().unlabelled()
+        if not self.has_sides:
+            return alone
+        sides = np.arange(len(self)) >= len(self.relevant)
+        return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
 
     def fingerprint(self):
         """SHA-256 of the texts, and of what belongs together."""

@@ -26,7 +26,7 @@ from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.task import Head, Task, with_suffix
+from adapter_bert.tasks.task import Head, Task, scoped, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
 # Tasks are drawn in proportion to a power of their number of rows. The exponent
@@ -37,11 +37,6 @@ SAMPLINGS: Dict[str, Callable[[int, int], float]] = {
     "square_root": lambda epoch, last: 0.5,
     "uniform": lambda epoch, last: 0.0,
 }
-
-
-def scoped(task: str, name: str) -> str:
-    """The name of a variable or feature of one task among several."""
-    return f"tasks.{task}/{name}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,6 +46,11 @@ ScoresAndData = Tuple[Dict[str, float], Dict[str, str]]
 SplitNames = Tuple[Tuple[str, str], ...]
 
 
+def scoped(task: str, name: str) -> str:
+    """The name of a variable or feature of one task among several."""
+    return f"tasks.{task}/{name}"
+
+
 class Head(tf.Module, abc.ABC):
     """Layers on BERT's output that compute a task's predictions and loss."""
 
@@ -55,6 +60,9 @@ class Head(tf.Module, abc.ABC):
     reads_first_token = False
     # Names of a batch's features that `__call__` is given by keyword.
     reads: Tuple[str, ...] = ()
+    # Names of the two sides of a row, its first text and its others, if BERT
+    # reads each side with trained values of its own. The head itself has none.
+    sides: Tuple[str, ...] = ()
 
     def create_last(
         self,
@@ -111,12 +119,12 @@ ROW_LOSSES, VECTOR_GRADIENTS = "row_losses", "vector_gradients"
 class BatchHead(Head):
     """A head whose loss compares the vectors of all rows of a batch.
 
-    Its predictions are `vectors`, float32 [B C, D] of C texts of each row. A
-    step computes those of all rows, wherever they are, and the gradient of
-    `batch_loss` by them. Then it computes each part of the rows again, whose
-    loss has that gradient. So memory grows with the rows of a part, not with
-    those of the batch. Source: Gao et al. 2021, "Scaling Deep Contrastive
-    Learning Batch Size under Memory Limited Setup", section 3.
+    Its predictions are `vectors`, float32 [B C, D] of C texts of each row, or
+    of two sides [B, C, D]. A step computes those of all rows, wherever they
+    are, and the gradient of `batch_loss` by them. Then it computes each part of
+    the rows again, whose loss has that gradient. So memory grows with the rows
+    of a part, not with those of the batch. Source: Gao et al. 2021, "Scaling
+    Deep Contrastive Learning Batch Size under Memory Limited Setup", section 3.
 
     Attributes:
         width: D, a vector's entries.

@@ -9,7 +9,20 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+import zlib
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    FrozenSet,
+    Hashable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import tensorflow as tf
 
@@ -19,7 +32,9 @@ from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import POOLER, make_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod
+from adapter_bert.methods.composition import trained_of_bert
 from adapter_bert.optimization import Recipe
+from adapter_bert.tasks.task import scoped
 
 # (config, create) -> head
 BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
@@ -29,10 +44,19 @@ KERNEL = re.compile(r"bert/.*/(kernel|bias)")
 FROZEN_OUTPUTS = "frozen_outputs"
 # Among features, what is read in the place of the tokens' word embeddings.
 WORD_VECTORS = "word_vectors"
+# Features of each text of a row, [B, C, ...].
+OF_TEXTS = ("input_ids", "input_mask", "segment_ids", FROZEN_OUTPUTS)
 
 
 class TaskModel:
-    """BERT with a method's hooks, then a task's head."""
+    """BERT with a method's hooks, then a task's head.
+
+    Attributes:
+        head: of the task.
+        berts: one, or one for each of `Head.sides`, which share whatever is
+            not trained, and the traces of layers.
+        bert: the first of them.
+    """
 
     def __init__(
         self,
@@ -55,10 +79,19 @@ class TaskModel:
         self.lowest = lowest
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
-        added = make_variables(method.variables(config, pooler), create)
-        own = make_variables(encoder.declare(config, pooler), create)
+        declared = method.variables(config, pooler)
+        trained = {name for name, one in declared.items() if one.trained}
+        trained.update(trained_of_bert(method, config, pooler))
         make_hooks = functools.partial(method.hooks, config)
-        self.bert = make_bert(config, own, added, make_hooks)
+        functions: Dict[Hashable, Callable] = {}
+        self.berts: List[encoder.Bert] = []
+        for create_own in _of_sides(self.head.sides, trained, create):
+            added = make_variables(declared, create_own)
+            own = make_variables(encoder.declare(config, pooler), create_own)
+            self.berts.append(
+                make_bert(config, own, added, make_hooks, functions)
+            )
+        self.bert = self.berts[0]
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -72,12 +105,72 @@ class TaskModel:
                 [B, C, T], each choice a row for BERT and for the head.
                 `frozen_outputs`, float32 [B, T or 1, D] or the bits of
                 bfloat16 as uint16, replace the tokens if there are any;
-                `word_vectors`, float32 [B, T, E], their word embeddings.
+                `word_vectors`, float32 [B, T, E], their word embeddings. Texts
+                of two sides have theirs in `task_ids`, int32 [B], or are
+                [B, C, T] in training, of a row's first text and its others.
             context: of this forward pass.
 
         Returns:
-            The head's outputs by name, [B, ...], or [B C, ...] of choices.
+            The head's outputs by name, [B, ...], or [B C, ...] of choices, or
+            [B, C, ...] of the texts of two sides.
         """
+        if not self.head.sides:
+            return self._compute(self.bert, features, context)
+        if len(features["input_ids"].shape) == 2:
+            return self._compute_texts(features, context)
+        found = []
+        places = slice(1), slice(1, None)
+        for side, bert, texts in zip(self.head.sides, self.berts, places):
+            own = {
+                name: value[:, texts] if name in OF_TEXTS else value
+                for name, value in features.items()
+            }
+            number = zlib.crc32(side.encode()) & 0x7FFFFFFF
+            context_of_side = dataclasses.replace(
+                context,
+                input_mask=context.input_mask[:, texts],
+                seed=context.seed ^ tf.constant([number, 0]),
+            )
+            outputs = self._compute(bert, own, context_of_side)
+            shape = -1, own["input_ids"].shape[1]
+            found.append(
+                {
+                    name: tf.reshape(value, [*shape, *value.shape[1:]])
+                    for name, value in outputs.items()
+                }
+            )
+        return _joined(found, lambda values: tf.concat(values, axis=1))
+
+    def _compute_texts(
+        self, features: Dict[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """The outputs for texts, each of the side in `task_ids`."""
+        features = dict(features)
+        sides, mask = features.pop("task_ids"), context.input_mask
+        if sides.shape[0] is not None:
+            # Compilers take no number of rows that depends on values.
+            found = [self._compute(x, features, context) for x in self.berts]
+            return _joined(
+                found,
+                lambda x: tf.where(tf.equal(sides[:, tf.newaxis], 0), *x),
+            )
+        places, found = [], []
+        for number, bert in enumerate(self.berts):
+            rows = tf.where(tf.equal(sides, number))[:, 0]
+            own = {n: tf.gather(value, rows) for n, value in features.items()}
+            own_mask = tf.gather(mask, rows)
+            context = dataclasses.replace(context, input_mask=own_mask)
+            found.append(self._compute(bert, own, context))
+            places.append(tf.cast(rows, tf.int32))
+        return _joined(found, lambda x: tf.dynamic_stitch(places, x))
+
+    def _compute(
+        self,
+        bert: encoder.Bert,
+        features: Dict[str, tf.Tensor],
+        context: Context,
+    ) -> Dict[str, tf.Tensor]:
+        """The head's outputs for all rows, by one of the models."""
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
             # A batch is of one task; a lane without rows takes any.
@@ -94,18 +187,19 @@ class TaskModel:
         context = dataclasses.replace(
             context,
             first_token=self.head.reads_first_token
-            and self.bert.hooks.by_token
+            and bert.hooks.by_token
             and not context.observes,
             show=shown.__setitem__ if context.observes else None,
         )
         if FROZEN_OUTPUTS in features:
-            sequence_output = self._continue(features[FROZEN_OUTPUTS], context)
+            outputs = features[FROZEN_OUTPUTS]
+            sequence_output = self._continue(bert, outputs, context)
         else:
             words = features.get(WORD_VECTORS)
-            output = self.bert(ids, segments, context, words)
+            output = bert(ids, segments, context, words)
             sequence_output = output.sequence_output
         found = self.head(
-            self.bert,
+            bert,
             sequence_output,
             context,
             **{name: features[name] for name in self.head.reads},
@@ -114,18 +208,46 @@ class TaskModel:
             return found
         found = self.head.select(found)
         if context.observes:
-            found.update(self.bert.hooks.observe(shown, context))
+            found.update(bert.hooks.observe(shown, context))
         return found
 
-    def _continue(self, outputs: tf.Tensor, context: Context) -> tf.Tensor:
+    def _continue(
+        self, bert: encoder.Bert, outputs: tf.Tensor, context: Context
+    ) -> tf.Tensor:
         """The outputs of the upper layers, float32 [B, T, D]."""
         if outputs.dtype == tf.uint16:
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
         outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
-        layers = range(self.lowest, self.bert.config.num_hidden_layers)
-        found = self.bert.run_layers(outputs, layers, context)
+        layers = range(self.lowest, bert.config.num_hidden_layers)
+        found = bert.run_layers(outputs, layers, context)
         return tf.cast(found[-1] if found else outputs, tf.float32)
+
+
+def _joined(
+    found: Sequence[Mapping[str, tf.Tensor]], join: Callable
+) -> Dict[str, tf.Tensor]:
+    """What `join` makes of both sides' outputs, by name."""
+    return {name: join([one[name] for one in found]) for name in found[0]}
+
+
+def _of_sides(
+    sides: Sequence[str],
+    trained: Collection[str],
+    create: encoder.CreateVariable,
+) -> List[encoder.CreateVariable]:
+    """`create` for each side: for names in `trained` anew, for others once."""
+    if not sides:
+        return [create]
+    made: Dict[str, Any] = {}
+
+    def create_own(side: str, name: str, *more: Any) -> Any:
+        own = scoped(side, name) if name in trained else name
+        if own not in made:
+            made[own] = create(own, *more)
+        return made[own]
+
+    return [functools.partial(create_own, side) for side in sides]
 
 
 # Groups of variables, in the order of tables.
@@ -151,6 +273,8 @@ class Parameter:
         initializer: makes its fresh values.
         group: one of `GROUPS`, for people to read.
         trained: whether training changes it.
+        begins_as: the name that its first value is known by: its own, or of
+            one of two sides the name that it has for all rows.
     """
 
     name: str
@@ -158,6 +282,7 @@ class Parameter:
     initializer: encoder.Initializer
     group: str
     trained: bool
+    begins_as: str
 
     @property
     def is_added(self) -> bool:
@@ -181,6 +306,7 @@ class ParameterTable:
         changed_count: how many of BERT's parameters change, if not all trained
             ones.
         hooks: the method's, without values.
+        sides: of the head, by which trained variables are scoped.
     """
 
     method: str
@@ -188,6 +314,7 @@ class ParameterTable:
     recipe: Recipe = Recipe()
     changed_count: Optional[int] = None
     hooks: Hooks = dataclasses.field(default_factory=NoHooks, compare=False)
+    sides: Tuple[str, ...] = ()
 
     @property
     def trained(self) -> List[Parameter]:
@@ -272,7 +399,8 @@ def list_parameters(
         build_head: the task's head; always trained.
 
     Raises:
-        UserError: an argument of the method that this BERT cannot take.
+        UserError: an argument of the method that this BERT cannot take, or a
+            method that two sides cannot have for themselves.
         ValueError: a defect of the method: it trains no variable of BERT that
             its expression names.
     """
@@ -313,9 +441,26 @@ def list_parameters(
     names = encoder.list_variables(config)
     if pattern and not any(re.fullmatch(pattern, name) for name in names):
         raise ValueError(f"{pattern!r} of {method} matches nothing")
+    hooks = method.hooks(config, added)
+    plain = {name: name for name in declared}
+    if head.sides:
+        _check_sides(method, hooks, declared.keys() - added.keys(), declared)
+        plain = {
+            scoped(side, name) if one.trained else name: name
+            for name, one in declared.items()
+            for side in head.sides
+        }
+        declared = {own: declared[name] for own, name in plain.items()}
     parameters = [
-        Parameter(name, one.shape, one.initializer, groups[name], one.trained)
-        for name, one in declared.items()
+        Parameter(
+            own,
+            one.shape,
+            one.initializer,
+            groups[plain[own]],
+            one.trained,
+            plain[own],
+        )
+        for own, one in declared.items()
     ]
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
@@ -324,8 +469,33 @@ def list_parameters(
         tuple(parameters),
         Recipe.of(declared),
         method.changed_count(berts),
-        method.hooks(config, added),
+        hooks,
+        head.sides,
     )
+
+
+def _check_sides(
+    method: TuningMethod,
+    hooks: Hooks,
+    own: Collection[str],
+    declared: Mapping[str, Declared],
+) -> None:
+    """Refuses a method that two sides cannot have for themselves.
+
+    `own` are the names of BERT's variables among the `declared` ones. Raises
+    UserError as of `list_parameters`.
+    """
+    changes = any(
+        declared[name].trained and len(declared[name].shape) > 1 for name in own
+    )
+    shares = any(one.allocation for one in declared.values())
+    acts = {"parameter", "prepare"} & hooks.places or method.observes
+    if changes or shares or acts or method.first_phase:
+        raise UserError(
+            f"--two_adapters: {str(method)[:200]} is not for two adapters at "
+            "once; expected a method that adds values of fixed sizes to BERT, "
+            "as houlsby or lora"
+        )
 
 
 def narrow_variables(table: ParameterTable) -> FrozenSet[str]:

@@ -1,6 +1,7 @@
 """Vectors of texts: close for what belongs together, far apart for the rest."""
 
 import dataclasses
+import os
 from typing import (
     Any,
     Collection,
@@ -30,15 +31,19 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
+from adapter_bert.methods.composition import below
 from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
-from adapter_bert.tasks.task import BatchHead, Task
+from adapter_bert.tasks.task import BatchHead, Task, scoped
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 
 CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
+# The texts of a row: the first, and all others.
+SIDES = "question", "document"
 SQUAD = "squad"
 # Labels of known pairs that belong together; STS-B has scores.
 MATCHING = {
@@ -92,6 +97,7 @@ class VectorHead(BatchHead):
         self.reads_first_token = self.pooling == CLS
         self.loss_name, self.temperature = task.loss_name, task.temperature
         self.sizes = task.sizes or (width,)
+        self.sides = task.trained_together
         self.compares = (
             ("label_scores",) if self.loss_name == COSENT else ("text_ids",)
         )
@@ -172,6 +178,11 @@ class Vectors(Task[Union[Rows, Search]]):
     temperature: float = Topic.TRAINING.setting(
         0.05, "Divides the cosines in the loss.", POSITIVE_NUMBER
     )
+    two_adapters: bool = Topic.METHOD.setting(
+        False,
+        "Train two adapters together: one for first texts (question), one for "
+        "second texts and negatives (document).",
+    )
     layout: Layout = SINGLE
     matching: Optional[str] = None
     split_files: SplitFiles = NONE_NAMED
@@ -209,6 +220,11 @@ class Vectors(Task[Union[Rows, Search]]):
                 "--loss=cosent compares scores of pairs; pass --score_column, "
                 "or --loss=infonce for pairs that belong together"
             )
+        if self.two_adapters and self.layout.text_b is None:
+            raise UserError(
+                "--two_adapters is for pairs, of a text for each adapter, but "
+                "these are single texts; pass --text_b_column, or leave it out"
+            )
 
     @property
     def has_scores(self) -> bool:
@@ -240,6 +256,9 @@ class Vectors(Task[Union[Rows, Search]]):
             about["sizes"] = list(self.sizes)
         if self.held_out:
             about["held_out"] = dataclasses.asdict(self.held_out)
+        if self.two_adapters:
+            tasks = {side: {"name": self.name, **about} for side in SIDES}
+            about["tasks"] = tasks
         return about
 
     def restore(self, description, source):
@@ -294,8 +313,33 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def training_settings(self):
-        """The loss and its temperature."""
-        return {"loss": self.loss_name, "temperature": self.temperature}
+        """The loss and its temperature, and whether there are two adapters."""
+        found = {"loss": self.loss_name, "temperature": self.temperature}
+        return {
+            **found,
+            **({"two_adapters": True} if self.two_adapters else {}),
+        }
+
+    @property
+    def trained_together(self):
+        """The two sides, if there is an adapter for each."""
+        return SIDES if self.two_adapters else ()
+
+    @property
+    def members(self):
+        """This task, or the one of each side, in `tasks/<side>`."""
+        if not self.two_adapters:
+            return super().members
+        alone = dataclasses.replace(self, two_adapters=False)
+        return {os.path.join(FOLDER, side): alone for side in SIDES}
+
+    def values_of(self, folder, values):
+        if not self.two_adapters:
+            return super().values_of(folder, values)
+        scopes = tuple(scoped(side, "") for side in SIDES)
+        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
+        own = below(scoped(os.path.basename(folder), ""), values)
+        return {**shared, **own}
 
     @property
     def score_names(self):
@@ -470,6 +514,7 @@ class Vectors(Task[Union[Rows, Search]]):
                 join_texts(texts, None, tokenizer, max_seq_length),
                 {},
                 relevant=rows.relevant,
+                has_sides=self.two_adapters,
             )
         columns = [rows.text_a, rows.text_b, *rows.choices]
         if rows.text_b is None:
@@ -492,6 +537,7 @@ class Vectors(Task[Union[Rows, Search]]):
             _sequences(columns, tokenizer, max_seq_length),
             labels,
             choices=len(columns),
+            has_sides=self.two_adapters,
         )
 
     def keep(self, rows):

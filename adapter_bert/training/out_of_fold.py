@@ -18,6 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training import frozen_outputs, loop
+from adapter_bert.training.compute_dtype import choose_dtype
 from adapter_bert.training.prediction import check_finite
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import complete, lowest_layer, open_model
@@ -96,6 +97,10 @@ def predict(
             frozen_layers_dir=experiment.frozen_layers_dir or folder,
         )
         engine = experiments.start_engine(experiment)
+        dtype = choose_dtype(
+            experiment.compute_dtype, experiment.hardware.use_tpu
+        )
+        experiment = dataclasses.replace(experiment, compute_dtype=dtype)
         model = open_model(experiment)
         if model.sources.trained is not None:
             raise UserError(

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +12,12 @@ from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, run_record
 from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod, Values
+from adapter_bert.methods.composition import below
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.task import scoped
 from adapter_bert.training.setup import Setup, describe_task
 from adapter_bert.training.training_step import Job
 
@@ -48,7 +51,7 @@ def write_artifact(
                 f"--learning_rate ({schedule.learning_rate}) and choose "
                 "another --output_dir"
             )
-    method, values = model.method.finish(model.config, values)
+    method, values = _finish(setup, values)
     if model.method.changes_few:
         values = adapter_artifact.changes(
             values,
@@ -169,6 +172,19 @@ def forget_calibration(output_dir: str) -> None:
         tf.io.gfile.remove(path)
     except tf.errors.OpError as error:
         raise UserError(f"cannot delete {path}: {error.message}") from error
+
+
+def _finish(setup: Setup, values: Values) -> Tuple[TuningMethod, Values]:
+    """What an adapter keeps, as of `TuningMethod.finish`; of sides, of each."""
+    method, config = setup.model.method, setup.model.config
+    if not setup.table.sides:
+        return method.finish(config, values)
+    kept: Values = {}
+    for side in setup.table.sides:
+        scope = scoped(side, "")
+        finished, own = method.finish(config, below(scope, values))
+        kept.update((f"{scope}{name}", value) for name, value in own.items())
+    return finished, kept
 
 
 def write_results(

@@ -159,10 +159,11 @@ def loss_and_gradients(
             tape.watch([*trained, *prepared.values()])
             predictions = model(part, context)
             losses = model.head.loss(predictions, part)
-            penalty = hooks.penalty(context)
-            if penalty is not None:
-                # Each group of rows adds its share of the whole penalty.
-                losses += penalty
+            for bert in model.berts:
+                penalty = bert.hooks.penalty(context)
+                if penalty is not None:
+                    # Each group of rows adds its share of the whole penalty.
+                    losses += penalty
             loss = tf.reduce_sum(losses) / batch_size
         sources = [*direct, *prepared.items()]
         gradients, missed = tape.gradient(
@@ -186,11 +187,12 @@ def loss_and_gradients(
         return _once(job, compute_there)
 
     if isinstance(model.head, BatchHead):
-        forward = there(
-            lambda lane, prepared: model(lane, make_context(lane, prepared))[
-                "vectors"
-            ]
-        )
+
+        def vectors_of(lane, prepared):
+            found = model(lane, make_context(lane, prepared))["vectors"]
+            return tf.reshape(found, [-1, model.head.width])
+
+        forward = there(vectors_of)
         features = _with_batch_loss(
             model.head,
             lambda part: tf.concat(

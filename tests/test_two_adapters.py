@@ -1,0 +1,438 @@
+"""Two adapters for vectors, of questions and of documents, in one training."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES, TINY_WORDS, entry_point
+from engine_jobs import (
+    LENGTH,
+    VECTORS,
+    check_equal,
+    make_job,
+    predict,
+    train,
+    trained_values,
+)
+from run_folders import bytes_by_task, kill_and_go_on, read
+from task_files import refusal
+from test_methods_runs import without_size
+from tiny_artifacts import make_artifact
+
+from adapter_bert import api
+from adapter_bert.bert.encoder import initial_values
+from adapter_bert.bert.hooks import Context
+from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints.weights import Weights, choose_initial_values
+from adapter_bert.commands import run_vectors
+from adapter_bert.data.input_pipeline import Choices, Features, make_batch
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.task import scoped
+from adapter_bert.tasks.task_model import list_parameters
+from adapter_bert.tasks.vectors import SIDES, Vectors, own_layout
+from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.training_step import loss_and_gradients
+
+TOKENS = "input_ids", "input_mask", "segment_ids"
+TWO = Vectors(layout=own_layout("a", "b", None, None), two_adapters=True)
+
+
+def rows_of(texts):
+    """40 rows of so many random texts."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, LENGTH + 1, 40 * texts)
+    rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
+    ids = rng.integers(0, 60, (40, texts)).astype(np.int32)
+    features = Features.from_rows(rows, {"text_ids": ids})
+    return Choices(**vars(features), choices=texts, has_sides=True)
+
+
+def batch_of(texts):
+    batch = make_batch(rows_of(texts), np.arange(8), LENGTH)
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+def variables_of(job):
+    """Variables of a job by name, shaken where they are trained."""
+    rng = np.random.default_rng(1)
+    made = {}
+    for p in sorted(job.table.parameters, key=lambda p: p.name):
+        value = initial_values(p.begins_as, p.shape, p.initializer, 3)
+        if p.trained:
+            value = value + rng.normal(0, 0.1, p.shape)
+        made[p.name] = tf.Variable(
+            value.astype(np.float32), trainable=p.trained
+        )
+    return made
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "method, texts, changes",
+    [
+        ("houlsby(size=4)", 3, {"parts": 4, "lanes": 2}),
+        ("prefix(length=2)", 2, {}),
+    ],
+)
+def test_the_gradient_is_that_of_two_models(
+    steady_config, method, texts, changes
+):
+    """Each of them has read the texts of its side alone."""
+    job = make_job(steady_config, "unused", method, task=TWO, **changes)
+    made = variables_of(job)
+    model = job.build_model(lambda name, *_: made[name])
+    trained = [(p.name, made[p.name]) for p in job.table.trained]
+    batch = batch_of(texts)
+
+    @tf.function(autograph=False)
+    def together():
+        step = tf.constant(0, tf.int64)
+        return loss_and_gradients(job, model, trained, batch, step, 8)
+
+    single = make_job(steady_config, "unused", method, task=VECTORS)
+    models = []
+    for side in SIDES:
+        own = {
+            p.name: made[scoped(side, p.name) if p.trained else p.name]
+            for p in single.table.parameters
+        }
+        models.append(single.build_model(lambda name, *_, own=own: own[name]))
+
+    @tf.function(autograph=False)
+    def apart():
+        found = []
+        with tf.GradientTape() as tape:
+            for own, part in zip(models, (slice(1), slice(1, None))):
+                texts = {name: batch[name][:, part] for name in TOKENS}
+                mask, seed = texts["input_mask"], tf.constant([5, 0])
+                vectors = own(texts, Context(mask, True, seed))["vectors"]
+                found.append(tf.reshape(vectors, [8, -1, 16]))
+            vectors = tf.concat(found, axis=1)
+            loss = tf.reduce_mean(model.head.batch_loss(vectors, batch))
+        return loss, tape.gradient(loss, [v for _, v in trained])
+
+    (loss, gradients), (expected, others) = together(), apart()
+    assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
+    assert len(trained) == 2 * len(single.table.trained)
+    for (name, _), found, other in zip(trained, gradients, others):
+        other = tf.convert_to_tensor(other).numpy()
+        tolerance = 1e-6 * max(1, np.abs(other).max())
+        np.testing.assert_allclose(
+            found, other, rtol=0, atol=tolerance, err_msg=name
+        )
+        assert np.abs(found).max() > 1e-5 or "bias" in name, name
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_side_is_its_own_texts_and_dropout(tiny_config):
+    """Layers of both are traced once."""
+    job = make_job(tiny_config, "unused", task=TWO)
+    made = variables_of(job)
+    for p in job.table.trained:
+        # Both sides are alike.
+        made[p.name].assign(made[scoped(SIDES[0], p.begins_as)])
+    model = job.build_model(lambda name, *_: made[name])
+    batch = batch_of(2)
+    for name in TOKENS:
+        texts = batch[name].numpy()
+        texts[:, 1] = texts[:, 0]
+        batch[name] = tf.constant(texts)
+
+    def vectors(training):
+        context = Context(
+            batch["input_mask"],
+            training,
+            tf.constant([5, 0]),
+            share_layers=True,
+        )
+        return model(batch, context)["vectors"]
+
+    plain = vectors(False).numpy()
+    assert plain.shape == (8, 2, 16)
+    np.testing.assert_allclose(plain[:, 0], plain[:, 1], rtol=0, atol=1e-6)
+    with tf.GradientTape(persistent=True) as tape:
+        found = vectors(True)
+        sides = found[:, 0], found[:, 1]
+    distance = np.abs(sides[0] - sides[1]).max(axis=1)
+    assert distance.min() > 1e-3
+    for side, own in zip(SIDES, sides):
+        for p in job.table.trained:
+            found = tape.gradient(own, made[p.name])
+            greatest = 0 if found is None else np.abs(found).max()
+            is_own = p.name.startswith(scoped(side, ""))
+            assert (greatest > 0) == is_own, p.name
+    first, second = (bert.run_layer._functions for bert in model.berts)
+    # In training, and in prediction.
+    assert first is second and len(first) == 2
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_texts_of_both_sides_are_predicted_in_one_batch(tiny_config):
+    """Compilers know the number of rows; else each side computes its own."""
+    job = make_job(tiny_config, "unused", task=TWO)
+    made = variables_of(job)
+    model = job.build_model(lambda name, *_: made[name])
+    rows = rows_of(3)
+    whole = make_batch(rows, np.arange(8), LENGTH)
+    context = Context(whole["input_mask"], seed=tf.constant([5, 0]))
+    expected = model(whole, context)["vectors"].numpy()
+    assert np.abs(expected[:, 0] - expected[:, 1]).min() > 0
+    order = np.random.default_rng(0).permutation(8 * 3)
+    texts = make_batch(rows.unlabelled(), order, LENGTH)
+    texts = {name: tf.constant(texts[name]) for name in (*TOKENS, "task_ids")}
+
+    def vectors(**texts):
+        return model(texts, Context(texts["input_mask"]))["vectors"]
+
+    specs = {
+        name: tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+        for name, value in texts.items()
+    }
+    function = tf.function(vectors, autograph=False)
+    dynamic = function.get_concrete_function(**specs)
+    for found in (vectors(**texts), dynamic(**texts)):
+        np.testing.assert_allclose(
+            found, expected.reshape(24, 16)[order], rtol=0, atol=1e-5
+        )
+    # One side may have no text.
+    some = order[texts["task_ids"].numpy() == 0][:2]
+    texts = make_batch(rows.unlabelled(), some, LENGTH)
+    found = dynamic(**{name: tf.constant(texts[name]) for name in specs})
+    np.testing.assert_allclose(
+        found, expected.reshape(24, 16)[some], rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.newer_stack
+def test_both_sides_begin_as_one_adapter_would(tiny_config):
+    """From a seed, from BERT's own LayerNorms, or from a trained adapter."""
+    method = parse("houlsby(size=4)")
+    one = list_parameters(tiny_config, method, VECTORS.build_head)
+    two = list_parameters(tiny_config, method, TWO.build_head)
+    assert two.trained_count == 2 * one.trained_count
+    rng = np.random.default_rng(0)
+    own = {
+        p.name: rng.normal(size=p.shape).astype(np.float32)
+        for p in one.parameters
+    }
+    base, trained = (
+        Weights(
+            source,
+            {p.name: p.shape for p in found},
+            lambda name: own[name],
+        )
+        for source, found in (
+            ("bert", [p for p in one.parameters if not p.is_added]),
+            ("adapter", one.trained),
+        )
+    )
+    for weights in (None, trained):
+        expected, found = (
+            choose_initial_values(table.parameters, base, weights, 3)
+            for table in (one, two)
+        )
+        for p in two.parameters:
+            np.testing.assert_array_equal(
+                found[p.name](), expected[p.begins_as](), err_msg=p.name
+            )
+            assert two.recipe.decay_of(p.name) == one.recipe.decay_of(
+                p.begins_as
+            )
+
+
+@pytest.fixture
+def make_engine(engine):
+    """Makes each engine in turn."""
+    return lambda: choose_engine(engine)[0](Hardware())
+
+
+@pytest.mark.gate
+@pytest.mark.older_stack
+def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
+    rows = rows_of(3)
+    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+    whole, parts = (
+        make_job(config, folders(folder), task=TWO, lanes=2)
+        for folder in ("whole", "parts")
+    )
+    losses = train(make_engine(), whole, rows, steps=4)
+    train(make_engine(), parts, rows, steps=4, stop_at=2)
+    assert train(make_engine(), parts, rows, steps=4) == losses[2:]
+    check_equal(trained_values(parts), trained_values(whole))
+    names = {p.name for p in whole.table.trained}
+    assert names <= trained_values(whole).keys()
+    # The last batch has one row.
+    found = predict(make_engine(), whole, rows, 13)["vectors"]
+    assert found.shape == (120, 16)
+    alone = predict(make_engine(), whole, rows, 40)["vectors"]
+    np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
+
+
+WRONG_METHODS = (
+    "full",
+    "top_layers(1)",
+    "diff_pruning",
+    "lt_sft",
+    "adalora",
+    "per_task(lora(rank=2), tasks='question,document')",
+    "stack(lora(rank=2), top_layers(1))",
+)
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("method", WRONG_METHODS)
+def test_methods_that_two_sides_cannot_have(tiny_config, method):
+    message = refusal(
+        list_parameters, tiny_config, parse(method), TWO.build_head
+    )
+    assert message.startswith(f"--two_adapters: {method.split('(')[0]}")
+    assert "expected a method that adds values of fixed sizes" in message
+
+
+@pytest.mark.older_stack
+def test_single_texts_have_one_side():
+    message = refusal(lambda: Vectors(two_adapters=True))
+    assert "pass --text_b_column" in message
+
+
+@pytest.fixture
+def vectors():
+    """Runs `run_vectors.py` with flags, within this process."""
+    with entry_point(run_vectors) as run:
+        yield run
+
+
+@pytest.fixture
+def flags(tiny_flags, tmp_path):
+    """Flags of a small training of two adapters."""
+    for name in ("task_name", "data_dir"):
+        del tiny_flags[name]
+    words = [word for word in TINY_WORDS if word.isalpha()]
+    rows = [
+        {"text": text, "match": word}
+        for (text, _), word in zip(SENTENCES, words)
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(path.read_text())
+    return {
+        **tiny_flags,
+        "train_file": path,
+        "eval_file": dev,
+        "text_b_column": "match",
+        "two_adapters": True,
+        "learning_rate": 1e-2,
+        "do_eval": True,
+        "train_batch_size": 4,
+        "num_train_epochs": 6,
+    }
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_killed_run_goes_on_and_both_adapters_answer(
+    vectors, flags, tiny_bert, tmp_path, monkeypatch
+):
+    """Rows of both in one batch have the vectors that the run has scored."""
+    scored = []
+    score = Vectors.evaluate
+
+    def evaluate(self, rows, features, predictions):
+        scored.append(predictions)
+        return score(self, rows, features, predictions)
+
+    monkeypatch.setattr(Vectors, "evaluate", evaluate)
+    flags.update(keep_best="mrr", save_checkpoints_steps=2)
+    flags.update(gradient_accumulation_steps=2, cpu_lanes=2)
+    whole, killed = kill_and_go_on(
+        vectors, flags, tmp_path, program="run_vectors.py"
+    )
+    assert bytes_by_task(killed) == bytes_by_task(whole)
+    assert bytes_by_task(whole).keys() == {*SIDES}
+    for name in ("eval_results.json", "dev_scores.json"):
+        assert read(killed / name) == read(whole / name)
+    assert not (whole / "adapter").exists()
+    run = read(whole / "run.json")
+    assert run["training"]["two_adapters"]
+    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
+    predictor = Predictor.load(str(tiny_bert), [])
+    for side in SIDES:
+        folder = whole / "tasks" / side / "adapter"
+        predictor.add(str(folder), side)
+        config = adapter_artifact.read_config(str(folder))
+        assert config["task"] == {
+            "name": "vectors",
+            "pooling": "mean",
+            "normalize": False,
+        }
+        parameters = config["parameters"]
+        assert 2 * parameters["kept"] == run["parameters"]["kept"]
+        assert 2 * parameters["trained"] == run["parameters"]["trained"]
+    asked = [
+        (side, row[column])
+        for row in rows
+        for side, column in zip(SIDES, ("text", "match"))
+    ]
+    found = [answer.vector for answer in predictor.ask(asked)]
+    found = np.reshape(found, scored[-1].shape)
+    np.testing.assert_allclose(found, scored[-1], rtol=0, atol=1e-5)
+    # Neither is the other's, so that the score is of both.
+    other = predictor("document", [rows[0]["text"]])[0].vector
+    assert np.abs(other - found[0, 0]).max() > 1e-2
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
+    described = {"name": "vectors", "pooling": "cls", "normalize": True}
+    make_artifact(
+        tmp_path / "one", tiny_bert, "lora(rank=2)", None, described, 0
+    )
+    flags = {**without_size(flags), "adapter": tmp_path / "one"}
+    vectors(**{**flags, "num_train_steps": 1})
+    out = flags["output_dir"]
+    run = api.Run(str(out))
+    assert run.adapters.keys() == {*SIDES} and run.settings["training"]["start"]
+    begun, *both = (
+        adapter_artifact.read(str(folder)).weights
+        for folder in (tmp_path / "one", *run.adapters.values())
+    )
+    for weights in both:
+        assert weights.shapes == begun.shapes
+        for name in begun.shapes:
+            # A step changes an entry by the rate at most.
+            np.testing.assert_allclose(
+                weights.read(name), begun.read(name), rtol=0, atol=0.02
+            )
+    # What two have learned is no start of one.
+    checkpoint = training_state.latest_step(str(out))[0]
+    del flags["two_adapters"], flags["adapter"]
+    flags.update(init_checkpoint=checkpoint, output_dir=tmp_path / "other")
+    with pytest.raises(UserError, match="pass the folder tasks/<name>/adapter"):
+        vectors(**flags)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"text_b_column": None}, "--two_adapters is for pairs"),
+        ({"tuning_method": "full"}, "--two_adapters: full is not for two"),
+        ({"tuning_method": "head"}, "trains the task's head alone"),
+    ],
+)
+def test_flags_that_do_not_fit_are_one_line(vectors, flags, changes, message):
+    flags = {**without_size(flags), **changes}
+    flags = {name: value for name, value in flags.items() if value is not None}
+    with pytest.raises(UserError) as raised:
+        vectors(**flags)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert not flags["output_dir"].exists()
