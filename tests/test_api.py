@@ -155,6 +155,12 @@ def test_it_predicts(run, bert):
     assert predictor.predict(texts) == answers
     [one] = predictor.predict(SENTENCES[0][0])
     assert one.probability == pytest.approx(first.probability, abs=1e-6)
+    [explained] = predictor.predict(SENTENCES[0][0], explain=True)
+    explanation = explained.pop("explanation")
+    assert explained == one
+    assert explanation["label"] == one.label
+    words = [word["text"] for word in explanation["words"]]
+    assert words == SENTENCES[0][0].split()
 
 
 def test_a_library_answers_rows_of_several_tasks(bert, shelf):

@@ -14,6 +14,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
+from adapter_bert.reports.explanation_page import explanation_page
 from adapter_bert.serving import explanations
 from adapter_bert.serving.explanations import (
     STRONGEST,
@@ -35,12 +36,37 @@ SCORE = {
     "pairs": False,
     "label_unit": UNIT,
 }
+# Of all logits, and a row below the least probability is not answered.
+CALIBRATED = {"calibration": {"temperature": 2.5, "abstain_below": 0.99}}
 TASKS = {
     "houlsby": ("houlsby(size=4)", CLASSIFICATION, TEXT),
     "lora": ("lora(rank=2)", SETS, TEXT),
     "prefix": ("prefix(length=3, inner_size=8)", SCORE, TEXT),
     "mad_x": ("mad_x(size=4, inverse_size=3)", PAIR, (TEXT, "a dog ran fast")),
     "full": ("full", CLASSIFICATION, TEXT),
+    # Other places of hooks: virtual tokens, words, what layers share.
+    "prompt": (
+        "union(prompt(length=3), vera(rank=5, targets='value,pooler'))",
+        CLASSIFICATION,
+        TEXT,
+    ),
+    "words": (
+        "stack({'a': pals(6, 2)}, new_words(count=3))",
+        CLASSIFICATION,
+        "new0 " + TEXT,
+    ),
+    "sparse": ("diff_pruning(sparsity=0.05)", CLASSIFICATION, TEXT),
+    "fusion": (
+        "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
+        CLASSIFICATION,
+        TEXT,
+    ),
+    # Of the kind of `mad_x`.
+    "calibrated": (
+        "mad_x(size=4, inverse_size=3)",
+        PAIR,
+        (TEXT, "a dog ran fast"),
+    ),
 }
 
 
@@ -57,7 +83,9 @@ def predictor(bert, tiny_bert, tmp_path_factory):
     tags = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     tasks = {**TASKS, "tags": ("ia3", tags, "")}
     for name, (text, description, _) in tasks.items():
-        make_artifact(folder / name, tiny_bert, text, description=description)
+        more = {"task_settings": CALIBRATED} if name == "calibrated" else {}
+        place = folder / name
+        make_artifact(place, tiny_bert, text, description=description, **more)
         made.add(str(folder / name), name)
     return made
 
@@ -119,6 +147,19 @@ def test_the_strongest_words_are_left_out(predictor):
     )
 
 
+def test_a_calibrated_answer_is_explained(predictor):
+    """By logits over its own temperature, next to tasks of its kind."""
+    row = TASKS["calibrated"][2]
+    own, other = predictor.ask([("calibrated", row), ("mad_x", row)], True)
+    assert own.label is None
+    assert own.explanation["label"] == other.explanation["label"]
+    told = own.explanation["completeness"]["text"]
+    assert told != pytest.approx(other.explanation["completeness"]["text"])
+    # As alone, though its values are in tables of mixed tasks now.
+    alone = predictor("calibrated", row, explains=True)
+    assert alone.explanation == own.explanation
+
+
 @pytest.mark.parametrize("name", ["houlsby", "prefix", "mad_x"])
 def test_gradients_equal_finite_differences(predictor, bert, name):
     """Of the value at both sides of a point, along the line."""
@@ -140,6 +181,7 @@ def test_gradients_equal_finite_differences(predictor, bert, name):
             for name, value in zip([*names, "label"], alike)
         }
         batch.update(row=np.arange(3, dtype=np.int32), share=shares)
+        batch["temperature"] = np.ones(3, np.float32)
         return function.get_concrete_function()(loaded.values.get(), batch)
 
     slopes = at(shares)["products"].numpy().sum(axis=1)
@@ -175,6 +217,7 @@ def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
         "baseline_ids": tf.constant([baseline] * 3),
         "share": tf.constant(shares, tf.float32),
         "label": tf.zeros([3], tf.int32),
+        "temperature": tf.ones([3]),
     }
     found = model(batch, Context(tf.ones([3, 5], tf.int32)))
     words = tiny_weights["bert/embeddings/word_embeddings"]
@@ -191,6 +234,7 @@ def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
 def test_quadrature_is_exact_for_polynomials(count):
     shares, weights = lobatto(count)
     assert shares[0] == 0 and shares[-1] == 1
+    assert shares.dtype == weights.dtype == np.float64
     for degree in range(2 * count - 2):
         integral = weights @ shares**degree
         assert integral == pytest.approx(1 / (degree + 1), abs=1e-12)
@@ -200,12 +244,13 @@ def test_log_odds_of_labels():
     logits = tf.constant([[1.0, 2.0, -1.0], [100.0, -100.0, 0.0]])
     labels = tf.constant([1, 0])
     outputs = {"logits": logits}
-    shares = tf.nn.softmax(tf.cast(logits, tf.float64)).numpy()
-    found = explained_value("classification", outputs, labels).numpy()
+    heat = tf.constant([2.0, 0.5])
+    shares = tf.nn.softmax(tf.cast(logits / 2.0, tf.float64)).numpy()
+    found = explained_value("classification", outputs, labels, heat).numpy()
     assert found[0] == pytest.approx(np.log(shares[0, 1] / (1 - shares[0, 1])))
     # Where the probability itself is 1 in float64.
-    assert found[1] == pytest.approx(100.0)
-    own = explained_value("multi-label", outputs, labels).numpy()
+    assert found[1] == pytest.approx(200.0)
+    own = explained_value("multi-label", outputs, labels, tf.ones(2)).numpy()
     assert own.tolist() == [2.0, 100.0]
 
 
@@ -240,6 +285,22 @@ def test_words_cover_the_texts(predictor, first, second):
         if not features.cut_rows:
             outside += text[end:]
             assert loaded.tokenizer.encode_ids([outside]) == [[]]
+
+
+def test_an_albert_of_int8_in_bfloat16(golden_dir, tmp_path):
+    """Words without the space that SentencePiece puts before them."""
+    folder = golden_dir / "architectures" / "albert"
+    make_artifact(tmp_path / "one", folder, "houlsby(size=4)")
+    forms = {"compute_dtype": "bfloat16", "base_dtype": "int8"}
+    predictor = Predictor(FrozenBert.open(str(folder), **forms))
+    predictor.add(str(tmp_path / "one"), "one")
+    text = "the cat, not slow; sat on"
+    found = predictor("one", text, explains=True).explanation
+    assert [word["text"] for word in found["words"]] == text.split()
+    told = found["completeness"]
+    assert abs(told["text"] - told["baseline"]) > 0.05
+    # Both ends are rounded.
+    assert told["error"] < 0.03
 
 
 def test_texts_without_words_and_long_ones(predictor):
@@ -281,6 +342,22 @@ def test_a_vocabulary_without_masks(tmp_path, tiny_config, tiny_weights):
     predictor = Predictor.load(str(folder), {"a": str(tmp_path / "a")})
     with pytest.raises(UserError, match="has no mask token"):
         predictor("a", "1 2", explains=True)
+
+
+@pytest.mark.parametrize("text", ["", "cat", "\U0001f600 \U0001f600 q"])
+def test_a_page_of_rows_without_an_answer(predictor, text):
+    """Below the least probability; of no words, one, and unknown ones."""
+    row = text, text
+    answer = predictor("calibrated", row, explains=True)
+    words = answer.explanation["words"]
+    assert [word["text"] for word in words] == [*text.split()] * 2
+    columns = {"calibrated": predictor.task("calibrated").task.columns}
+    answered = [(row, {"task": "calibrated", **answer})]
+    page = Page(explanation_page(columns, answered).decode())
+    page.check()
+    label, share = answer.explanation["label"], answer.probability
+    title = f"no label, {label} ({share:.1%}) is the likeliest"
+    assert title in page.text
 
 
 @pytest.fixture

@@ -356,6 +356,17 @@ def test_answers_are_explained(add, bert, shelf):
         assert content["error"].startswith("row 1: answers of the task tags")
         _, told = server.ask("", "GET", "/tasks")
         assert told["explained"] == ["small"]
+        # Tasks are listed once, and other requests wait for one row at most.
+        listed, batches, explanations = [], [], live.explanations
+        live.explained = lambda: listed.append(1) or ["small"]
+        live.explanations = lambda some: (
+            batches.append(len(some)) or explanations(some)
+        )
+        rows = server.rows(*["small"] * 3)
+        status, _ = server.ask(rows, path=path("explain"))
+        assert status == 200
+        assert listed == [1]
+        assert batches == [1, 1, 1]
 
 
 class Only(Versions):

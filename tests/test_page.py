@@ -19,6 +19,7 @@ import pytest
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server, Versions
 
+from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
@@ -344,12 +345,17 @@ def word(text, start, attribution, **more):
 
 
 class Explains(ServedExport):
-    """Explains answers of `mood`."""
+    """Explains answers of `mood`, but not at first."""
+
+    is_ready = False
 
     def explained(self):
         return ["mood"]
 
     def explanations(self, questions):
+        if not self.is_ready:
+            self.is_ready = True
+            raise UserError("ask once more")
         return self.compute(questions)
 
     def answer(self, question, result):
@@ -378,7 +384,10 @@ def test_words_are_coloured_at_a_click(browser):
     browser.answers()
     assert browser.text(".why") == ["Why this answer"]
     browser.run("document.querySelector('.why').click()")
+    browser.wait_for("document.querySelector('.card .wrong')")
+    browser.run("document.querySelector('.why').click()")
     browser.wait_for("document.querySelectorAll('.word').length === 3")
+    assert browser.text(".card .wrong") == []
     assert browser.text(".word") == ["not", "bad", "at"]
     assert browser.text(".against") == ["not"]
     assert browser.text(".passage") == [f"{WIDE} not bad at"]

@@ -130,6 +130,7 @@ def test_cut_rows_are_counted(ask, flags, tmp_path, caplog):
         ({"max_seq_length": 99}, "--max_seq_length is 99, expected 4 to 32"),
         ({"task": "a"}, "--library and --task go together"),
         ({"init_checkpoint": ""}, "--init_checkpoint is missing"),
+        ({"explain": True}, "--explain is for answers, and --embeddings gives"),
         ({"do_lower_case": False}, "has no words with capital letters"),
         (
             {"embeddings": None, "do_lower_case": True},

@@ -61,6 +61,8 @@ def _section(
         label = explanation["label"]
         share = answer["scores"][label]
         title = f"{label} ({share:.1%})"
+        if answer.get("label", label) is None:
+            title = f"no label, {title} is the likeliest"
         changed = f"Change of the probability of {label}"
     strongest = max((abs(x["attribution"]) for x in words), default=0.0)
     texts = [

@@ -25,7 +25,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import fit, make_row
 from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind
 from adapter_bert.serving.joint_answers import compute_alone
 from adapter_bert.serving.trained_task import LoadedTask, Row, kind_of
 from adapter_bert.tasks.kinds import CLASSIFICATION, MULTI_LABEL, REGRESSION
@@ -41,13 +41,12 @@ POINTS = 18
 BATCH_TOKENS = 1024
 # Words that are checked by leaving each out.
 STRONGEST = 5
-# An explanation takes at most the time of so many answers.
-PASSES = 60
 # Features of a point, next to those of a text.
 FEATURES = {
     "baseline_ids": tf.TensorSpec([None, None], tf.int32),
     "share": tf.TensorSpec([None], tf.float32),
     "label": tf.TensorSpec([None], tf.int32),
+    "temperature": tf.TensorSpec([None], tf.float32),
 }
 
 
@@ -72,11 +71,17 @@ class PathModel:
     """A task's model between a baseline and a text."""
 
     def __init__(
-        self, bert: FrozenBert, loaded: LoadedTask, create: CreateVariable
+        self,
+        bert: FrozenBert,
+        kind: TaskKind,
+        answers: str,
+        create: CreateVariable,
     ):
-        """Creates the variables of BERT, of the method and of the head."""
-        kind = loaded.kind
-        self._kind = kind_of(loaded)
+        """Creates the variables of BERT, of the method and of the head.
+
+        `answers` is the kind of the answers, one of `EXPLAINED`.
+        """
+        self._kind = answers
         self._model = TaskModel(
             bert.config, kind.method, kind.build_head, create
         )
@@ -89,7 +94,7 @@ class PathModel:
         Args:
             features: of a batch, and those of `FEATURES`. `share`, from 0 for
                 the baseline to 1 for the text, tells a point; `label` is the
-                number of the label.
+                number of the label, `temperature` of the task's calibration.
             context: of this forward pass.
 
         Returns:
@@ -115,14 +120,22 @@ class PathModel:
                 {**features, WORD_VECTORS: words},
                 dataclasses.replace(context, differentiates_inputs=True),
             )
-            values = explained_value(self._kind, outputs, features["label"])
+            values = explained_value(
+                self._kind,
+                outputs,
+                features["label"],
+                features["temperature"],
+            )
         gradient = tape.gradient(values, words)
         products = tf.reduce_sum(gradient * difference, axis=-1)
         return {"values": values, "products": products}
 
 
 def explained_value(
-    kind: str, outputs: Mapping[str, tf.Tensor], labels: tf.Tensor
+    kind: str,
+    outputs: Mapping[str, tf.Tensor],
+    labels: tf.Tensor,
+    temperatures: tf.Tensor,
 ) -> tf.Tensor:
     """Log-odds of labels, or the scores of a regression, float32 [B].
 
@@ -130,10 +143,11 @@ def explained_value(
         kind: one of `EXPLAINED`.
         outputs: the head's, `logits` [B, C] or `scores` [B].
         labels: int32 [B], their numbers.
+        temperatures: float32 [B], which divide logits; 1 of several labels.
     """
     if kind == REGRESSION:
         return outputs["scores"]
-    logits = outputs["logits"]
+    logits = outputs["logits"] / temperatures[:, tf.newaxis]
     is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
     own = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
     if kind == MULTI_LABEL:
@@ -150,7 +164,9 @@ def lobatto(count: int) -> Tuple[np.ndarray, np.ndarray]:
     to the degree 2 count - 3. Source: Abramowitz and Stegun, 25.4.32.
     """
     last = np.polynomial.Legendre.basis(count - 1)
-    points = np.concatenate([[-1.0], np.sort(last.deriv().roots()), [1.0]])
+    # NumPy 2.5 gives real roots as complex numbers.
+    inner = np.sort(np.real(last.deriv().roots()))
+    points = np.concatenate([[-1.0], inner, [1.0]])
     weights = 2 / (count * (count - 1) * last(points) ** 2)
     return (points + 1) / 2, weights / 2
 
@@ -270,7 +286,10 @@ def _read(
             range(count), found.words.__getitem__
         ):
             some = list(group)
-            starts, ends = zip(*(found.offsets[n] for n in some))
+            offsets = [found.offsets[n] for n in some]
+            # A token of a space alone has no characters.
+            own = [(start, end) for start, end in offsets if start < end]
+            starts, ends = zip(*(own or offsets))
             start, end = min(starts), max(ends)
             places = [begin + n for n in some]
             words.append(Word(column, text[start:end], start, end, places))
@@ -303,13 +322,16 @@ def _follow(
         What is explained at each point, float64 [POINTS], and the attribution
         of each token, float64 [T], their integral.
     """
+    kind, answers = loaded.kind, kind_of(loaded)
+    # The function stays when the task goes, so it may not hold its values.
     function = bert.function(
-        ("explanation", kind_of(loaded), loaded.kind.key),
-        loaded.kind.table,
-        lambda create: PathModel(bert, loaded, create),
+        ("explanation", answers, kind.key),
+        kind.table,
+        lambda create: PathModel(bert, kind, answers, create),
         FEATURES,
     ).get_concrete_function()
     own = loaded.values.get()
+    temperature = loaded.task.calibration.temperature
     shares, weights = lobatto(POINTS)
     size = max(1, BATCH_TOKENS // len(tokens))
     found = []
@@ -328,6 +350,7 @@ def _follow(
         }
         batch["row"] = np.arange(len(some), dtype=np.int32)
         batch["share"] = some.astype(np.float32)
+        batch["temperature"] = np.full_like(batch["share"], temperature)
         found.append(function(own, batch))
     values, products = (
         np.concatenate([one[name] for one in found]).astype(np.float64)

@@ -455,14 +455,18 @@ function reasons({ label, words, completeness }, row, task) {
 function whyButton(row, task) {
   const button = make("button", "why", "Why this answer");
   button.type = "button";
+  const wrong = make("p", "wrong");
   button.addEventListener("click", async () => {
     button.disabled = true;
+    wrong.remove();
     try {
       const body = JSON.stringify({ instances: [row] });
       const { answers } = await get(pathOf("explain"), body);
       button.replaceWith(...reasons(answers[0].explanation, row, task));
     } catch (error) {
-      button.after(make("p", "wrong", error.message));
+      wrong.textContent = error.message;
+      button.after(wrong);
+      button.disabled = false;
     }
   });
   return button;

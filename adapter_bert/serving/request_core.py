@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
-from adapter_bert.serving.explanations import EXPLAINED, PASSES
+from adapter_bert.serving.explanations import EXPLAINED
 from adapter_bert.serving.exported import EMBED
 from adapter_bert.serving.request_metrics import RequestMetrics
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
@@ -66,11 +66,6 @@ class Asked(NamedTuple):
     question: Question
     kind: str
 
-    @property
-    def cost(self) -> int:
-        """Bytes of texts that take as long to answer."""
-        return self.question.size * (PASSES if self.kind == EXPLAIN else 1)
-
 
 @dataclasses.dataclass
 class Counted:
@@ -108,11 +103,15 @@ class RequestCore:
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
         """Answers in the running event loop; at the end all accepted rows."""
-        self._batcher = Batcher(
-            self._compute,
-            lambda asked: asked.cost,
-            self.limits.batching,
-        )
+        bounds = self.limits.batching
+
+        def size_of(asked: Asked) -> int:
+            # Explanations are computed one by one. Each is a batch of its own,
+            # so that others wait for one at most.
+            is_whole = asked.kind == EXPLAIN
+            return bounds.batch_bytes if is_whole else asked.question.size
+
+        self._batcher = Batcher(self._compute, size_of, bounds)
         yield
         await self._batcher.close()
 
@@ -154,19 +153,29 @@ class RequestCore:
             raise Refused(
                 404, "the model gives no vectors; export it with --embeddings"
             )
-        if kind == EXPLAIN and not model.explained():
+        # Once for all rows, as libraries may have thousands of tasks.
+        explained = set(model.explained()) if kind == EXPLAIN else set()
+        if kind == EXPLAIN and not explained:
             raise Refused(
                 404,
                 "the model explains no answers: a library's tasks of "
                 f"{', '.join(EXPLAINED)} do, exported models do not",
             )
-        return [
-            Asked(model, self._question(model, row, number, kind), kind)
-            for number, row in enumerate(rows, 1)
-        ]
+        asked = []
+        for number, row in enumerate(rows, 1):
+            question = self._question(model, row, number, kind == EMBED)
+            if kind == EXPLAIN and question.task not in explained:
+                raise Refused(
+                    400,
+                    f"row {number}: answers of the task {question.task} are "
+                    "not explained; explained are tasks of "
+                    f"{', '.join(EXPLAINED)}",
+                )
+            asked.append(Asked(model, question, kind))
+        return asked
 
     def _question(
-        self, model: ServedModel, row: AskedRow, number: int, kind: str
+        self, model: ServedModel, row: AskedRow, number: int, for_vector: bool
     ) -> Question:
         most = self.limits.max_text_bytes
         for name, size in row.sizes().items():
@@ -176,16 +185,9 @@ class RequestCore:
                     f"row {number}: {name} has {size} bytes, of at most {most}",
                 )
         try:
-            question = model.accept(row.without_padding(), kind == EMBED)
+            return model.accept(row.without_padding(), for_vector)
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
-        if kind == EXPLAIN and question.task not in model.explained():
-            raise Refused(
-                400,
-                f"row {number}: answers of the task {question.task} are not "
-                f"explained; explained are tasks of {', '.join(EXPLAINED)}",
-            )
-        return question
 
     async def ask(self, asked: Sequence[Asked]) -> List[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
