@@ -90,12 +90,24 @@ def test_vectors_are_compiled_for_one_core(tiny_flags, tmp_path):
     pairs = tmp_path / "pairs.csv"
     rows = (f"cat {n},dog {n}\n" for n in range(8))
     pairs.write_text("text,match\n" + "".join(rows))
+    dev = tmp_path / "dev.csv"
+    dev.write_text(pairs.read_text())
     flags = {**tiny_flags, "train_file": pairs, "text_b_column": "match"}
     del flags["task_name"], flags["data_dir"]
     given = [f"--{name}={value}" for name, value in flags.items()]
     step = take(given, "v4", None, "run_vectors")
     assert step.batch["input_ids"].shape == (8, 2, 24) and step.rows == 8
     assert step.schedule and step.batch["text_ids"].shape == (8, 2)
+    # Each side has an adapter of its own, and each text says its side.
+    both = take([*given, "--two_adapters=true"], "v4", None, "run_vectors")
+    assert both.batch["input_ids"].shape == (8, 2, 24)
+    _, trained, _ = both.shapes()
+    assert len(trained) == 2 * len(step.shapes()[1])
+    asked = [*given, "--two_adapters=true", "--do_train=false"]
+    asked += ["--do_eval=true", f"--eval_file={dev}", "--eval_batch_size=8"]
+    texts = take(asked, "v4", None, "run_vectors").batch
+    assert texts["input_ids"].shape == (8, 24)
+    assert texts["task_ids"].shape == (8,)
     with pytest.raises(UserError, match="its loss compares all rows of the"):
         take(given, "v4", 2, "run_vectors")
 

@@ -302,6 +302,17 @@ def test_single_texts_have_one_side():
     assert "pass --text_b_column" in message
 
 
+@pytest.mark.older_stack
+def test_a_run_of_one_adapter_does_not_go_on_with_two():
+    one = dataclasses.replace(TWO, two_adapters=False)
+    for task, other in ((one, TWO), (TWO, one)):
+        described = {"name": task.name, **task.describe()}
+        assert task.go_on(described, "out") == task
+        message = refusal(other.go_on, described, "out")
+        value = str(task.two_adapters).lower()
+        assert f"pass --two_adapters={value}, or choose another" in message
+
+
 @pytest.fixture
 def vectors():
     """Runs `run_vectors.py` with flags, within this process."""
@@ -387,6 +398,34 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     # Neither is the other's, so that the score is of both.
     other = predictor("document", [rows[0]["text"]])[0].vector
     assert np.abs(other - found[0, 0]).max() > 1e-2
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
+    """A corpus of the second texts gives the scores of these pairs."""
+    flags["num_train_steps"] = 1
+    vectors(**{**flags, "output_dir": tmp_path / "pairs"})
+    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
+    corpus = tmp_path / "corpus.jsonl"
+    with corpus.open("w") as file:
+        for number, row in enumerate(rows):
+            document = {"_id": f"d{number}", "text": row["match"]}
+            file.write(json.dumps(document) + "\n")
+            row["match"] = f"d{number}"
+    for name in ("train_file", "eval_file"):
+        flags[name] = tmp_path / f"{name}.jsonl"
+        flags[name].write_text("".join(json.dumps(x) + "\n" for x in rows))
+    vectors(**flags, corpus_file=corpus)
+    expected, found = (
+        read(folder, "eval_results.json")
+        for folder in (tmp_path / "pairs", flags["output_dir"])
+    )
+    for name in ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"):
+        assert found[f"eval_{name}"] == expected[f"eval_{name}"]
+    flags.update(two_adapters=False, do_train=False, corpus_file=corpus)
+    with pytest.raises(UserError, match="a run of two adapters; pass --two_ad"):
+        vectors(**flags)
 
 
 @pytest.mark.gate

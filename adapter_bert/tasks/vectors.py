@@ -299,6 +299,28 @@ class Vectors(Task[Union[Rows, Search]]):
                 )
         return dataclasses.replace(self, **trained)
 
+    def go_on(self, description, source):
+        """This task.
+
+        Raises:
+            UserError: the run has two adapters, and this task one, or the
+                reverse.
+        """
+        has_two = "tasks" in description
+        if description.get("name") == self.name and (
+            has_two != self.two_adapters
+        ):
+            found, value = (
+                ("two adapters", "true")
+                if has_two
+                else ("one adapter", "false")
+            )
+            raise UserError(
+                f"{source} holds a run of {found}; pass "
+                f"--two_adapters={value}, or choose another --output_dir"
+            )
+        return self
+
     def fit_base(self, opened):
         """This task, with the vectors of a folder of sentence-transformers."""
         if opened.pooled is None:

@@ -5,7 +5,7 @@
 `run_vectors.py` and that library's trainer with peft train LoRA on the same
 MiniLM, rows, batch size and number of steps, in processes that take turns. The
 trained vectors of both are scored on the dev set. Writes
-`lab/results/vectors.json`, and prints the table of docs/vectors.md.
+`lab/results/vectors.json`, and prints a table.
 """
 
 import json
@@ -136,7 +136,7 @@ def summarize(measured: Measured) -> Dict[str, Any]:
 
 
 def to_markdown(results: Dict[str, Any]) -> str:
-    """The table of docs/vectors.md."""
+    """Both sides by task, as a table."""
     rows = [
         [
             "",

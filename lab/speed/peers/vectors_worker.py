@@ -31,7 +31,7 @@ from sentence_transformers.sentence_transformer.losses import (
     CoSENTLoss,
     MultipleNegativesRankingLoss,
 )
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 
 class Meter(TrainerCallback):
@@ -89,12 +89,14 @@ def main():
     else:
         loss = MultipleNegativesRankingLoss(model)
     with tempfile.TemporaryDirectory() as folder:
-        SentenceTransformerTrainer(
+        trainer = SentenceTransformerTrainer(
             model,
             SentenceTransformerTrainingArguments(
                 folder,
                 max_steps=options["steps"],
                 per_device_train_batch_size=options["batch_size"],
+                # Each step has as many rows as the meter counts.
+                dataloader_drop_last=True,
                 learning_rate=options["learning_rate"],
                 weight_decay=0.01,
                 warmup_ratio=0.1,
@@ -109,7 +111,10 @@ def main():
             datasets.Dataset.from_dict(rows["train"]),
             loss=loss,
             callbacks=[Meter(options["batch_size"])],
-        ).train()
+        )
+        # Answers alone are printed.
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
     vectors = [model.encode(rows["dev"][name]) for name in ("text", "match")]
     np.save(options["vectors"], np.stack(vectors, axis=1))
     trained = [p.numel() for p in model.parameters() if p.requires_grad]
