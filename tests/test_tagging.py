@@ -308,7 +308,7 @@ class Tokens(tf.Module):
     """A model that knows nothing of a token but which one it is."""
 
     def __init__(self):
-        self.hooks, self.bert = Hooks(), self
+        self.hooks, self.bert, self.berts = Hooks(), self, [self]
         self.table = tf.Variable(
             np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
         )

@@ -230,7 +230,7 @@ def test_texts_of_a_batch_do_not_influence_each_other(tokenizers):
     tokenizer = tokenizers["uncased"]
     encoded = tokenizer.encode(texts)
     assert encoded == [tokenizer.encode([t])[0] for t in texts]
-    assert encoded[1] == ([], []) and tokenizer.encode([]) == []
+    assert encoded[1] == ([], [], []) and tokenizer.encode([]) == []
     assert tokenizer.classify_id == WORDS.index("[CLS]")
     assert tokenizer.separate_id == WORDS.index("[SEP]")
     assert tokenizer.vocab_size == len(WORDS)

@@ -457,6 +457,7 @@ class Rows:
 
     def __init__(self, rows):
         self.head = self.bert = self
+        self.berts = [self]
         self.hooks = hooks.Hooks()
         self.weights = tf.Variable(tf.ones([rows, 200]))
 
