@@ -135,7 +135,8 @@ def server():
 
 @pytest.fixture
 def slow():
-    made = Both(model=Texts())
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    made = Both(limits, Texts())
     made.model.may_go.clear()
     yield made
     made.model.may_go.set()
