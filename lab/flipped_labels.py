@@ -4,11 +4,12 @@ r"""Measures `adapter-bert audit` on labels that were flipped at random.
         --init_checkpoint=$(.venv/bin/adapter-bert minilm) --kept=out/flipped
 
 SMS spam's file is the published one, the others are GLUE's `train.tsv`. Of
-each, 5% of the rows get the other label, for each of three seeds. The suspects
-of as many rows are counted that were flipped, and likewise those of a linear
-model over the TF-IDF of words and pairs of words. Chance finds 5%. --kept is a
-folder that keeps the vectors of rows between runs; other files or another BERT
-need another one. Prints a table, and writes `flipped.json` into this folder.
+each, 5% of the rows get the other label, for each of three seeds. As many of
+the worst suspects are taken, and the flipped rows among them are counted. The
+same is done with a linear model over the TF-IDF of words and pairs of words.
+Chance finds 5%. --kept is a folder that keeps the vectors of rows between runs;
+other files or another BERT need another one. Prints a table, and writes
+`flipped.json` into this folder.
 """
 
 import argparse

@@ -30,7 +30,13 @@ from tensorflow.python.framework import ops
 
 from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
-from adapter_bert.commands import minilm, run_classifier, run_squad, run_tagger
+from adapter_bert.commands import (
+    minilm,
+    run_classifier,
+    run_squad,
+    run_tagger,
+    run_vectors,
+)
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import tagging, text_classification
@@ -394,6 +400,13 @@ def tag():
 
 
 @pytest.fixture
+def vectors():
+    """Runs `run_vectors.py` with flags, within this process."""
+    with entry_point(run_vectors) as run:
+        yield run
+
+
+@pytest.fixture
 def run_main(monkeypatch):
     """Runs a subcommand's `main` with arguments, within this process."""
 
@@ -459,6 +472,32 @@ def make_flags(bert, data, output_dir):
 def tiny_flags(tiny_bert, tiny_data, tmp_path):
     """Flags of a small training, which a test may change."""
     return make_flags(tiny_bert, tiny_data, tmp_path / "out")
+
+
+@pytest.fixture
+def vector_flags(tiny_flags, tmp_path):
+    """Flags of a small training on pairs."""
+    for name in ("task_name", "data_dir"):
+        del tiny_flags[name]
+    # Nothing but a training finds out which word belongs to a text.
+    texts = [text for text, _ in SENTENCES]
+    words = [word for word in TINY_WORDS if word.isalpha()]
+    rows = [{"text": text, "match": word} for text, word in zip(texts, words)]
+    for number, row in enumerate(rows):
+        row["score"] = number % 3
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dev = tmp_path / "dev.jsonl"
+    dev.write_text(path.read_text())
+    return {
+        **tiny_flags,
+        "train_file": path,
+        "eval_file": dev,
+        "text_b_column": "match",
+        "learning_rate": 1e-2,
+        "do_eval": True,
+        "train_batch_size": 4,
+    }
 
 
 @pytest.fixture

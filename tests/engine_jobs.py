@@ -207,6 +207,17 @@ def trained_values(job, step=None):
     return {name: weights.read(name) for name in weights.shapes}
 
 
+def check_gradients(trained, found, expected):
+    """Compares gradients of (name, variable), none of them nothing."""
+    for (name, _), own, other in zip(trained, found, expected):
+        other = tf.convert_to_tensor(other).numpy()
+        tolerance = 1e-6 * max(1, np.abs(other).max())
+        np.testing.assert_allclose(
+            own, other, rtol=0, atol=tolerance, err_msg=name
+        )
+        assert np.abs(own).max() > 1e-5 or "bias" in name, name
+
+
 def check_equal(values, expected, tolerance=0.0):
     assert set(values) == set(expected)
     for name, value in expected.items():

@@ -4,50 +4,17 @@ import dataclasses
 import json
 
 import pytest
-from conftest import SENTENCES, TINY_WORDS, entry_point
+from conftest import SENTENCES, TINY_WORDS
 from run_folders import artifact_bytes, read
 from test_methods_runs import without_size
 
 from adapter_bert import api
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.commands import run_vectors
 from adapter_bert.data.tables import HeldOut, Layout, SplitFiles
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.vectors import Vectors
 
 TEXTS = [text for text, _ in SENTENCES]
-
-
-@pytest.fixture
-def vectors():
-    """Runs `run_vectors.py` with flags, within this process."""
-    with entry_point(run_vectors) as run:
-        yield run
-
-
-@pytest.fixture
-def vector_flags(tiny_flags, tmp_path):
-    """Flags of a small training on pairs."""
-    for name in ("task_name", "data_dir"):
-        del tiny_flags[name]
-    # Nothing but a training finds out which word belongs to a text.
-    words = [word for word in TINY_WORDS if word.isalpha()]
-    rows = [{"text": text, "match": word} for text, word in zip(TEXTS, words)]
-    for number, row in enumerate(rows):
-        row["score"] = number % 3
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    dev = tmp_path / "dev.jsonl"
-    dev.write_text(path.read_text())
-    return {
-        **tiny_flags,
-        "train_file": path,
-        "eval_file": dev,
-        "text_b_column": "match",
-        "learning_rate": 1e-2,
-        "do_eval": True,
-        "train_batch_size": 4,
-    }
 
 
 @pytest.mark.gate

@@ -93,7 +93,7 @@ def merge_adapters(
     found.update((k, chosen.config[k]) for k in OF_HEAD if k in chosen.config)
     if CALIBRATION in found.get("task_settings", {}):
         logging.warning(
-            "the merged adapter has no calibration: that of %s was fitted to "
+            "the merged adapter has no calibration: %s had one, fitted to "
             "other logits",
             chosen.weights.source,
         )

@@ -4,8 +4,8 @@ r"""Finds rows of a training file whose labels are probably wrong.
         --text_a_column=message --label_column=queue \
         --init_checkpoint=$BERT --output_dir=out/audit
 
-The flags of the rows, the BERT and the method are those of
-`run_classifier.py`. The rows are divided into folds. Each fold's labels are
+`run_classifier.py` has the same flags for the rows, the BERT and the method.
+The rows are divided into folds. Each fold's labels are
 guessed by a model that was trained on the other folds, over frozen layers that
 are computed once. Confident learning then compares guesses and labels
 (`reports/label_errors.py`).
@@ -37,7 +37,7 @@ from adapter_bert.progress import Progress
 from adapter_bert.reports import label_errors
 from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.tasks.task import write_table
+from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import (
     TextClassification,
     weigh_classes,
@@ -111,8 +111,8 @@ def layer_means(
 ) -> np.ndarray:
     """Means over the tokens of a row, of some layers evenly spaced.
 
-    A pair is read as a pair, and each of its texts alone: the differences of
-    the texts' means, without their signs, follow those of the pair.
+    A pair is read as a pair, and each of its texts alone: after the pair's
+    means come the differences of the texts' means, without their signs.
     Source of the differences: Conneau et al. 2017, section 3.1.
 
     Returns:
@@ -222,11 +222,10 @@ def suspects(
     others = label_errors.suggested(probabilities, labels)
     texts = [x for x in (rows.text_a, rows.text_b) if x is not None]
     header = ("row", *TEXT_COLUMNS[: len(texts)], "label", "suggested", "score")
-    # A cell holds no tab and no line break.
     return [header] + [
         (
             str(row + 1),
-            *(" ".join(text[row].split()) for text in texts),
+            *(cell(text[row]) for text in texts),
             rows.label[row],
             task.labels[others[row]],
             f"{scores[row]:.6f}",

@@ -4,8 +4,8 @@ r"""Chooses the rows of a pool that are to be labelled next.
         --init_checkpoint=$BERT --adapter=out/tickets/adapter \
         --output=next.tsv
 
-With an adapter these are the rows of which its answers are least sure
-(`margin`). Without one they are rows that differ most from one another
+With an adapter these are the rows whose answers are least sure (`margin`).
+Without one they are rows that differ most from one another
 (`k_centre`), by the vectors of frozen BERT.
 """
 
@@ -27,7 +27,7 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.embeddings import VectorForm
 from adapter_bert.serving.trained_task import Row
-from adapter_bert.tasks.task import write_table
+from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
@@ -215,7 +215,7 @@ def main() -> None:
     table = [("row", *texts, by)] + [
         (
             str(row + 1),
-            *(" ".join(text.split()) for text in rows[row]),
+            *map(cell, rows[row]),
             f"{score:.6f}",
         )
         for row, score in zip(chosen, scores)

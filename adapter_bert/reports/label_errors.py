@@ -14,8 +14,8 @@ import numpy as np
 def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """How well labels fit, 0 (surely wrong) to 1, float64 [N].
 
-    The probability of the label less that of the most probable other label,
-    plus 1, halved. Below 0.5 another label is more probable.
+    The probability of the label, less the greatest probability of another
+    label, plus 1, halved. Below 0.5 another label is more probable.
 
     Args:
         probabilities: float [N, C].
@@ -62,7 +62,7 @@ def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     np.add.at(counts, (labels[rows], classes[rows]), 1)
     sizes = np.bincount(labels, minlength=count)
     sums = counts.sum(axis=1)
-    # A label of which no row counts is taken as right.
+    # A label without a row that counts is taken as right.
     empty = np.flatnonzero(sums == 0)
     counts[empty, empty] = sums[empty] = 1
     return counts / sums[:, np.newaxis] * sizes[:, np.newaxis]

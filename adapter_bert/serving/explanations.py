@@ -41,7 +41,7 @@ POINTS = 18
 BATCH_TOKENS = 1024
 # Words that are checked by leaving each out.
 STRONGEST = 5
-# Features of a point, next to those of a text.
+# Features of a point of the line, next to a text's features.
 FEATURES = {
     "baseline_ids": tf.TensorSpec([None, None], tf.int32),
     "share": tf.TensorSpec([None], tf.float32),
@@ -92,8 +92,8 @@ class PathModel:
         """Computes points of the line.
 
         Args:
-            features: of a batch, and those of `FEATURES`. `share`, from 0 for
-                the baseline to 1 for the text, tells a point; `label` is the
+            features: of a batch, and `FEATURES`. `share`, from 0 for the
+                baseline to 1 for the text, tells a point; `label` is the
                 number of the label, `temperature` of the task's calibration.
             context: of this forward pass.
 
@@ -300,7 +300,7 @@ def _read(
 def _without(
     tokens: Sequence[int], words: Sequence[Word], loaded: LoadedTask
 ) -> List[int]:
-    """The tokens, those of some words masked."""
+    """The tokens, with the mask token in the place of some words."""
     masked = list(tokens)
     for word in words:
         for place in word.places:

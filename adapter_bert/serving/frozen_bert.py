@@ -254,7 +254,7 @@ class FrozenBert:
             key: of the model; equal keys share a function.
             table: declares the values that the function takes before a batch.
             make_model: makes a model for `predict` from a `CreateVariable`.
-            more: features [B, ...] of a batch, next to those of every batch.
+            more: features [B, ...] of a batch, next to what every batch has.
         """
         with self._lock:
             if key not in self._functions:

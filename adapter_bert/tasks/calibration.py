@@ -118,7 +118,7 @@ def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
 def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
     """The dev rows that measure a calibration, bool [N]; the others fit it.
 
-    `strata` are the labels of each row, of which each half gets its share.
+    `strata` are the labels of each row; each half gets its share of each.
 
     Raises:
         UserError: a half has too few rows, or all rows have one label.

@@ -48,8 +48,8 @@ class Corpus:
             first = places.setdefault(name, row)
             if first != row:
                 raise UserError(
-                    f"{rows.where(row)}: the id {name[:80]!r} is also that of "
-                    f"line {rows.lines[first] + 1}; ids must be unique "
+                    f"{rows.where(row)}: the id {name[:80]!r} is also the "
+                    f"one of line {rows.lines[first] + 1}; ids must be unique "
                     "(--corpus_id_column)"
                 )
         return cls(path, rows.text_a, places)
@@ -109,7 +109,7 @@ class Search:
     def first(self, count: int) -> "Search":
         """The search of the first pairs in the same corpus."""
         pairs = self.pairs[:count]
-        questions = self.questions[: pairs[:, 0].max() + 1]
+        questions = self.questions[: pairs[:, 0].max(initial=-1) + 1]
         return dataclasses.replace(self, questions=questions, pairs=pairs)
 
     @property

@@ -27,7 +27,7 @@ def _compare(
     """Cosines of each query with each block of the corpus.
 
     Yields:
-        The query's place, that of the block's first text, float64 [block].
+        The query's place, the place of the block's first text, float64 [block].
     """
     for first in range(0, len(corpus), BLOCK):
         texts = unit(corpus[first : first + BLOCK]).T
@@ -44,8 +44,8 @@ def retrieval_scores(
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
     corpus's order decides. Memory does not grow with the corpus. So all cosines
-    are computed twice: first for those of relevant texts, then to count the
-    texts before them.
+    are computed twice: first for the relevant texts, then to count the texts
+    before them.
 
     Args:
         queries: float32 [Q, D].

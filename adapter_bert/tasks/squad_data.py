@@ -116,8 +116,8 @@ def _read_question(
 def read_pairs(path: str) -> Rows:
     """Reads questions as texts, and their paragraphs as matches.
 
-    A row's line is the number of its question; `ANSWERED` is the label of those
-    whose paragraph has an answer, or of which the file says nothing.
+    A row's line is the number of its question. Its label is `ANSWERED` where
+    the paragraph has an answer, or where the file says nothing.
 
     Raises:
         UserError: as of `read_questions`, or a text is empty.

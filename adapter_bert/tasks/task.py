@@ -218,7 +218,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def check_held_out(
         self, description: Mapping[str, Any], source: str
     ) -> None:
-        """Compares `held_out` with that of a trained head; see `restore`.
+        """Compares `held_out` with a trained head's; see `restore`.
 
         Raises:
             UserError: other rows were held out.
@@ -485,6 +485,11 @@ def with_suffix(name: str, suffix: str) -> str:
 def results_path(output_dir: str, name: str, suffix: str) -> str:
     """The path of a table of results, as `test_results_mismatched.tsv`."""
     return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")
+
+
+def cell(text: str) -> str:
+    """A text for `write_table`, with a space for each tab and line break."""
+    return " ".join(text.split())
 
 
 def write_table(path: str, rows: Iterable[Iterable[str]]) -> str:

@@ -19,7 +19,13 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.task import Head, Task, results_path, write_table
+from adapter_bert.tasks.task import (
+    Head,
+    Task,
+    cell,
+    results_path,
+    write_table,
+)
 from adapter_bert.tasks.text_task import (
     POOLED,
     TEXT_COLUMNS,
@@ -271,10 +277,8 @@ class TextClassification(TextTask):
             texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
             own, given = self.labels[labels[row]], self.labels[chosen[row]]
             numbers = f"{np.exp(-losses[row]):.6f}", f"{losses[row]:.4f}"
-            # A cell holds no tab and no line break.
-            cells = (" ".join(text.split()) for text in texts)
             line = str(rows.lines[row] + 1)
-            hardest.append((line, own, given, *numbers, *cells))
+            hardest.append((line, own, given, *numbers, *map(cell, texts)))
         tables = {
             "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m lab.speed.vectors_worker '{"task_name": "STS-B", ...}'
 
-The one argument is a JSON object of flags. Requests and answers are those of
+The one argument is a JSON object of flags. Requests and answers are as in
 `worker.py`. The request after the last step is answered when the dev set has
 been scored, with `scores`.
 """

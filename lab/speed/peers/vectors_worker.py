@@ -3,8 +3,8 @@
 Runs in an environment of its own (requirements.txt next to this file) and
 imports nothing of this project. `lab/speed/vectors.py` runs this program in
 turn with `lab/speed/vectors_worker.py`, and says what the one argument holds.
-Batches, padding and losses are those that the library's users get. Requests
-and answers are those of `lab/speed/worker.py`. The request after the last step
+Users of the library get the same batches, padding and losses. Requests and
+answers are as in `lab/speed/worker.py`. The request after the last step
 is answered when the vectors of the dev set are written.
 """
 
