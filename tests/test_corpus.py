@@ -96,7 +96,7 @@ def test_what_belongs_together_is_part_of_the_fingerprint():
         ),
         (
             [("d1", "a"), ("d2", "b"), ("d1", "c")],
-            "corpus.jsonl:3: the id 'd1' is also the one of line 1; ids must",
+            "corpus.jsonl:3: the id 'd1' is also the id of line 1; ids must",
         ),
         ([], "corpus.jsonl is empty"),
     ],

@@ -409,7 +409,7 @@ def test_an_id_that_does_not_name_a_row_is_refused(tmp_path, name):
     write_json_lines(path, rows)
     task = dataclasses.replace(custom_task(id_column="nr"), labels=("a", "b"))
     message = refusal(read, task, tmp_path, "test")
-    twice = "the id 'twice' is also that of line 1; ids must be unique"
+    twice = "the id 'twice' is also the id of line 1; ids must be unique"
     assert message.startswith(
         f"{path}:3: {twice if name == 'twice' else 'the row'}"
     )

@@ -465,6 +465,22 @@ class Rows:
         """A row's place for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[row] + 1}"
 
+    def places_by_id(self) -> Dict[str, int]:
+        """The place of each row, by its id; empty without ids.
+
+        Raises:
+            UserError: two rows have one id.
+        """
+        places: Dict[str, int] = {}
+        for row, name in enumerate(self.row_id or ()):
+            first = places.setdefault(name, row)
+            if first != row:
+                raise UserError(
+                    f"{self.where(row)}: the id {name[:80]!r} is also the id "
+                    f"of line {self.lines[first] + 1}; ids must be unique"
+                )
+        return places
+
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows that are chosen, bool [rows]."""
 

@@ -37,7 +37,6 @@ class Corpus:
                 documents have one id.
         """
         rows = read_rows(path, layout)
-        places: Dict[str, int] = {}
         for row, (name, text) in enumerate(zip(rows.row_id, rows.text_a)):
             for what, cell in (("id", name), ("text", text)):
                 if not cell.strip():
@@ -45,14 +44,7 @@ class Corpus:
                         f"{rows.where(row)}: the document's {what} is empty; "
                         f"expected a document with {what}, or no such row"
                     )
-            first = places.setdefault(name, row)
-            if first != row:
-                raise UserError(
-                    f"{rows.where(row)}: the id {name[:80]!r} is also the "
-                    f"one of line {rows.lines[first] + 1}; ids must be unique "
-                    "(--corpus_id_column)"
-                )
-        return cls(path, rows.text_a, places)
+        return cls(path, rows.text_a, rows.places_by_id())
 
     def find(self, rows: Rows, ids: Sequence[str]) -> List[int]:
         """The places of documents, by the id in each of the rows.

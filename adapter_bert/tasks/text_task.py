@@ -341,19 +341,13 @@ class TextTask(Task[Rows]):
         is_test = split in dict(self.test_splits).values()
         layout = self.unlabelled if is_test else self.labelled
         rows = read_rows(self._find(data_dir, split), layout)
-        places: Dict[str, int] = {}
         for row, row_id in enumerate(rows.row_id or ()):
             if row_id and not is_one_cell(row_id):
                 raise UserError(
                     f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a "
                     "tab or a line break; is it the right --id_column?"
                 )
-            first = places.setdefault(row_id, row)
-            if first != row:
-                raise UserError(
-                    f"{rows.where(row)}: the id {row_id[:80]!r} is also that "
-                    f"of line {rows.lines[first] + 1}; ids must be unique"
-                )
+        rows.places_by_id()
         return rows
 
     def _check(self, rows: Rows) -> Rows:
