@@ -75,6 +75,7 @@ OF_RUNS = (
     "carry_parts",
     "calibrate",
     "abstain_at",
+    "score_novelty",
     "predict_batch_size",
     "engine",
 )
