@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.input_pipeline import Features, Texts
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.task_tables import MixedBert, Place
@@ -101,21 +101,22 @@ def compute_alone(
     }
 
 
-def novelties(
+def compute_frozen(
     bert: FrozenBert, groups: Sequence[Group], batch_size: int
-) -> Iterator[Dict[int, List[float]]]:
-    """Each group's novelties of rows, by the place of a task that scores them.
+) -> List[np.ndarray]:
+    """Each group's `frozen_features`, float32 [rows, D], in common batches.
 
-    BERT without adapters computes the rows of all groups together.
+    They are [0, D] where no task of the group scores novelty. Raises UserError
+    if one is not finite.
     """
-    novel = [
-        [n for n, loaded in enumerate(group.tasks) if loaded.task.novelty]
+    none = Texts.from_rows([], {})
+    asked = [
+        group.features if any(t.task.novelty for t in group.tasks) else none
         for group in groups
     ]
-    asked = [group.features for group, own in zip(groups, novel) if own]
-    if not sum(map(len, asked)):
-        yield from ({n: [] for n in own} for own in novel)
-        return
+    counts = list(map(len, asked))
+    if not sum(counts):
+        return [np.zeros((0, bert.config.hidden_size), np.float32)] * len(asked)
     features = _join(asked, {})
     function = bert.function(
         frozen_features.FEATURES,
@@ -124,21 +125,14 @@ def novelties(
     ).get_concrete_function()
     batches = input_pipeline.sorted_batches(features, batch_size)
     found = [
-        function({}, input_pipeline.make_batch(features, rows, None))[
-            frozen_features.FEATURES
-        ].numpy()
+        function({}, input_pipeline.make_batch(features, rows, None))
         for rows in batches
     ]
-    values = input_pipeline.restore_order(batches, found)
+    values = input_pipeline.restore_order(
+        batches, [x[frozen_features.FEATURES].numpy() for x in found]
+    )
     check_finite({frozen_features.FEATURES: values}, "novelty")
-    first = 0
-    for group, own in zip(groups, novel):
-        end = first + len(group.features) * bool(own)
-        yield {
-            n: group.tasks[n].task.novelty.shares(values[first:end])
-            for n in own
-        }
-        first = end
+    return np.split(values, np.cumsum(counts)[:-1])
 
 
 def _compute_mixed(
