@@ -21,9 +21,11 @@ from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.reports import run_command
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import from_outputs
+from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.exported import ExportedModel, Row
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import IdsModel
+from adapter_bert.serving.joint_answers import Group, compute_frozen
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import OUTPUTS, LiveLibrary
 from adapter_bert.serving.predictor import Predictor
@@ -273,6 +275,20 @@ def assert_alike(found, expected):
 def loaded(tiny_bert, folders):
     bert = FrozenBert.open(str(tiny_bert))
     return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
+
+
+def test_features_are_of_the_middle_layer_without_the_adapter(loaded):
+    bert, tasks = loaded
+    groups = [
+        Group([tasks["plain"]], [("the cat",)]),
+        Group([tasks["plain"], tasks["novel"]], [(x,) for x in TEXTS[:5]]),
+    ]
+    none, found = compute_frozen(bert, groups, 2)
+    assert len(none) == 0
+    expected = embed(
+        bert, TEXTS[:5], pooling="mean", layers=[0], normalize=True
+    )
+    assert found == pytest.approx(expected, abs=1e-5)
 
 
 def row_of(name, texts):
