@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import refusal
 from test_http_api import LIMITS, Server
+from test_live_library import Only
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import adapter_artifact, foreign_base
@@ -325,7 +326,8 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
 def test_a_server_of_a_library_answers_as_predict(tiny_bert, trained, answers):
     library = AdapterLibrary(str(trained))
     live = LiveLibrary(library, Predictor(FrozenBert.open(str(tiny_bert))))
-    server = Server(dataclasses.replace(LIMITS, timeout=60.0), live)
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    server = Server(limits, models={"tiny": Only(live)})
     for name in ("plain", "novel"):
         some = [{"task": name, "text": text} for text in TEXTS[28:32]]
         code, told = server.ask(

@@ -488,10 +488,8 @@ class Novelty(tf.Module):
         """How rows are read, int32 [N, READINGS]; some have no window."""
         has = tf.gather(self._has, rows.task)
         form = tf.where(has, text_windows.PLAIN, text_windows.SENTENCE)
-        place = tf.one_hot(
-            text_windows.FORM, text_windows.READINGS, dtype=tf.bool
-        )
-        return tf.where(place, form[:, tf.newaxis], rows.reading)
+        is_form = np.arange(text_windows.READINGS) == text_windows.FORM
+        return tf.where(is_form, form[:, tf.newaxis], rows.reading)
 
     def features(
         self, batch: Mapping[str, tf.Tensor], context: Context
