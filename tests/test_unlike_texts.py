@@ -27,11 +27,6 @@ def test_rows_take_the_form_of_a_task():
     assert unlike_texts.texts_of(pairs, False) == [("a",), ("b",)]
 
 
-def test_rows_are_evenly_spaced():
-    found = [np.flatnonzero(unlike_texts.spaced(7, n)) for n in (3, 7, 9)]
-    assert [x.tolist() for x in found] == [[0, 2, 4], [*range(7)], [*range(7)]]
-
-
 def test_unlike_texts_are_told_from_a_tasks_own(
     tiny_bert, tmp_path, monkeypatch
 ):
