@@ -25,6 +25,7 @@ from adapter_bert.serving.exported import EMBED
 from adapter_bert.serving.request_metrics import RequestMetrics
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 from adapter_bert.serving.served_models import NotServed, ServedModels
+from adapter_bert.serving.shadow import Answered
 
 Done = TypeVar("Done")
 # What is asked of a row, next to its vector (`EMBED`).
@@ -60,11 +61,13 @@ class Asked(NamedTuple):
     Attributes:
         model: the version that the request found, which stays until then.
         kind: `ANSWER` for outputs, `EMBED` or `EXPLAIN`.
+        row: as the client sent it.
     """
 
     model: ServedModel
     question: Question
     kind: str
+    row: AskedRow
 
 
 @dataclasses.dataclass
@@ -97,7 +100,8 @@ class RequestCore:
         self._held = 0
         self._batcher: Any = None
         self.metrics = RequestMetrics(
-            models, lambda: self._batcher.waiting if self._batcher else 0
+            lambda: models.models,
+            lambda: self._batcher.waiting if self._batcher else 0,
         )
 
     @contextlib.asynccontextmanager
@@ -112,8 +116,15 @@ class RequestCore:
             return bounds.batch_bytes if is_whole else asked.question.size
 
         self._batcher = Batcher(self._compute, size_of, bounds)
-        yield
-        await self._batcher.close()
+        async with contextlib.AsyncExitStack() as stack:
+            if self.models.shadow:
+                await stack.enter_async_context(
+                    self.models.shadow.live(
+                        lambda: self._batcher.waiting > 0, self.metrics
+                    )
+                )
+            yield
+            await self._batcher.close()
 
     def _compute(self, asked: Sequence[Asked]) -> List[Any]:
         """The outputs, vector or explained answer of each row."""
@@ -162,7 +173,8 @@ class RequestCore:
                 f"{', '.join(EXPLAINED)} do, exported models do not",
             )
         asked = []
-        for number, row in enumerate(rows, 1):
+        for number, given in enumerate(rows, 1):
+            row = given.without_padding()
             question = self._question(model, row, number, kind == EMBED)
             if kind == EXPLAIN and question.task not in explained:
                 raise Refused(
@@ -171,7 +183,7 @@ class RequestCore:
                     "not explained; explained are tasks of "
                     f"{', '.join(EXPLAINED)}",
                 )
-            asked.append(Asked(model, question, kind))
+            asked.append(Asked(model, question, kind, row))
         return asked
 
     def _question(
@@ -185,13 +197,22 @@ class RequestCore:
                     f"row {number}: {name} has {size} bytes, of at most {most}",
                 )
         try:
-            return model.accept(row.without_padding(), for_vector)
+            return model.accept(row, for_vector)
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
 
     async def ask(self, asked: Sequence[Asked]) -> List[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
-        return await self._batcher.ask(asked)
+        found = await self._batcher.ask(asked)
+        if self.models.shadow:
+            self.models.shadow.offer(
+                [
+                    Answered(one.row, one.model, one.question, result)
+                    for one, result in zip(asked, found)
+                    if one.kind != EMBED
+                ]
+            )
+        return found
 
     def hold(self, count: int) -> None:
         """Counts bytes of a request as held; raises `Refused` if too many.
