@@ -98,11 +98,14 @@ class RequestCore:
         self.models, self.limits = models, limits
         self.is_ending = False
         self._held = 0
-        self._batcher: Any = None
-        self.metrics = RequestMetrics(
-            lambda: models.models,
-            lambda: self._batcher.waiting if self._batcher else 0,
-        )
+        # One computes explanations, whose graphs are traced at first use, so
+        # that no other row waits for them.
+        self._batchers: Dict[bool, Batcher] = {}
+        self.metrics = RequestMetrics(lambda: models.models, self._waiting)
+
+    def _waiting(self) -> int:
+        """Rows that are not yet computed."""
+        return sum(one.waiting for one in self._batchers.values())
 
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
@@ -111,20 +114,24 @@ class RequestCore:
 
         def size_of(asked: Asked) -> int:
             # Explanations are computed one by one. Each is a batch of its own,
-            # so that others wait for one at most.
+            # so that rows of clients that have gone are not computed.
             is_whole = asked.kind == EXPLAIN
             return bounds.batch_bytes if is_whole else asked.question.size
 
-        self._batcher = Batcher(self._compute, size_of, bounds)
+        self._batchers = {
+            explains: Batcher(self._compute, size_of, bounds)
+            for explains in (False, True)
+        }
         async with contextlib.AsyncExitStack() as stack:
             if self.models.shadow:
                 await stack.enter_async_context(
                     self.models.shadow.live(
-                        lambda: self._batcher.waiting > 0, self.metrics
+                        lambda: self._waiting() > 0, self.metrics
                     )
                 )
             yield
-            await self._batcher.close()
+            for batcher in self._batchers.values():
+                await batcher.close()
 
     def _compute(self, asked: Sequence[Asked]) -> List[Any]:
         """The outputs, vector or explained answer of each row."""
@@ -169,7 +176,8 @@ class RequestCore:
         if kind == EXPLAIN and not explained:
             raise Refused(
                 404,
-                "the model explains no answers: a library's tasks of "
+                model.unexplained()
+                or "the model explains no answers: a library's tasks of "
                 f"{', '.join(EXPLAINED)} do, exported models do not",
             )
         asked = []
@@ -203,7 +211,8 @@ class RequestCore:
 
     async def ask(self, asked: Sequence[Asked]) -> List[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
-        found = await self._batcher.ask(asked)
+        explains = any(one.kind == EXPLAIN for one in asked)
+        found = await self._batchers[explains].ask(asked)
         if self.models.shadow:
             self.models.shadow.offer(
                 [
