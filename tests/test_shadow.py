@@ -1,20 +1,26 @@
 """A shadow's answers are counted, and no client sees or waits for them."""
 
 import asyncio
+import collections
 import contextlib
 import re
 import threading
 
 import pytest
+from absl.testing import flagsaver
+from conftest import entry_point
+from exported_models import mixed_questions
 from sweep_stand_in import wait_for
 from test_http_api import Server, metrics
 from test_live_library import Only
 
+from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
 from adapter_bert.serving import shadow as shadow_module
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import SIGNATURE
+from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.request_metrics import RequestMetrics
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 from adapter_bert.serving.shadow import Answered, Shadow, distance
@@ -292,6 +298,37 @@ def test_what_a_look_cannot_see_keeps_the_comparison():
     with pytest.raises(UserError, match="no version any more"):
         shadow.look()
     assert set(shadow.kinds) == {"films"}
+
+
+def test_a_library_is_the_shadow_of_an_export(
+    tiny_bert, tiny_exported, tiny_adapters, tmp_path
+):
+    """Of the same adapters, so that all answers are equal."""
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for name, folder in tiny_adapters.items():
+        shelf.add(folder, name)
+    given = {"model": str(tiny_exported), "shadow": shelf.path}
+    given.update(shadow_init_checkpoint=str(tiny_bert), name="tiny")
+    with entry_point(serve), flagsaver.flagsaver(**given):
+        models = serve.open_models()
+    with contextlib.closing(
+        Server(models=models.models, shadow=models.shadow)
+    ) as server:
+        questions = mixed_questions()
+        for task, texts in questions:
+            row = dict(zip(("text", "text_b"), texts), task=task)
+            code, _ = server.ask({"instances": [row]})
+            assert code == 200
+        wait_for(lambda: sum(counted(server).values()) == len(questions))
+        outcomes = counted(server)
+        told = metrics(server).decode()
+    # Values may differ in their last bits.
+    values = [outcomes.pop(("score", x), 0) for x in ("equal", "different")]
+    expected = collections.Counter(task for task, _ in questions)
+    assert sum(values) == expected.pop("score")
+    assert outcomes == {(n, "equal"): count for n, count in expected.items()}
+    (total,) = re.findall(r"^\w+_shadow_distance_sum\{.*\} (\S+)$", told, re.M)
+    assert float(total) == pytest.approx(0, abs=1e-4)
 
 
 @pytest.mark.parametrize(
