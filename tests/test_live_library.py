@@ -359,7 +359,7 @@ def test_answers_are_explained(add, bert, shelf):
         assert content["error"].startswith("row 1: answers of the task tags")
         _, told = server.ask("", "GET", "/tasks")
         assert told["explained"] == ["small"]
-        # Tasks are listed once, and other requests wait for one row at most.
+        # Tasks are listed once, and rows are explained one by one.
         listed, batches, explanations = [], [], live.explanations
         live.explained = lambda: listed.append(1) or ["small"]
         live.explanations = lambda some: (

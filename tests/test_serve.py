@@ -174,12 +174,13 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
 
 def test_a_shadow_is_compared_and_seen_by_no_client(tiny_bert, tmp_path):
     method, description, texts = LIBRARY["small"]
-    folders, expected, shelves = [], [], []
-    for seed in range(2):
-        folders.append(tmp_path / f"small{seed}")
-        make_artifact(folders[-1], tiny_bert, method, None, description, seed)
-        shelf = AdapterLibrary(str(tmp_path / f"shelf{seed}"), create=True)
-        names = {"moved": str(folders[-1]), "kept": str(folders[0])}
+    folders = [str(tmp_path / name) for name in ("old", "new", "kept")]
+    for seed, folder in enumerate(map(pathlib.Path, folders)):
+        make_artifact(folder, tiny_bert, method, None, description, seed)
+    expected, shelves = [], []
+    for moved in folders[:2]:
+        shelf = AdapterLibrary(f"{moved}_shelf", create=True)
+        names = {"kept": folders[2], "moved": moved}
         for name, folder in names.items():
             shelf.add(folder, name)
         shelves.append(shelf.path)
@@ -216,14 +217,14 @@ def test_a_shadow_is_compared_and_seen_by_no_client(tiny_bert, tmp_path):
 
 
 def outcomes(port):
-    """Rows put to the shadow, by task and what became of them."""
+    """Counts of the shadow's rows, by task and what became of them."""
     found = re.findall(
         r'^adapter_bert_shadow_rows_total\{model="adapter_bert",'
         r'outcome="(\w+)",task="(\w+)"\} (\S+)$',
         metrics(port),
         re.M,
     )
-    return {(task, name): float(count) for name, task, count in found}
+    return {(task, one): int(float(x)) for one, task, x in found if float(x)}
 
 
 TOKEN = "a-token-of-letters"

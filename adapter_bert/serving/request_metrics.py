@@ -9,6 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from adapter_bert.serving.model_versions import ModelVersions
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+# What becomes of a row that is put to a shadow.
+OUTCOMES = EQUAL, DIFFERENT, DROPPED, FAILED = (
+    "equal",
+    "different",
+    "dropped",
+    "failed",
+)
 
 
 class RequestMetrics:
@@ -104,7 +111,10 @@ class RequestMetrics:
 
     def count_shadow(self, model: str, task: str, outcome: str) -> None:
         """Counts a row put to a model's shadow, by what became of it."""
-        self._of_task(self._shadow_rows, model, task, outcome).inc()
+        # A share of rows can be computed where there is a 0.
+        for one in OUTCOMES:
+            counter = self._of_task(self._shadow_rows, model, task, one)
+            counter.inc(one == outcome)
 
     def count_distance(self, model: str, task: str, distance: float) -> None:
         """Counts the distance of a regression's value to the shadow's."""

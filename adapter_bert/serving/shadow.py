@@ -30,7 +30,14 @@ from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.batching import Batcher, Bounds
 from adapter_bert.serving.exported import shown_names
 from adapter_bert.serving.model_versions import ModelVersions
-from adapter_bert.serving.request_metrics import RequestMetrics
+from adapter_bert.serving.request_metrics import (
+    DIFFERENT,
+    DROPPED,
+    EQUAL,
+    FAILED,
+    OUTCOMES,
+    RequestMetrics,
+)
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -63,13 +70,6 @@ BOUNDS = Bounds(batch_rows=16, batch_bytes=128_000, waiting_rows=1024)
 WAITING_BYTES = 16 * 10**6
 # Seconds between looks whether a client's row waits, and for rows at the end.
 PAUSE_S, END_S = 0.01, 2
-# What becomes of a row.
-OUTCOMES = EQUAL, DIFFERENT, DROPPED, FAILED = (
-    "equal",
-    "different",
-    "dropped",
-    "failed",
-)
 
 
 class Answered(NamedTuple):
