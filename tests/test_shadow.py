@@ -306,6 +306,7 @@ def test_what_a_look_cannot_see_keeps_the_comparison():
     assert set(shadow.kinds) == {"films"}
 
 
+@pytest.mark.gate
 def test_a_library_is_the_shadow_of_an_export(
     tiny_bert, tiny_exported, tiny_adapters, tmp_path
 ):
