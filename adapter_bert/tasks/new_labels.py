@@ -30,6 +30,8 @@ from adapter_bert.tasks.text_classification import (
 TEMPERATURE = 2.0
 # Factor of the distillation's loss; the paper's, section 3.
 DISTILL_WEIGHT = 1.0
+# The logit of a label that a row's label does not compete with.
+OUT_OF_QUESTION = -1e9
 # Among features, the logits of the old adapter, float32 [B, old labels].
 OLD_LOGITS = "old_logits"
 # Among predictions, the inputs of the head's last layer, float32 [B, D].
@@ -75,14 +77,24 @@ class NewLabelsHead(ClassificationHead):
         return {"logits": predictions["logits"]}
 
     def loss(self, predictions, features):
-        """Cross entropies in nats, float32 [B]: of labels, of old answers."""
-        losses = super().loss(predictions, features)
+        """Cross entropies in nats, float32 [B]: of labels, of old answers.
+
+        With old answers a label competes with those of its own age alone, as
+        in the paper, where old and new tasks have heads of their own.
+        Otherwise a shift of all logits to new labels would learn most.
+        """
         if OLD_LOGITS not in features:
-            return losses
+            return super().loss(predictions, features)
+        logits = predictions["logits"]
+        is_old = tf.range(tf.shape(logits)[1]) < self._old
+        label_is_old = features["label_ids"] < self._old
+        competes = tf.equal(label_is_old[:, tf.newaxis], is_old)
+        among_own = tf.where(competes, logits, OUT_OF_QUESTION)
+        losses = super().loss({"logits": among_own}, features)
         return losses + self._distill_weight * (
             tf.nn.softmax_cross_entropy_with_logits(
                 tf.nn.softmax(features[OLD_LOGITS] / TEMPERATURE),
-                predictions["logits"][:, : self._old] / TEMPERATURE,
+                logits[:, : self._old] / TEMPERATURE,
             )
         )
 
