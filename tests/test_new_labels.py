@@ -24,6 +24,7 @@ from adapter_bert.tasks.new_labels import (
     extend_labels,
 )
 from adapter_bert.training import imprinting
+from adapter_bert.training.engines import ENGINES
 
 OLD = ("bad", "good")
 NEW_LABELS = ("!", "about mats")
@@ -35,6 +36,7 @@ NEW += tuple((text + " a dog", "!") for text, _ in SENTENCES[:4])
 # Mathematics
 
 
+@pytest.mark.newer_stack
 def test_first_rows_by_hand():
     features = np.float32([[3, 4], [5, 0], [9, 9]])
     logits = np.float32([[1, 2, 0], [6, 3, 0], [9, 9, 0]])
@@ -49,6 +51,7 @@ def test_first_rows_by_hand():
     assert rows.dtype == bias.dtype == np.float32
 
 
+@pytest.mark.newer_stack
 def test_forgetting_by_hand():
     labels = np.array([0, 1, 1, 2])
     begun = np.float32([[3, 1, 0], [0, 2, 4], [1, 0, 0], [1, 0, 0]])
@@ -67,6 +70,7 @@ def test_forgetting_by_hand():
     assert found["new_labels"] == {"rows": 0, "imprinted": None, "after": None}
 
 
+@pytest.mark.newer_stack
 def test_the_distilling_loss_by_hand(tiny_config):
     """Labels compete with those of their age, old answers are softened."""
 
@@ -129,33 +133,35 @@ def weights_of(run):
     return adapter_artifact.read(str(run / "adapter")).weights
 
 
+def check_old_rows(before, after):
+    """Compares the heads of an old adapter and of its extension."""
+    for name in ("output_weights", "output_bias"):
+        old, new = before.read(name), after.read(name)
+        assert new[:2].tobytes() == old.tobytes()
+        assert len(new) == 4 and np.abs(new[2:]).min(axis=-1).all()
+
+
+@pytest.mark.older_stack
 def test_old_rows_keep_their_bits_and_all_else_is_learned(
-    classify, folder, flags, engine, caplog
+    classify, folder, flags, caplog
 ):
-    """The distilled and the replaying run, with either engine."""
-    adapters = {}
+    """With old rows, and without them by both engines, which agree."""
     before = weights_of(folder / "old")
+    adapters = {}
     for name, more in (
-        ("distilled", {}),
         ("replayed", {"replay_file": folder / "replay.tsv"}),
+        *((engine, {"engine": engine}) for engine in ENGINES),
     ):
         out = flags["output_dir"].with_name(name)
         with caplog.at_level(logging.INFO, "absl"):
-            classify(**{**flags, **more, "output_dir": out}, engine=engine)
+            classify(**{**flags, **more, "output_dir": out})
         after = weights_of(out)
-        for variable in ("output_weights", "output_bias"):
-            old, new = before.read(variable), after.read(variable)
-            assert new[:2].tobytes() == old.tobytes()
-            assert len(new) == 4 and np.abs(new[2:]).min(axis=-1).all()
-        changed = [
-            variable
-            for variable in before.shapes
-            if before.read(variable).tobytes() != after.read(variable).tobytes()
-        ]
-        assert len(changed) == len(before.shapes)
+        check_old_rows(before, after)
+        for variable in before.shapes:
+            values = after.read(variable).tobytes()
+            assert values != before.read(variable).tobytes()
         config = read(out, "adapter", "adapter_config.json")
-        assert config["task"]["labels"] == [*OLD, "!", "about mats"]
-        adapters[name] = artifact_bytes(out)
+        assert config["task"]["labels"] == [*OLD, *NEW_LABELS]
         found = read(out, "forgetting.json")
         assert found["old_labels"]["rows"] == found["new_labels"]["rows"] == 8
         scores = read(folder / "old", "eval_results.json")
@@ -165,10 +171,15 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
             [found[of]["after"] for of in ("old_labels", "new_labels")]
         )
         assert "accuracy on 8 dev rows of old labels: " in caplog.text
-    assert adapters["distilled"] != adapters["replayed"]
+        adapters[name] = artifact_bytes(out)
+    assert adapters["estimator"] == adapters["strategy"]
+    assert adapters["estimator"] != adapters["replayed"]
 
 
-def test_a_killed_run_ends_in_the_same_bits(classify, flags, monkeypatch):
+@pytest.mark.newer_stack
+def test_a_killed_run_ends_in_the_same_bits(
+    classify, folder, flags, monkeypatch
+):
     """The training stops after a checkpoint, and goes on."""
     flags.update(save_checkpoints_steps=4, engine="strategy")
     classify(**{**flags, "output_dir": flags["output_dir"].with_name("whole")})
@@ -185,6 +196,7 @@ def test_a_killed_run_ends_in_the_same_bits(classify, flags, monkeypatch):
     out = flags["output_dir"]
     assert not (out / "adapter" / "adapter.safetensors").exists()
     classify(**flags)
+    check_old_rows(weights_of(folder / "old"), weights_of(out))
     whole = out.with_name("whole")
     assert artifact_bytes(out) == artifact_bytes(whole)
     assert read(out, "forgetting.json") == read(whole, "forgetting.json")
@@ -195,6 +207,7 @@ def test_a_killed_run_ends_in_the_same_bits(classify, flags, monkeypatch):
     assert "--replay_file" not in str(command_of(out, read(out, "run.json")))
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "change, words",
     [
@@ -217,6 +230,7 @@ def test_what_cannot_be_extended_is_one_line(classify, flags, change, words):
     assert not flags["output_dir"].exists()
 
 
+@pytest.mark.newer_stack
 def test_files_without_a_new_label_are_refused(
     classify, flags, folder, tmp_path
 ):
@@ -241,6 +255,7 @@ def test_files_without_a_new_label_are_refused(
         classify(**flags)
 
 
+@pytest.mark.newer_stack
 def test_held_out_rows_are_of_both_files(tmp_path):
     """Replayed rows are divided as in the old adapter's own training."""
     share = {"dev_share": 0.25, "split_seed": 3}
@@ -264,6 +279,7 @@ def test_held_out_rows_are_of_both_files(tmp_path):
         assert found.text_a[count:] == before[split].text_a
 
 
+@pytest.mark.newer_stack
 def test_a_composition_is_refused():
     model = types.SimpleNamespace(
         method=registry.parse("union(lora, prefix)"),
@@ -274,6 +290,7 @@ def test_a_composition_is_refused():
     assert "old is the composition union(" in refusal(imprinting.check, model)
 
 
+@pytest.mark.newer_stack
 def test_a_lost_calibration_is_told(classify, flags, folder, tmp_path, caplog):
     adapter = tmp_path / "calibrated"
     shutil.copytree(folder / "old" / "adapter", adapter)
