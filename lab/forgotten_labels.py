@@ -1,6 +1,6 @@
 r"""Measures what an adapter forgets when it learns new labels.
 
-    .venv/bin/python -m lab.new_labels --data=DATA --kept=out/new_labels \
+    .venv/bin/python -m lab.forgotten_labels --data=DATA --kept=out/forgotten \
         --init_checkpoint=$(.venv/bin/adapter-bert minilm)
 
 The task is to name the corpus that the first words of a text are from. Old
@@ -11,7 +11,7 @@ DATA has `glue/SST-2/train.tsv` and the like, `sms_spam/SMSSpamCollection` and
 rows, trains an adapter on the old labels, and then adds the new ones in several
 ways. An upper bound is trained on all rows from the start. --kept is a folder
 for the runs, which go on where they were interrupted. Prints a table, and
-writes `new_labels.json` into this folder.
+writes `forgotten_labels.json` into this folder.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def main() -> None:
         for age, values in results[way].items():
             shown = " ".join(f"{x:.3f}" for x in values)
             print(f"{way}, {age} labels: {np.mean(values):.3f} ({shown})")
-    files.write_json(str(asked.kept / "new_labels.json"), results)
+    files.write_json(str(asked.kept / "forgotten_labels.json"), results)
 
 
 if __name__ == "__main__":
