@@ -144,6 +144,7 @@ def measure(bert: Any, texts: dict, seed: int, folder: pathlib.Path) -> dict:
                 "old": of["old_labels"][when],
                 "new": of["new_labels"][when],
             }
+        found[way]["among_old"] = of["old_labels"]["after_among_old"]
     whole = train("all", "all", "dev")
     found["all rows"] = {
         age: adapter_bert.evaluate(
@@ -176,7 +177,7 @@ def main() -> None:
         }
         for age, values in results[way].items():
             shown = " ".join(f"{x:.3f}" for x in values)
-            print(f"{way}, {age} labels: {np.mean(values):.3f} ({shown})")
+            print(f"{way}, {age}: {np.mean(values):.3f} ({shown})")
     files.write_json(str(asked.kept / "forgotten_labels.json"), results)
 
 
