@@ -172,6 +172,9 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
         )
         assert "accuracy on 8 dev rows of old labels: " in caplog.text
         adapters[name] = artifact_bytes(out)
+        of_run = command_of(out, read(out, "run.json")).flags
+        assert ("replay_file" in of_run) is (name == "replayed")
+        assert ("distill_weight" in of_run) is (name != "replayed")
     assert adapters["estimator"] == adapters["strategy"]
     assert adapters["estimator"] != adapters["replayed"]
 
@@ -204,7 +207,10 @@ def test_a_killed_run_ends_in_the_same_bits(
     for change in ({"distill_weight": 0.5}, {"extend_labels": False}):
         with pytest.raises(UserError, match="another|unknown label"):
             classify(**{**flags, **change})
-    assert "--replay_file" not in str(command_of(out, read(out, "run.json")))
+    flags_of_run = command_of(out, read(out, "run.json")).flags
+    assert flags_of_run["extend_labels"] == "true"
+    assert flags_of_run["distill_weight"] == "1.0"
+    assert "replay_file" not in flags_of_run
 
 
 @pytest.mark.newer_stack
