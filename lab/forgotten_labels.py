@@ -49,6 +49,7 @@ SETTINGS = {
 # A smaller rate forgets less.
 RATE = 3e-4
 WAYS: Dict[str, Dict[str, Any]] = {
+    "all replayed": {"replay_file": "old.jsonl"},
     "replayed, balanced": {
         "replay_file": "replay.jsonl",
         "class_weights": "balanced",
