@@ -45,6 +45,7 @@ from adapter_bert.tasks.kinds import (
     VECTORS,
     kind_of,
 )
+from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 from adapter_bert.tasks.text_task import POOLED, SPANS, HeadShape
 
@@ -373,8 +374,9 @@ def head_of(artifact: Artifact) -> Head:
         # Other programs have no place for a unit.
         output = LabelUnit.restore(task, weights.source).join(*output)
         shape = dataclasses.replace(shape, bias=output[1] is not None)
+    settings = artifact.config.get("task_settings", {})
+    warn_of_loss(settings, weights.source)
     if kind in (CLASSIFICATION, CHOICE):
-        settings = artifact.config.get("task_settings", {})
         found = Calibration.restore(settings, weights.source)
         output = found.join(*output, weights.source)
     labels = task.get("tags") if kind == TAGGING else task.get("labels")

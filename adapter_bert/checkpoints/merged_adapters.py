@@ -27,6 +27,7 @@ from adapter_bert.methods import registry
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.weighted_sums import WeightedSum
 from adapter_bert.tasks.calibration import CALIBRATION
+from adapter_bert.tasks.novelty import NOVELTY
 
 # Fields in which all adapters must agree.
 ALIKE = ("parts", "carries_parts", "tokenizer")
@@ -91,15 +92,19 @@ def merge_adapters(
     found = {key: first.config[key] for key in KEPT if key in first.config}
     found["method"] = str(method)
     found.update((k, chosen.config[k]) for k in OF_HEAD if k in chosen.config)
-    if CALIBRATION in found.get("task_settings", {}):
-        logging.warning(
-            "the merged adapter has no calibration: %s had one, fitted to "
-            "other logits",
-            chosen.weights.source,
-        )
-        settings = dict(found["task_settings"])
-        del settings[CALIBRATION]
-        found["task_settings"] = settings
+    settings = dict(found.get("task_settings", {}))
+    for name, fitted_to in (
+        (CALIBRATION, "other logits"),
+        (NOVELTY, "one adapter's training rows"),
+    ):
+        if settings.pop(name, None) is not None:
+            logging.warning(
+                "the merged adapter has no %s: %s had one, fitted to %s",
+                name,
+                chosen.weights.source,
+                fitted_to,
+            )
+            found["task_settings"] = settings
     length = chosen.config.get("training", {}).get("max_seq_length")
     found["training"] = {"max_seq_length": length}
     text = first.config.get("trained_with") or str(method)

@@ -78,6 +78,7 @@ OF_RUNS = (
     "distill_weight",
     "calibrate",
     "abstain_at",
+    "score_novelty",
     "predict_batch_size",
     "engine",
 )

@@ -133,6 +133,12 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     if not is_saved_model:
         [(name, task)] = loaded.items()
         logging.info("making a file of %s", FLAGS.format)
+        if task.task.novelty:
+            logging.warning(
+                "%s scores the novelty of texts, which files of %s do not",
+                name,
+                FLAGS.format,
+            )
         difference = runtimes.export(
             bert, name, task, output_dir, FLAGS.format, FLAGS.weights
         )

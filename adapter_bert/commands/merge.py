@@ -73,6 +73,7 @@ from adapter_bert.methods.weighted_sums import (
     WeightedSum,
 )
 from adapter_bert.tasks import from_description, kinds
+from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 
 
@@ -156,6 +157,7 @@ def head_of(
     source, described = artifact.weights.source, artifact.config["task"]
     settings = artifact.config.get("task_settings", {})
     task = from_description.restore_task(described, settings, source)
+    warn_of_loss(settings, source)
     if "head" in described:
         raise UserError(
             f"{source} has a head of another form, {described['head']}, of "

@@ -132,6 +132,12 @@ class Classification:
         "reaches it on the same half, and gives rows below it no label.",
         PROBABILITY,
     )
+    score_novelty: bool = Topic.EVALUATION.setting(
+        False,
+        "Describe the training rows after training, and keep the description "
+        "in the adapter, whose answers have a novelty: the share of training "
+        "rows that are nearer than the text, by frozen BERT's features.",
+    )
 
 
 SETTINGS = (Source, Classification, *run_from_flags.SETTINGS)
@@ -262,11 +268,13 @@ def run(
     if _extends(own):
         task = extend_labels(task, own.replay_file, own.distill_weight)
     _check_calibrates(task, own)
+    _check_scores_novelty(task, own)
     return run_from_flags.run_or_describe(
         task,
         own.eval_batch_size,
         calibrate=own.calibrate,
         abstain_at=own.abstain_at,
+        score_novelty=own.score_novelty,
     )
 
 
@@ -314,6 +322,21 @@ def _check_calibrates(task: Task, own: Classification) -> None:
             "--calibrate is for a task that gives each row one label or one "
             f"choice, which {task.name} with these flags does not; leave "
             "--calibrate out"
+        )
+
+
+def _check_scores_novelty(task: Task, own: Classification) -> None:
+    """Raises UserError if novelty is asked for that cannot be scored."""
+    if own.score_novelty and not FLAGS.do_train:
+        raise UserError(
+            "--score_novelty describes the training rows after training: pass "
+            "--do_train=true"
+        )
+    if own.score_novelty and not task.scores_novelty:
+        raise UserError(
+            "--score_novelty is for one task of texts or pairs with labels or "
+            f"numbers, which {task.name} with these flags is not; leave "
+            "--score_novelty out"
         )
 
 

@@ -22,6 +22,7 @@ from adapter_bert.tasks.kinds import (
     VECTORS,
     kind_of,
 )
+from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.tagging_files import FORMATS
 from adapter_bert.training.engines import ENGINES
 from adapter_bert.training.settings import Experiment
@@ -300,6 +301,8 @@ def _settings(
     if task.get("map_tags"):
         found["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")
     settings = (config or {}).get("task_settings") or {}
+    if NOVELTY in settings:
+        found["score_novelty"] = True
     if task["name"] == "squad":
         found.update(settings)
     if config and config["task"]["name"] == CUSTOM:

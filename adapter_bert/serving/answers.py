@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, Mapping, Optional
 
 from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING, VECTORS
+from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
@@ -25,6 +26,8 @@ class Answer(Dict[str, Any]):
         tokens, tags: words and their tags.
         entities: `type`, `text`, `start` and `end` of each.
         vector: the entries of a text's vector.
+        novelty: the share of training rows that are nearer than the text, 0
+            to 1, where the adapter keeps their sketch.
         explanation: where it was asked for, as of `explanations.explain`.
     """
 
@@ -43,6 +46,7 @@ class Answer(Dict[str, Any]):
     tags: List[str]
     entities: List[Dict[str, Any]]
     vector: List[float]
+    novelty: float
     explanation: Dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
@@ -74,6 +78,14 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
         task: the task's description in `tasks.json`.
         outputs: one of `ExportedModel.answers`.
     """
+    answer = _of_kind(task, outputs)
+    if NOVELTY in task:
+        answer[NOVELTY] = outputs[NOVELTY]
+    return answer
+
+
+def _of_kind(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
+    """The members of the answer's kind; arguments as of `from_outputs`."""
     kind = task["kind"]
     if kind == "regression":
         return Answer(value=outputs["value"])
@@ -148,6 +160,7 @@ def to_outputs(
         "answer": answer.get("answer", ""),
         "score": answer.get("score") or 0.0,
         "null_score": answer.get("null_score") or 0.0,
+        NOVELTY: answer.get(NOVELTY, 0.0),
     }
     for name in ("start", "end"):
         place = answer.get(name)

@@ -6,15 +6,19 @@ batches; each other task is computed alone.
 
 import collections
 import dataclasses
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+import functools
+from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.input_pipeline import Features, Texts
 from adapter_bert.serving.answers import Answer
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.task_tables import MixedBert, Place
 from adapter_bert.serving.trained_task import LoadedTask, Row
+from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.training import frozen_features
 from adapter_bert.training.prediction import Outputs, check_finite
 
 
@@ -97,6 +101,40 @@ def compute_alone(
     }
 
 
+def compute_frozen(
+    bert: FrozenBert, groups: Sequence[Group], batch_size: int
+) -> List[np.ndarray]:
+    """Each group's `frozen_features`, float32 [rows, D], in common batches.
+
+    They are [0, D] where no task of the group scores novelty. Raises UserError
+    if one is not finite.
+    """
+    none = Texts.from_rows([], {})
+    asked = [
+        group.features if any(t.task.novelty for t in group.tasks) else none
+        for group in groups
+    ]
+    counts = list(map(len, asked))
+    if not sum(counts):
+        return [np.zeros((0, bert.config.hidden_size), np.float32)] * len(asked)
+    features = _join(asked, {})
+    function = bert.function(
+        frozen_features.FEATURES,
+        ParameterTable("", ()),
+        functools.partial(frozen_features.model, bert.config),
+    ).get_concrete_function()
+    batches = input_pipeline.sorted_batches(features, batch_size)
+    found = [
+        function({}, input_pipeline.make_batch(features, rows, None))
+        for rows in batches
+    ]
+    values = input_pipeline.restore_order(
+        batches, [x[frozen_features.FEATURES].numpy() for x in found]
+    )
+    check_finite({frozen_features.FEATURES: values}, "novelty")
+    return np.split(values, np.cumsum(counts)[:-1])
+
+
 def _compute_mixed(
     tables: MixedBert,
     parts: Sequence[Tuple[Features, Sequence[LoadedTask]]],
@@ -156,8 +194,6 @@ def _batches(
     blocks: Sequence[_Block], batch_size: int
 ) -> Iterator[input_pipeline.Batch]:
     """Batches of blocks that have equally many tasks."""
-    parts = [block.features for block in blocks]
-    lengths = np.concatenate([part.lengths for part in parts])
     tasks = [
         np.tile(
             np.int32([place.task.number for place in block.places]),
@@ -166,13 +202,24 @@ def _batches(
         for block in blocks
     ]
     questions = np.concatenate([block.questions for block in blocks])
-    features = Features(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.segments for part in parts]),
-        np.concatenate([[0], np.cumsum(lengths)]),
+    features = _join(
+        [block.features for block in blocks],
         {"task": np.concatenate(tasks), "question": questions.astype(np.int32)},
     )
     for rows in input_pipeline.sorted_batches(features, batch_size):
         batch = input_pipeline.make_batch(features, rows, None)
         del batch["row"]
         yield batch
+
+
+def _join(
+    parts: Sequence[Features], labels: Mapping[str, np.ndarray]
+) -> Features:
+    """The rows of all parts in order, with labels of all."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Features(
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.segments for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        labels,
+    )

@@ -67,6 +67,7 @@ OUTPUTS = {
     "tokens": ("DT_STRING", 2),
     "tags": ("DT_STRING", 2),
     "vector": ("DT_FLOAT", 2),
+    "novelty": ("DT_FLOAT", 1),
 }
 # Files of an adapter that are loaded.
 FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)

@@ -26,7 +26,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.explanations import check_explained, explain
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.joint_answers import Group, compute
+from adapter_bert.serving.joint_answers import Group, compute, compute_frozen
 from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import (
@@ -37,6 +37,7 @@ from adapter_bert.serving.trained_task import (
     load_task,
     task_name,
 )
+from adapter_bert.tasks.novelty import NOVELTY
 
 # One task's answer, or the answers of several tasks by name.
 OneOrAll = Union[Answer, Dict[str, Answer]]
@@ -317,6 +318,12 @@ class Predictor:
                 numbers, group.answers(loaded, next(outputs))
             )
         }
+        frozen = compute_frozen(self._bert, groups, self._batch_size)
+        for features, (tasks, numbers) in zip(frozen, asked):
+            for key, loaded in tasks.items():
+                if sketch := loaded.task.novelty:
+                    for number, share in zip(numbers, sketch.shares(features)):
+                        found[key, number][NOVELTY] = share
         if explains:
             for tasks, numbers in asked:
                 for (key, loaded), n in itertools.product(

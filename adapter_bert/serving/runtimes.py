@@ -9,6 +9,7 @@ folder appears. docs/export.md shows programs that read one.
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import importlib.util
 import logging
@@ -107,6 +108,10 @@ def export(
     """
     check_folder(folder)
     runtime = RUNTIMES[form]
+    if task.task.novelty:
+        # Not within the model.
+        plain = dataclasses.replace(task.task, novelty=None)
+        task = dataclasses.replace(task, task=plain)
     model = IdsModel(bert, task)
     if model.size > GREATEST_SIZE:
         raise UserError(

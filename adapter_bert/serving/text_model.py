@@ -6,7 +6,7 @@ this project.
 
 import functools
 import json
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +41,9 @@ from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.text_windows import Rows, Windows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
+from adapter_bert.tasks.novelty import NOVELTY, shares
+from adapter_bert.tasks.task import Task
+from adapter_bert.training import frozen_features
 
 # Batches computed at the same time.
 PARALLEL = 2
@@ -153,6 +156,9 @@ class TextModel(tf.Module):
         self._tokenizers = keep(np.int32(of_tasks))
         self._model = mixed.model()
         self._model_variables = self._model.variables
+        self._novelty = None
+        if any(task.task.novelty for task in loaded):
+            self._novelty = Novelty(bert, [task.task for task in loaded])
         self._names = keep(np.array(list(tasks)))
         self._adapters = keep(np.array([task.sha256 for task in loaded]))
         self._shown = shown_names(list(tasks))
@@ -190,9 +196,10 @@ class TextModel(tf.Module):
         task: tf.Tensor,
         choices: Optional[tf.Tensor],
     ) -> Fields:
-        """Answers texts, as `GraphAnswers` returns them, and adds `adapter`.
+        """Answers texts, as `GraphAnswers` returns them, and adds two fields.
 
-        `adapter`, string [N], is the SHA-256 of the adapter's weights.
+        `adapter`, string [N], is the SHA-256 of the adapter's weights,
+        `novelty`, float32 [N], as of `Answer`, 0 where the task scores none.
 
         Args:
             text: string [N], UTF-8; other bytes are left out. Sentences are
@@ -228,9 +235,19 @@ class TextModel(tf.Module):
         windows, words = _cut(rows, words and words[0])
         head = tf.gather(self._heads, number)
         outputs = self._compute(rows, windows, self._model)
+        found = tf.zeros([rows.count])
+        if self._novelty:
+            # No window for a row whose task scores none.
+            some = rows._replace(reading=self._novelty.readings(rows))
+            windows_of = text_windows.cut(some)
+            features = self._compute(some, windows_of, self._novelty.features)
+            found = self._novelty.shares(
+                rows.task, windows_of.row, features["features/values"][:-1]
+            )
         return {
             "adapter": tf.gather(self._adapters, number),
             **self._answers(rows, windows, words, head, text_b, outputs),
+            NOVELTY: found,
         }
 
     def _embed(
@@ -437,6 +454,75 @@ class TextModel(tf.Module):
                     " is no number",
                 )
         return found
+
+
+class Novelty(tf.Module):
+    """The novelty of rows of those tasks that score any."""
+
+    def __init__(self, bert: FrozenBert, tasks: Sequence[Task]):
+        """Takes tasks by number, at least one with a sketch."""
+        self._config, self._bert = bert.config, bert.variables
+        sketches = [task.novelty for task in tasks if task.novelty]
+        # Directions of zeros change no distance.
+        most = max(len(sketch.directions) for sketch in sketches)
+        self._has = keep(np.array([bool(task.novelty) for task in tasks]))
+        self._place = keep(np.cumsum(self._has, dtype=np.int32) - 1)
+        self._mean, self._directions, self._quantiles = (
+            keep(np.stack(values))
+            for values in zip(
+                *(
+                    (
+                        sketch.mean,
+                        np.pad(
+                            sketch.directions,
+                            [[0, most - len(sketch.directions)], [0, 0]],
+                        ),
+                        sketch.quantiles,
+                    )
+                    for sketch in sketches
+                )
+            )
+        )
+
+    def readings(self, rows: Rows) -> tf.Tensor:
+        """How rows are read, int32 [N, READINGS]; some have no window."""
+        has = tf.gather(self._has, rows.task)
+        form = tf.where(has, text_windows.PLAIN, text_windows.SENTENCE)
+        is_form = np.arange(text_windows.READINGS) == text_windows.FORM
+        return tf.where(is_form, form[:, tf.newaxis], rows.reading)
+
+    def features(
+        self, batch: Mapping[str, tf.Tensor], context: Context
+    ) -> Dict[str, tf.Tensor]:
+        """The features of windows; arguments and names as of `MixedModel`."""
+        model = frozen_features.model(
+            self._config, lambda name, *_: self._bert[name]
+        )
+        found = model(batch, context)[frozen_features.FEATURES]
+        return {
+            "features/values": found,
+            "features/question": batch["question"][:, 0],
+        }
+
+    def shares(
+        self, task: tf.Tensor, row: tf.Tensor, features: tf.Tensor
+    ) -> tf.Tensor:
+        """The novelty of all rows, float32 [N]; 0 of those without one.
+
+        Args:
+            task: int32 [N].
+            row: int32 [W], those that have features.
+            features: float32 [W, D].
+        """
+        place = tf.gather(self._place, tf.gather(task, row))
+        found = shares(
+            features,
+            *(
+                tf.gather(table, place)
+                for table in (self._mean, self._directions, self._quantiles)
+            ),
+        )
+        return tf.scatter_nd(row[:, tf.newaxis], found, tf.shape(task))
 
 
 def _utf_8(texts: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ from adapter_bert.tasks import kinds
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import TextClassification
@@ -167,9 +168,9 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
         possible numbers of texts; `method`; `max_seq_length` in tokens;
         `adapter`, the SHA-256 of its weights; `labels` of classifications and
         choices; `abstain_below`, the least probability of an answer, of those
-        that leave rows without one; `types` of entities; `label_separator` of
-        sets of labels; `questions`, the only second texts of a task that takes
-        no others.
+        that leave rows without one; `novelty`, true where answers have one;
+        `types` of entities; `label_separator` of sets of labels; `questions`,
+        the only second texts of a task that takes no others.
     """
     task = loaded.task
     found = {
@@ -189,6 +190,8 @@ def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
             found["questions"] = [entry for entry, _ in task.questions]
     if task.chooses_one and task.calibration.abstain_below:
         found["abstain_below"] = task.calibration.abstain_below
+    if task.novelty:
+        found[NOVELTY] = True
     if isinstance(task, Tagging):
         found["types"] = sorted({tag.type for tag in task.tags} - {""})
     if isinstance(task, MultiLabel):

@@ -14,6 +14,7 @@ from adapter_bert.tasks.kinds import (
     VECTORS,
 )
 from adapter_bert.tasks.masked_lm import MaskedLM
+from adapter_bert.tasks.novelty import with_novelty
 from adapter_bert.tasks.pretraining import Pretraining
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
@@ -76,7 +77,8 @@ def restore_task(
             f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
             f"{MASKED_LM}, {PRETRAINING}, {VECTORS} or custom"
         )
-    return calibrated(task.restore(description, source), settings, source)
+    task = calibrated(task.restore(description, source), settings, source)
+    return with_novelty(task, settings, source)
 
 
 def recorded_in(

@@ -176,6 +176,9 @@ class Task(abc.ABC, Generic[RowsType]):
     answers_texts = True
     # Whether it answers with the likeliest of several labels or choices.
     chooses_one = False
+    # Whether an answer may have a novelty, and the sketch that tells it.
+    scores_novelty = False
+    novelty = None
     # Whether the head is a `BatchHead`.
     compares_rows = False
     # Whether a row's tokens are the same in every step.

@@ -125,6 +125,7 @@ class TextClassification(TextTask):
 
     has_sets = False
     chooses_one = True
+    scores_novelty = True
 
     def describe(self):
         known = {"labels": list(self.labels)} if self.is_complete else {}

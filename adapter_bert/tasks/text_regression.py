@@ -131,6 +131,8 @@ class TextRegression(TextTask):
     scale: Optional[Tuple[float, float]] = None
     unit: Optional[LabelUnit] = None
 
+    scores_novelty = True
+
     def describe(self):
         found = {"regression": True, **super().describe()}
         if self._is_scaled:

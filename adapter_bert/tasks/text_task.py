@@ -35,6 +35,7 @@ from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
+from adapter_bert.tasks.novelty import NOVELTY, Sketch
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
@@ -165,6 +166,7 @@ class TextTask(Task[Rows]):
             set; or None.
         head: the layers of the head.
         calibration: of the probabilities, where the task `chooses_one`.
+        novelty: the training rows' sketch, where the task `scores_novelty`.
         names_rows: whether predictions name rows for users, unlike GLUE's.
         is_complete: whether all is read that comes from the task's data.
         metric_table: functions of (labels, predictions) by name.
@@ -180,6 +182,7 @@ class TextTask(Task[Rows]):
     trained_as: Optional[str] = None
     head: HeadShape = POOLED
     calibration: Calibration = Calibration()
+    novelty: Optional[Sketch] = None
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
 
@@ -262,7 +265,7 @@ class TextTask(Task[Rows]):
 
     @property
     def settings(self):
-        """The columns of the user's own tables, and the calibration.
+        """The columns of the user's tables, the calibration, the novelty.
 
         `column_numbers` has their numbers in files without a header.
         """
@@ -270,6 +273,8 @@ class TextTask(Task[Rows]):
             "columns": list(self.columns),
             **self.calibration.settings,
         }
+        if self.novelty:
+            settings[NOVELTY] = self.novelty.settings
         if self.names_rows:
             layout = self.labelled
             if layout.label_columns:

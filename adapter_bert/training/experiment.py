@@ -28,13 +28,14 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
-from adapter_bert.tasks import calibration, task_model
+from adapter_bert.tasks import calibration, novelty, task_model
 from adapter_bert.tasks.new_labels import NewLabels
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     devices,
     early_stopping,
     evaluation,
+    frozen_features,
     frozen_outputs,
     fusion_report,
     imprinting,
@@ -58,6 +59,7 @@ from adapter_bert.training.engines import (
 from adapter_bert.training.evaluation import Splits
 from adapter_bert.training.settings import LAYERS, Experiment
 from adapter_bert.training.setup import (
+    Model,
     Setup,
     complete,
     describe_run,
@@ -119,6 +121,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
     task, rows = _read(experiment, model.task, splits, names)
     if experiment.calibrate:
         _measured_rows(task, rows, splits)
+    if experiment.score_novelty:
+        _check_novelty(model, rows["train"])
     setup = complete(experiment, model, task)
     refuse_others(
         record=describe_settings(experiment, model, setup), partial=True
@@ -134,13 +138,14 @@ def run(experiment: Experiment) -> Dict[str, float]:
         job = make_job(engine, setup)
         first_step, resumed = state.step, False
         read = evaluation.Rows(splits, rows, features)
+        train = features.pop("train", None)
         if experiment.do_train:
             job, state, resumed = _train(
                 engine,
                 setup,
                 job,
                 record,
-                features.pop("train"),
+                train,
                 schedule,
                 read,
                 state,
@@ -150,7 +155,7 @@ def run(experiment: Experiment) -> Dict[str, float]:
         if not engine.is_chief:
             logging.info("the chief evaluates and writes the results")
             return {}
-        found = _answer(engine, setup, job, read, state)
+        found = _answer(engine, setup, job, read, state, train)
         # Of several workers none knows what the others took.
         if state.step > first_step and engine.workers == 1:
             run_files.write_cost(
@@ -279,6 +284,20 @@ def _measured_rows(
     """
     _, name = splits.dev[0]
     return name, calibration.measured_rows(task.strata(rows[name]))
+
+
+def _check_novelty(model: Model, rows: Any) -> None:
+    """Refuses rows that novelty cannot be scored by; raises UserError."""
+    if len(rows) < novelty.LEAST_ROWS:
+        raise UserError(
+            f"--score_novelty: found {len(rows)} training rows, expected at "
+            f"least {novelty.LEAST_ROWS}"
+        )
+    if model.tokenizer.new_tokens:
+        raise UserError(
+            "--score_novelty reads texts as BERT without the adapter does, "
+            "which has no new tokens; leave out --score_novelty or --new_tokens"
+        )
 
 
 def _find_state(setup: Setup) -> State:
@@ -508,10 +527,31 @@ def _calibrate(
     return dataclasses.replace(setup, task=task)
 
 
+def _score_novelty(
+    engine: Engine, setup: Setup, job: Job, train: Features
+) -> Setup:
+    """The setup with a sketch of the training rows, which its adapter keeps."""
+    some = train.unlabelled().take(novelty.evenly_spaced(len(train)))
+    found = novelty.fit(frozen_features.compute(engine, setup, job, some))
+    task = dataclasses.replace(setup.task, novelty=found)
+    folder = os.path.join(setup.experiment.output_dir, run_files.ADAPTER)
+    adapter_artifact.change_settings(folder, task.settings)
+    logging.info("answers have a novelty, by %d training rows", len(some))
+    return dataclasses.replace(setup, task=task)
+
+
 def _answer(
-    engine: Engine, setup: Setup, job: Job, rows: evaluation.Rows, state: State
+    engine: Engine,
+    setup: Setup,
+    job: Job,
+    rows: evaluation.Rows,
+    state: State,
+    train: Optional[Features],
 ) -> Dict[str, float]:
-    """Scores dev splits, predicts test splits, writes both; the results."""
+    """Scores dev splits, predicts test splits, writes both; the results.
+
+    `train` are the training rows, if any.
+    """
     output_dir = setup.experiment.output_dir
     with engine.predictor(job) as predictor:
         if state.best:
@@ -525,6 +565,8 @@ def _answer(
         if isinstance(setup.task, NewLabels) and rows.splits.dev:
             imprinting.measure_forgetting(setup, job, predictor, rows, answers)
     setup = _calibrate(setup, rows, answers)
+    if setup.experiment.score_novelty:
+        setup = _score_novelty(engine, setup, job, train)
     task = setup.task
     found: Dict[str, float] = {}
     if rows.splits.dev:

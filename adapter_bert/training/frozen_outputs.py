@@ -26,10 +26,11 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
-from adapter_bert.tasks.task_model import FROZEN_OUTPUTS
+from adapter_bert.tasks.task_model import FROZEN_OUTPUTS, BuildHead
 from adapter_bert.training import multi_worker
 from adapter_bert.training.compute_dtype import INT8
 from adapter_bert.training.engines import Engine
+from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import Setup, lowest_layer
 from adapter_bert.training.training_step import Job
@@ -324,49 +325,65 @@ class FrozenLayers:
 
     def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
         """Fills in the outputs of all sequences of tokens."""
-        setup, first_token = self._setup, self._first_token
-        config = dataclasses.replace(
-            setup.model.config, num_hidden_layers=self._lowest
+        setup, first_token, rows = self._setup, self._first_token, self._rows()
+        size = setup.experiment.predict_batch_size
+        use_tpu = setup.experiment.hardware.use_tpu
+        most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
+        with predictor(
+            engine,
+            setup,
+            self._job,
+            self._lowest,
+            lambda config, create: _Outputs(first_token),
+        ) as computing:
+            for chosen in sorted_batches(rows, 1, most):
+                found = computing.predict(
+                    rows.take(chosen), size, "frozen layers"
+                )
+                for row, value in zip(chosen, found["outputs"]):
+                    place = slice(row, row + 1)
+                    if not first_token:
+                        place = slice(*rows.starts[row : row + 2])
+                    value = value[: place.stop - place.start]
+                    if outputs.dtype == np.uint16:
+                        # Back to the bits of bfloat16.
+                        value = value.astype(tf.bfloat16.as_numpy_dtype)
+                        value = value.view(np.uint16)
+                    outputs[place] = value
+
+
+@contextlib.contextmanager
+def predictor(
+    engine: Engine, setup: Setup, job: Job, layers: int, build_head: BuildHead
+) -> Iterator[RowPredictor]:
+    """What computes a head on the lowest layers of a run's BERT.
+
+    Args:
+        engine, setup, job: of the run.
+        layers: how many.
+        build_head: of a head without variables.
+    """
+    config = dataclasses.replace(setup.model.config, num_hidden_layers=layers)
+
+    def build_model(create):
+        return task_model.TaskModel(config, HeadOnly(), build_head, create)
+
+    table = task_model.list_parameters(config, HeadOnly(), build_head)
+    base = setup.model.sources.opened.weights
+    with files.temporary_folder() as folder:
+        lower = dataclasses.replace(
+            job,
+            build_model=build_model,
+            table=table,
+            initial_values=choose_initial_values(
+                table.parameters, base, None, job.seed
+            ),
+            # Holds no checkpoint.
+            output_dir=folder,
+            observes=False,
         )
-
-        def build_head(config, create):
-            return _Outputs(first_token)
-
-        def build_model(create):
-            return task_model.TaskModel(config, HeadOnly(), build_head, create)
-
-        table = task_model.list_parameters(config, HeadOnly(), build_head)
-        base, rows = setup.model.sources.opened.weights, self._rows()
-        with files.temporary_folder() as folder:
-            lower = dataclasses.replace(
-                self._job,
-                build_model=build_model,
-                table=table,
-                initial_values=choose_initial_values(
-                    table.parameters, base, None, self._job.seed
-                ),
-                # Holds no checkpoint.
-                output_dir=folder,
-                observes=False,
-            )
-            size = setup.experiment.predict_batch_size
-            use_tpu = setup.experiment.hardware.use_tpu
-            most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
-            with engine.predictor(lower) as predictor:
-                for chosen in sorted_batches(rows, 1, most):
-                    found = predictor.predict(
-                        rows.take(chosen), size, "frozen layers"
-                    )
-                    for row, value in zip(chosen, found["outputs"]):
-                        place = slice(row, row + 1)
-                        if not first_token:
-                            place = slice(*rows.starts[row : row + 2])
-                        value = value[: place.stop - place.start]
-                        if outputs.dtype == np.uint16:
-                            # Back to the bits of bfloat16.
-                            value = value.astype(tf.bfloat16.as_numpy_dtype)
-                            value = value.view(np.uint16)
-                        outputs[place] = value
+        with engine.predictor(lower) as found:
+            yield found
 
 
 def _reserve(path: str) -> None:

@@ -158,8 +158,8 @@ class Experiment:
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
     named none) and `named_arguments` must not contradict. Programs declare
-    `data_dir`, `max_seq_length`, `eval_batch_size`, `calibrate` and
-    `abstain_at` for themselves.
+    `data_dir`, `max_seq_length`, `eval_batch_size`, `calibrate`, `abstain_at`
+    and `score_novelty` for themselves.
     """
 
     task: Task
@@ -171,6 +171,7 @@ class Experiment:
     eval_batch_size: int = 8
     calibrate: bool = False
     abstain_at: Optional[float] = None
+    score_novelty: bool = False
     do_train: bool = Topic.TO_DO.setting(False, "Train.")
     do_eval: bool = Topic.TO_DO.setting(
         False, "Score the model on labelled data."

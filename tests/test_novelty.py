@@ -1,0 +1,401 @@
+"""Novelty: shares of training rows that are nearer than a text."""
+
+import base64
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from conftest import entry_point, make_flags, write_table
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from task_files import refusal
+from test_http_api import LIMITS, Server
+from test_live_library import Only
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert.checkpoints import adapter_artifact, foreign_base
+from adapter_bert.checkpoints.merged_adapters import merge_adapters
+from adapter_bert.commands import run_classifier
+from adapter_bert.errors import UserError
+from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
+from adapter_bert.reports import run_command
+from adapter_bert.serving import runtimes, saved_model
+from adapter_bert.serving.answers import from_outputs
+from adapter_bert.serving.embeddings import embed
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.ids_model import IdsModel
+from adapter_bert.serving.joint_answers import Group, compute_frozen
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.live_library import OUTPUTS, LiveLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks import novelty
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.novelty import Sketch
+
+# The sketch
+
+
+def draw(seed, count, size=12, spread=3):
+    """Rows that differ most in `spread` of the directions."""
+    rng = np.random.default_rng(seed)
+    scale = np.where(np.arange(size) < spread, 3.0, 0.1)
+    return (rng.normal(size=(count, size)) * scale + 5).astype(np.float32)
+
+
+def test_distances_are_mahalanobis_distances():
+    """Where what the directions leave out has one variance."""
+    found = draw(0, 400)
+    values, axes = np.linalg.eigh(np.cov(found.T, bias=True))
+    sketch = novelty.fit(found)
+    assert len(sketch.directions) == 6
+    values[:6] = values[:6].mean()
+    apart = (found - found.mean(axis=0)) @ axes
+    expected = (apart**2 / values).sum(axis=1) * values[0]
+    own = novelty.distances(found, sketch.mean, sketch.directions)
+    assert own == pytest.approx(expected, rel=1e-3)
+
+
+def test_shares_of_rows_that_were_not_described_are_even():
+    """Though the rows that were described are nearer to their sketch."""
+    known = draw(1, 400, 40, 20)
+    sketch = novelty.fit(known)
+    found = sketch.shares(draw(2, 4000, 40, 20))
+    assert np.mean(found) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(np.array(found) < 0.9) == pytest.approx(0.9, abs=0.05)
+    assert np.mean(sketch.shares(known)) < 0.42
+
+
+def test_far_rows_are_novel():
+    sketch = novelty.fit(draw(3, 100))
+    assert sketch.shares(draw(4, 5) + 3) == [1.0] * 5
+    # Along a direction in which rows differ much, they are near.
+    along = draw(4, 5) + np.float32([3] * 3 + [0] * 9)
+    assert max(sketch.shares(along)) < 1
+    assert sketch.shares(sketch.mean[np.newaxis]) == [0.0]
+
+
+def test_shares_are_interpolated_between_quantiles():
+    steps = np.linspace(0, 1, novelty.QUANTILES).astype(np.float32)
+    sketch = Sketch(np.zeros(2, "f4"), np.zeros((0, 2), "f4"), steps)
+    asked = np.sqrt(np.float32([[0, 0], [0.255, 0], [0, 0.5], [1, 1]]))
+    expected = np.interp([0, 0.255, 0.5, 2], steps, np.linspace(0, 1, 101))
+    assert sketch.shares(asked) == pytest.approx(expected.tolist(), abs=1e-5)
+    # Equal rows have equal distances.
+    still = novelty.fit(np.ones((20, 3), np.float32))
+    assert still.shares(np.float32([[1, 1, 1], [2, 1, 1]])) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 10_000, 25_001])
+def test_rows_are_evenly_spaced(rows):
+    found = novelty.evenly_spaced(rows)
+    assert len(found) == min(rows, novelty.MOST_ROWS)
+    assert found[0] == 0 and found[-1] < rows
+    steps = np.diff(found)
+    assert steps.size == 0 or 1 <= steps.min() <= steps.max() <= 3
+
+
+def as_text(*values):
+    return base64.b64encode(np.float32(values).tobytes()).decode()
+
+
+WHOLE = {
+    "mean": as_text(0, 1),
+    "directions": as_text(0.5, 0.5),
+    "quantiles": as_text(*range(novelty.QUANTILES)),
+}
+
+
+def test_an_adapter_keeps_its_sketch():
+    settings = {"novelty": WHOLE}
+    task = restore_task(CLASSIFICATION, settings, "head")
+    assert task.settings["novelty"] == WHOLE
+    assert task.novelty.directions.tolist() == [[0.5, 0.5]]
+    assert "novelty" not in restore_task(CLASSIFICATION, {}, "head").settings
+    # Tasks of other kinds have none.
+    assert restore_task({"name": "masked_lm"}, settings, "x").novelty is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": as_text(0, float("nan"))},
+        {"mean": as_text(0, 1, 2, 3)},
+        {"mean": ""},
+        {"mean": 3},
+        {"mean": "ä"},
+        {"mean": WHOLE["mean"][:-3]},
+        {"quantiles": as_text(0, 1)},
+        {"quantiles": as_text(*range(novelty.QUANTILES, 0, -1))},
+        {"more": ""},
+    ],
+)
+def test_a_damaged_sketch_is_refused(change):
+    found = {"novelty": {**WHOLE, **change}}
+    message = refusal(restore_task, CLASSIFICATION, found, "head")
+    assert message.startswith("head: task_settings.novelty is damaged")
+
+
+JSON = st.recursive(
+    st.none() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*WHOLE, "x"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(JSON)
+def test_anything_else_is_no_sketch(found):
+    assert "damaged" in refusal(Sketch.restore, found, "head")
+
+
+# A run, and what answers by its adapter
+
+OWN = "the cat dog sat ran on mat .".split()
+OTHER = "film bad good slow fast not was ? !".split()
+
+
+def draw_texts(words, seed, count):
+    """Sentences of 4 to 8 words."""
+    rng = np.random.default_rng(seed)
+    return [
+        " ".join(rng.choice(words, rng.integers(4, 9))) for _ in range(count)
+    ]
+
+
+TEXTS = draw_texts(OWN, 1, 30) + draw_texts(OTHER, 2, 30)
+
+
+def read_config(folder):
+    return json.loads((folder / "adapter_config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bert, tmp_path_factory):
+    """A library: `plain` and `novel` are one training, `pair` another.
+
+    The second has its sketch from the same command again.
+    """
+    place = tmp_path_factory.mktemp("novelty")
+    labels = ["good", "bad"]
+    data = place / "data"
+    data.mkdir()
+    texts = draw_texts(OWN, 0, 60)
+    rows = [(text, labels[n % 2]) for n, text in enumerate(texts)]
+    write_table(data / "train.tsv", rows)
+    shelf = place / "shelf"
+    shelf.mkdir()
+    flags = {
+        **make_flags(tiny_bert, data, place / "out"),
+        "num_train_epochs": 1,
+    }
+    made = place / "out" / "adapter"
+    with entry_point(run_classifier) as classify:
+        classify(**flags)
+        (shelf / "plain").mkdir()
+        for file in made.iterdir():
+            (shelf / "plain" / file.name).write_bytes(file.read_bytes())
+        classify(**flags, score_novelty=True)
+    made.rename(shelf / "novel")
+    make_artifact(shelf / "score", tiny_bert, "lora(rank=2)", None, SCORE, 1)
+    settings = adapter_artifact.settings_of(str(shelf / "novel"))
+    settings = {"columns": ["text", "text_b"], "novelty": settings["novelty"]}
+    adapter_artifact.change_settings(str(shelf / "score"), settings)
+    return shelf
+
+
+SCORE = {"name": "custom", "pairs": True, "regression": True}
+PAIRS = [(text, "a cat .") for text in TEXTS[::6]]
+NAMES = ("plain", "novel", "score")
+
+
+@pytest.fixture(scope="module")
+def folders(trained):
+    return {name: str(trained / name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_bert, folders):
+    predictor = Predictor.load(str(tiny_bert), folders)
+    rows = {"plain": TEXTS, "novel": TEXTS, "score": PAIRS}
+    return {name: predictor(name, rows[name]) for name in NAMES}
+
+
+def test_a_run_keeps_a_sketch_and_its_weights(trained):
+    plain, novel = (read_config(trained / name) for name in NAMES[:2])
+    sketch = novel["task_settings"].pop("novelty")
+    assert sorted(sketch) == ["directions", "mean", "quantiles"]
+    for one in (plain, novel):
+        del one["content_sha256"]
+    assert plain == novel
+    weights = [trained / name / "adapter.safetensors" for name in NAMES[:2]]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_own_texts_are_near_and_others_far(answers):
+    found = [answer["novelty"] for answer in answers["novel"]]
+    own, others = np.array(found[:30]), np.array(found[30:])
+    assert 0.25 < own.mean() < 0.75
+    assert np.mean(others > 0.95) > 0.9
+    assert np.mean(own > 0.95) < 0.2
+    for plain, novel in zip(answers["plain"], answers["novel"]):
+        assert "novelty" not in plain
+        assert novel["scores"] == plain["scores"]
+
+
+def test_rows_of_all_tasks_have_the_same_novelty(tiny_bert, folders, answers):
+    predictor = Predictor.load(str(tiny_bert), folders, batch_size=7)
+    asked = [(name, TEXTS[n]) for n in (0, 40) for name in NAMES[:2]]
+    asked.insert(1, ("score", PAIRS[0]))
+    expected = [answers[name][n] for n in (0, 40) for name in NAMES[:2]]
+    expected.insert(1, answers["score"][0])
+    for one, answer in zip(predictor.ask(asked), expected):
+        assert_alike(one, answer)
+    both = predictor(["plain", "novel"], TEXTS[:3])
+    for one, answer in zip(both, answers["novel"]):
+        assert "novelty" not in one["plain"]
+        assert_alike(one["novel"], answer)
+    assert predictor("novel", []) == []
+
+
+def assert_alike(found, expected):
+    assert set(expected) <= set(found)
+    for name in ("novelty", "probability", "value"):
+        assert (name in found) == (name in expected)
+        value = pytest.approx(expected.get(name, 0), abs=2e-4)
+        assert found.get(name, 0) == value
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_bert, folders):
+    bert = FrozenBert.open(str(tiny_bert))
+    return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
+
+
+def test_features_are_of_the_middle_layer_without_the_adapter(loaded):
+    bert, tasks = loaded
+    groups = [
+        Group([tasks["plain"]], [("the cat",)]),
+        Group([tasks["plain"], tasks["novel"]], [(x,) for x in TEXTS[:5]]),
+    ]
+    none, found = compute_frozen(bert, groups, 2)
+    assert len(none) == 0
+    expected = embed(
+        bert, TEXTS[:5], pooling="mean", layers=[0], normalize=True
+    )
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+def row_of(name, texts):
+    texts = (texts,) if isinstance(texts, str) else texts
+    return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
+
+
+def test_an_export_answers_as_predict(loaded, answers, tmp_path):
+    bert, tasks = loaded
+    saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))
+    model = ExportedModel(str(tmp_path))
+    asked = [
+        (name, texts, answer)
+        for name in NAMES
+        for texts, answer in zip(
+            PAIRS if name == "score" else TEXTS, answers[name]
+        )
+    ]
+    # Rows of tasks with and without a sketch in turn.
+    order = np.random.default_rng(0).permutation(len(asked))
+    asked = [asked[n] for n in order]
+    found = model.answers([row_of(name, texts) for name, texts, _ in asked])
+    for (name, _, answer), outputs in zip(asked, found):
+        assert_alike(from_outputs(model.tasks[name], outputs), answer)
+    assert set(found[0]) == set(OUTPUTS)
+    plain = [row_of("plain", text) for text in TEXTS[:2]]
+    assert [one["novelty"] for one in model.answers(plain)] == [0.0, 0.0]
+    described = model.tasks["novel"]
+    assert (
+        described["novelty"] is True and "novelty" not in model.tasks["plain"]
+    )
+
+
+def test_a_server_of_a_library_answers_as_predict(tiny_bert, trained, answers):
+    library = AdapterLibrary(str(trained))
+    live = LiveLibrary(library, Predictor(FrozenBert.open(str(tiny_bert))))
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    server = Server(limits, models={"tiny": Only(live)})
+    for name in ("plain", "novel"):
+        some = [{"task": name, "text": text} for text in TEXTS[28:32]]
+        code, told = server.ask(
+            {"instances": some}, path="/v1/models/tiny:answer"
+        )
+        assert code == 200, told
+        for one, answer in zip(told["answers"], answers[name][28:32]):
+            assert_alike(one, answer)
+        code, told = server.ask({"instances": some})
+        for one, answer in zip(told["predictions"], answers[name][28:32]):
+            expected = pytest.approx(answer.get("novelty", 0), abs=2e-4)
+            assert one["novelty"] == expected
+    server.close()
+
+
+def test_files_of_other_runtimes_say_nothing_of_it(
+    loaded, tmp_path, monkeypatch
+):
+    bert, tasks = loaded
+    copying = runtimes.RUNTIMES["tflite"]._replace(
+        convert=lambda model, weights, path: open(path, "w").close(),
+        load=lambda path: None,
+    )
+    monkeypatch.setitem(runtimes.RUNTIMES, "tflite", copying)
+    monkeypatch.setattr(runtimes, "compare", lambda *_: 0.0)
+    place = tmp_path / "file"
+    runtimes.export(bert, "novel", tasks["novel"], str(place), "tflite")
+    assert "novelty" not in (place / "task.json").read_text()
+    assert IdsModel(bert, tasks["novel"]).kind == "classification"
+
+
+def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
+    foreign_base.head_of(adapter_artifact.read(folders["novel"]))
+    assert "scores the novelty of texts, for which other" in caplog.text
+    some = [folders["novel"], folders["plain"]]
+    base, how = loaded[0].weights, WeightedSum(AVERAGE)
+    found, _ = merge_adapters(base, some, [0.5, 0.5], how)
+    assert "novelty" not in found["task_settings"]
+    assert f"has no novelty: {some[0]}" in caplog.text
+
+
+def test_the_command_of_a_run_names_the_flag(trained):
+    found = [
+        run_command._settings(read_config(folder)["task"], read_config(folder))
+        for folder in (trained / "plain", trained / "novel")
+    ]
+    assert "score_novelty" not in found[0] and found[1]["score_novelty"]
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"do_train": False, "do_eval": True}, "pass --do_train=true"),
+        ({"max_train_examples": 9}, "found 9 training rows, expected at least"),
+        ({"new_tokens": "words"}, "leave out --score_novelty or --new_tokens"),
+        ({"choice_columns": "a,b"}, "custom with these flags is not"),
+        ({"task_name": "mrpc,rte"}, "with these flags is not; leave"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_the_training(
+    classify, tiny_flags, change, message, tmp_path
+):
+    if "new_tokens" in change:
+        change = {"new_tokens": tmp_path / "words"}
+        change["new_tokens"].write_text("kitten\n")
+    flags = {**tiny_flags, "score_novelty": True, **change}
+    with pytest.raises(UserError) as raised:
+        classify(**flags)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert not tiny_flags["output_dir"].exists()
