@@ -30,7 +30,7 @@ from adapter_bert.tasks.tagging import SentenceWindows, tagging_task
 from adapter_bert.tasks.tagging_files import split_tag
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
-from adapter_bert.tasks.vectors import Vectors
+from adapter_bert.tasks.vectors import Vectors, own_layout
 from adapter_bert.training.engines import NO_PAUSE, Course
 from adapter_bert.training.training_step import Job
 
@@ -70,15 +70,17 @@ MULTI = multi_task(
 TASKS = {
     task.name: task for task in (CLASSIFICATION, SQUAD, TAGGING, CHOICE, MULTI)
 }
-# Compares the rows of a batch, which TPUEstimator does not on a TPU.
+# These compare the rows of a batch, which TPUEstimator does not on a TPU.
 VECTORS = Vectors()
+TWO = Vectors(layout=own_layout("a", "b", None, None), two_adapters=True)
+COMPARING = {"vectors": VECTORS, "two_adapters": TWO}
 LENGTH = 12
 
 
 def make_rows(task, lengths=None):
     """40 random rows with the task's labels."""
     rng = np.random.default_rng(0)
-    if task in (CHOICE, VECTORS):
+    if task in (CHOICE, VECTORS, TWO):
         lengths = rng.integers(3, LENGTH + 1, 2 * 40)
     elif lengths is None:
         lengths = rng.integers(3, LENGTH + 1, 40)
@@ -110,13 +112,13 @@ def make_rows(task, lengths=None):
             places=np.flatnonzero(tags != NO_LABEL),
             token_labels=tags,
         )
-    elif task is VECTORS:
+    elif task in (VECTORS, TWO):
         labels = {"text_ids": rng.integers(0, 60, (40, 2)).astype(np.int32)}
     else:
         labels = {"label_ids": rng.integers(0, 2, 40).astype(np.int32)}
     features = Features.from_rows(rows, labels)
-    if task in (CHOICE, VECTORS):
-        return Choices(**vars(features), choices=2)
+    if task in (CHOICE, VECTORS, TWO):
+        return Choices(**vars(features), choices=2, has_sides=task == TWO)
     return features
 
 

@@ -1,5 +1,6 @@
 """A corpus: its file, its questions, and what is refused."""
 
+import dataclasses
 import json
 
 import hypothesis.strategies as st
@@ -29,9 +30,9 @@ def write(folder, documents):
 
 
 def rows_of(pairs):
-    """Rows of (question, document's id)."""
-    texts, ids = map(list, zip(*pairs))
-    return Rows("dev.csv", np.arange(1, 1 + len(ids)), texts, ids)
+    """Rows of (question, document's id), or with a gain each."""
+    texts, ids, *gains = map(list, zip(*pairs))
+    return Rows("dev.csv", np.arange(1, 1 + len(ids)), texts, ids, *gains)
 
 
 def test_documents_are_found_by_their_ids(tmp_path):
@@ -47,28 +48,48 @@ def test_documents_are_found_by_their_ids(tmp_path):
     ]
     search = Search.of(rows, corpus)
     assert search.questions == ["q", "r"] and len(search) == 5
-    assert search.relevant == [[2, 1], [0]]
+    assert search.relevant == [{2: 1, 1: 1}, {0: 1}]
     first = search.first(1)
-    assert (first.questions, first.relevant, len(first)) == (["q"], [[2]], 4)
+    assert first.questions == ["q"] and len(first) == 4
+    assert first.relevant == [{2: 1}]
     assert search.first(9).relevant == search.relevant
+
+
+def test_a_title_stands_before_the_text(tmp_path):
+    path = tmp_path / "corpus.csv"
+    path.write_text('_id,title,text\n1,Cats,a cat\n2,,a dog\n3,Birds,""\n')
+    titled = dataclasses.replace(LAYOUT, text_b="title")
+    corpus = Corpus.read(str(path), titled)
+    assert corpus.texts == ["Cats a cat", "a dog", "Birds"]
+    message = refusal(Corpus.read, str(path), LAYOUT)
+    assert "corpus.csv:4: the document's text is empty" in message
 
 
 @PROPERTY
 @given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1),
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5)),
+        min_size=1,
+    ),
     st.integers(1, 20),
 )
 def test_a_search_is_that_of_its_first_pairs(pairs, count):
     corpus = Corpus(
         "c", [f"t{n}" for n in range(6)], {f"{n}": n for n in range(6)}
     )
-    rows = rows_of([(f"q{question}", f"{n}") for question, n in pairs])
+    rows = rows_of(
+        [(f"q{question}", *map(str, own)) for question, *own in pairs]
+    )
     search = Search.of(rows, corpus).first(count)
     expected = {}
-    for question, place in pairs[:count]:
-        expected.setdefault(f"q{question}", {})[place] = None
+    for question, place, gain in pairs[:count]:
+        own = expected.setdefault(f"q{question}", {})
+        own.setdefault(place, []).append(gain)
     assert search.questions == list(expected)
-    assert search.relevant == [list(places) for places in expected.values()]
+    assert search.relevant == [
+        {place: max(gains) for place, gains in own.items()}
+        for own in expected.values()
+    ]
 
 
 def test_what_belongs_together_is_part_of_the_fingerprint():
@@ -79,8 +100,8 @@ def test_what_belongs_together_is_part_of_the_fingerprint():
         assert features.cut_rows == 1
         return features.fingerprint()
 
-    found = {fingerprint(x) for x in ([[0]], [[0, 1]], [[0], [1]])}
-    assert len(found) == 3
+    told = ([{0: 1}], [{0: 1, 1: 1}], [{0: 1}, {1: 1}], [{0: 2}])
+    assert len(set(map(fingerprint, told))) == 4
 
 
 @pytest.mark.parametrize(
@@ -121,7 +142,7 @@ def test_questions_and_documents_are_two_sides():
     texts = [[101, 7, 102], [101, 8, 102], [101, 9, 102]]
     made = ((tokens, [0] * len(tokens), False) for tokens in texts)
     features = SearchTexts.from_rows(
-        made, {}, relevant=[[1]], has_sides=True
+        made, {}, relevant=[{1: 1}], has_sides=True
     ).unlabelled()
     assert features.sides.tolist() == [0, 1, 1]
     assert features.added(8) == {"task_ids": ((), np.int32)}

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT
 from engine_jobs import (
+    COMPARING,
     EITHER,
     LENGTH,
     MULTI,
     TAGGING,
     TASKS,
-    VECTORS,
     check_equal,
     make_job,
     make_rows,
@@ -46,7 +46,7 @@ found = []
 for name, parts, output, method in {cases!r}:
     folder = os.path.join({folder!r}, f"{{name}}{{parts}}")
     os.makedirs(folder)
-    task = VECTORS if name == VECTORS.name else TASKS[name]
+    task = {{**TASKS, **COMPARING}}[name]
     job = make_job(config, folder, method, task=task, parts=parts)
     rows = make_rows(task)
     losses = train(engine, job, rows, steps=6)
@@ -88,25 +88,26 @@ def test_two_devices_give_the_result_of_one(
         "estimator": [
             ("tagging", 1, "logits", "houlsby(size=4)"),
             ("tiny", 2, "logits", "adalora(init_rank=4, rank=2)"),
-            (VECTORS.name, 1, "vectors", "houlsby(size=4)"),
+            ("vectors", 1, "vectors", "houlsby(size=4)"),
         ],
         "strategy": [
             ("tiny", 1, "logits", "adalora(init_rank=4, rank=2)"),
             (MULTI.name, 2, SETS, "houlsby(size=4)"),
-            (VECTORS.name, 2, "vectors", "houlsby(size=4)"),
+            ("vectors", 2, "vectors", "houlsby(size=4)"),
+            ("two_adapters", 2, "vectors", "houlsby(size=4)"),
         ],
     }[name]
     found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
     engine = choose_engine(name)[0](Hardware())
     for (losses, outputs), (of, parts, output, method) in zip(found, cases):
-        task = VECTORS if of == VECTORS.name else TASKS[of]
+        task = {**TASKS, **COMPARING}[of]
         (tmp_path / of).mkdir()
         job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
         np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
         expected = predict(engine, job, make_rows(task), 7)[output]
-        texts = 80 if task is VECTORS else 40
+        texts = 80 if of in COMPARING else 40
         assert len(expected) == texts or task is MULTI
         chosen = shown if task is TAGGING else slice(None)
         np.testing.assert_allclose(

@@ -12,7 +12,10 @@ from adapter_bert.tasks import retrieval
 
 
 def by_definition(queries, corpus, relevant):
-    """The scores, from a ranking that is written out."""
+    """The scores, from a ranking that is written out.
+
+    `relevant` has the gains of each query's texts by their places.
+    """
     names = "ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"
     totals = {name: [] for name in names}
     for query, own in zip(queries, relevant):
@@ -22,9 +25,13 @@ def by_definition(queries, corpus, relevant):
         totals["mrr"].append(1 / (1 + hits.index(True)))
         for most in (1, 10):
             totals[f"recall_at_{most}"].append(sum(hits[:most]) / len(own))
-        gain = sum(h / math.log2(n + 2) for n, h in enumerate(hits[:10]))
-        best = sum(1 / math.log2(n + 2) for n in range(min(10, len(own))))
-        totals["ndcg_at_10"].append(gain / best)
+        gains = [own.get(text, 0) for text in ranking[:10]]
+        best = sorted(own.values(), reverse=True)[:10]
+        gain, greatest = (
+            sum(x / math.log2(n + 2) for n, x in enumerate(found))
+            for found in (gains, best)
+        )
+        totals["ndcg_at_10"].append(gain / greatest)
     return {name: sum(x) / len(x) for name, x in totals.items()}
 
 
@@ -38,7 +45,10 @@ def test_scores_are_those_of_their_definitions(seed, size, count):
         rng.integers(0, 4, count)
     ]
     relevant = [
-        rng.permutation(size)[: rng.integers(1, size + 1)].tolist()
+        {
+            place: rng.choice([0.5, 1.0, 3.0])
+            for place in rng.permutation(size)[: rng.integers(1, size + 1)]
+        }
         for _ in range(count)
     ]
     with pytest.MonkeyPatch.context() as patch:
@@ -51,13 +61,23 @@ def test_scores_are_those_of_their_definitions(seed, size, count):
 def test_queries_of_all_chunks_are_scored(monkeypatch):
     rng = np.random.default_rng(0)
     queries, corpus = rng.normal(size=(7, 5)), rng.normal(size=(12, 5))
-    relevant = [[n, 11 - n] for n in range(6)] + [[3]]
+    relevant = [{n: 1.0, 11 - n: 2.0} for n in range(6)] + [{3: 1.0}]
     whole = retrieval.retrieval_scores(queries, corpus, relevant)
     monkeypatch.setattr(retrieval, "CHUNK", 3)
     monkeypatch.setattr(retrieval, "BLOCK", 5)
     assert retrieval.retrieval_scores(queries, corpus, relevant) == whole
     unit = corpus / np.linalg.norm(corpus, axis=1, keepdims=True)
     assert whole == pytest.approx(by_definition(queries, unit, relevant))
+
+
+@pytest.mark.older_stack
+def test_a_text_of_less_gain_that_is_first_costs_ndcg_alone():
+    """Gains 1 and 3 in the wrong order, by hand; else all is found."""
+    queries, corpus = np.eye(2)[:1], np.eye(2)
+    expected = (1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3))
+    found = retrieval.retrieval_scores(queries, corpus, [{0: 1.0, 1: 3.0}])
+    assert found.pop("ndcg_at_10") == pytest.approx(expected)
+    assert found == {"mrr": 1.0, "recall_at_1": 0.5, "recall_at_10": 1.0}
 
 
 @pytest.mark.older_stack

@@ -188,8 +188,13 @@ def test_flags_that_do_not_fit_are_one_line(vectors, vector_flags, name):
     "changes, message",
     [
         (
-            {"score_column": "score"},
-            "pass --text_b_column, the column of the i",
+            {"corpus_title_column": "text"},
+            "--corpus_text_column and --corpus_title_column both name the col",
+        ),
+        ({"corpus_title_column": "title"}, "corpus.jsonl:1: no key 'title', f"),
+        (
+            {"loss": "cosent", "score_column": "score"},
+            "pass --score_column and no --corpus_file, or --loss=infonce",
         ),
         ({"text_b_column": None}, "pass --text_b_column, the column of the id"),
         ({"corpus_id_column": "text"}, "both name the column 'text'; expected"),

@@ -84,7 +84,10 @@ METHODS = (
 
 
 def make_base(folder, layers):
-    """A BERT with the exact gelu, whose matrices are worth rounding."""
+    """A BERT with the exact gelu, whose matrices are worth rounding.
+
+    One word is a thousand times as large as the others.
+    """
     config = encoder.BertConfig(
         vocab_size=len(TINY_WORDS),
         hidden_size=32,
@@ -100,6 +103,7 @@ def make_base(folder, layers):
         .astype(np.float32)
         for number, (name, one) in enumerate(encoder.declare(config).items())
     }
+    values["bert/embeddings/word_embeddings"][-1] *= 1000
     return str(write_bert(folder, TINY_WORDS, config, values))
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from engine_jobs import (
     LENGTH,
+    TWO,
     VECTORS,
     check_equal,
     check_gradients,
@@ -32,12 +33,11 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
-from adapter_bert.tasks.vectors import SIDES, Vectors, own_layout
+from adapter_bert.tasks.vectors import SIDES, Vectors
 from adapter_bert.training.engines import Hardware, choose_engine
 from adapter_bert.training.training_step import loss_and_gradients
 
 TOKENS = "input_ids", "input_mask", "segment_ids"
-TWO = Vectors(layout=own_layout("a", "b", None, None), two_adapters=True)
 
 
 def rows_of(texts):
@@ -266,6 +266,29 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     assert found.shape == (120, 16)
     alone = predict(make_engine(), whole, rows, 40)["vectors"]
     np.testing.assert_allclose(found, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_xla_computes_the_same(steady_config, folders):
+    """Its batches have fixed shapes, where both adapters read every text."""
+    config = dataclasses.replace(steady_config, num_hidden_layers=1)
+    rows, engine = rows_of(3), choose_engine("strategy")[0](Hardware())
+    plain = make_job(config, folders("plain"), task=TWO)
+    compiled = make_job(
+        config,
+        folders("compiled"),
+        task=TWO,
+        lanes=2,
+        length=LENGTH,
+        use_xla=True,
+    )
+    jobs = plain, compiled
+    losses = [train(engine, job, rows) for job in jobs]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+    # The last of these batches has three texts.
+    found = [predict(engine, job, rows, 13)["vectors"] for job in jobs]
+    np.testing.assert_allclose(*found, rtol=0, atol=5e-4)
 
 
 WRONG_METHODS = (

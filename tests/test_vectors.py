@@ -219,16 +219,53 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     predictions = task.decode(task.keep(kept), found, {"vectors": vectors})
     scores = task.evaluate(task.keep(kept), found, predictions)
     assert list(scores) == list(task.score_names)
-    relevant = [[0, 1], [2]]
+    relevant = [{0: 1.0, 1: 1.0}, {2: 1.0}]
     expected = retrieval_scores(vectors[:2], vectors[2:], relevant)
     assert scores.items() >= expected.items()
     cut = retrieval_scores(vectors[:2, :2], vectors[2:, :2], relevant)
     assert scores["ndcg_at_10_of_2"] == cut["ndcg_at_10"]
-    assert task.first(kept, 1).relevant == [[0]]
+    assert task.first(kept, 1).relevant == [{0: 1.0}]
     for changes in ({"b": "d7"}, {"no": "the cat"}):
         folder = write(tmp_path, rows, **changes)
         message = refusal(task.read, folder, ["train"])
         assert "train.jsonl:1: no document of " in message
+
+
+@pytest.mark.older_stack
+def test_gains_of_documents_choose_matches_and_count(tmp_path, tokenizer):
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("_id,title,text\nd0,a,cat\nd1,the,dog\nd2,,a film\n")
+    task = dataclasses.replace(
+        SCORED,
+        corpus_file=str(corpus),
+        corpus_layout=Layout("text", "title", row_id="_id"),
+    )
+    assert task.loss_name == "infonce"
+    rows = [
+        {"a": "a cat sat", "b": "d0", "score": 2},
+        {"a": "a cat sat", "b": "d2", "score": 0},
+        {"a": "a film", "b": "d2", "score": -1},
+        {"a": "the dog", "b": "d1", "score": 1},
+        {"a": "the dog", "b": "d0", "score": 0.5},
+    ]
+    folder = write(tmp_path, rows)
+    _, kept = features_of(task, folder, "train", tokenizer)
+    assert kept.text_b == ["a cat", "the dog", "a cat"] and kept.label is None
+    found, kept = features_of(task, folder, "dev", tokenizer)
+    # A question without a match is none.
+    assert kept.questions == ["a cat sat", "the dog"]
+    assert found.relevant == [{0: 2.0}, {1: 1.0, 0: 0.5}]
+    vectors = np.eye(3)[[0, 0, 0, 1, 2]]
+    predictions = task.decode(task.keep(kept), found, {"vectors": vectors})
+    scores = task.evaluate(task.keep(kept), found, predictions)
+    second = (0.5 + 1 / np.log2(3)) / (1 + 0.5 / np.log2(3))
+    assert scores["ndcg_at_10"] == pytest.approx((1 + second) / 2)
+    for score, message in (
+        (0, "train.jsonl: no pair has a score above 0, which means that"),
+        ("x", "train.jsonl:1: the score is 'x', expected a number"),
+    ):
+        folder = write(tmp_path, rows, score=score)
+        assert message in refusal(task.read, folder, ["train"])
 
 
 @pytest.mark.older_stack

@@ -13,7 +13,13 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS, Layout, check_file, ending_of
+from adapter_bert.data.tables import (
+    READERS,
+    Layout,
+    check_distinct,
+    check_file,
+    ending_of,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
 from adapter_bert.tasks.custom import OwnFiles
@@ -63,7 +69,10 @@ class Texts:
         None, "custom: column of a text that is like a match and is none."
     )
     score_column: Optional[str] = Topic.TABLES.setting(
-        None, "custom: column of a pair's score, greater for texts more alike."
+        None,
+        "custom: column of a pair's score, greater for texts more alike; with "
+        "--corpus_file, of a document's gain, above 0 if it belongs to the "
+        "text.",
     )
     files: OwnFiles = dataclasses.field(default_factory=OwnFiles)
     corpus_file: str = Topic.TABLES.setting(
@@ -78,6 +87,11 @@ class Texts:
     corpus_text_column: str = Topic.TABLES.setting(
         "text", "--corpus_file: column of the document's text."
     )
+    corpus_title_column: Optional[str] = Topic.TABLES.setting(
+        None,
+        "--corpus_file: column of the document's title, which is put before "
+        "the text.",
+    )
     max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest text in tokens; the rest is cut off. --adapter supplies its "
@@ -91,7 +105,7 @@ class Texts:
 SETTINGS = (Texts, Vectors, *run_from_flags.SETTINGS)
 OF_FILES = ("train_file", "eval_file")
 COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
-OF_CORPUS = ("corpus_id_column", "corpus_text_column")
+OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
 def task_from_flags() -> Vectors:
@@ -151,22 +165,18 @@ def _corpus_layout(own: Texts, layout: Layout) -> Layout:
                 )
         return DOCUMENTS
     check_file("--corpus_file", own.corpus_file, READERS)
-    if layout.text_b is None or layout.label is not None:
+    if layout.text_b is None:
         raise UserError(
             "--corpus_file is for texts and ids of documents that belong to "
-            "them; pass --text_b_column, the column of the ids, and no "
-            "--score_column"
+            "them; pass --text_b_column, the column of the ids"
         )
     # Only tables may lack a header.
     header = own.files.header or ending_of(own.corpus_file) == ".jsonl"
-    columns = [getattr(own, column) for column in OF_CORPUS]
-    name, text = columns if header else map(own.files.place, columns)
-    if name == text:
-        raise UserError(
-            f"--corpus_id_column and --corpus_text_column both name the column "
-            f"{name!r}; expected a column of its own for each"
-        )
-    return Layout(text, header=header, row_id=name)
+    named = [getattr(own, flag) for flag in OF_CORPUS]
+    columns = named if header else list(map(own.files.place, named))
+    check_distinct({f"--{flag}": x for flag, x in zip(OF_CORPUS, columns)})
+    name, text, title = columns
+    return Layout(text, title, header=header, row_id=name)
 
 
 def run() -> Dict[str, float]:

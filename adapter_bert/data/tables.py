@@ -24,6 +24,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Mapping,
     Optional,
     Sequence,
     Tuple,
@@ -512,6 +513,21 @@ class Rows:
                 for name, own in columns.items()
             },
         )
+
+
+def check_distinct(columns: Mapping[str, Optional[Column]]) -> None:
+    """Checks that no two flags name one column; None is no column.
+
+    Raises:
+        UserError: two do.
+    """
+    flags: Dict[Column, str] = {}
+    for flag, name in columns.items():
+        if name is not None and flags.setdefault(name, flag) != flag:
+            raise UserError(
+                f"{flags[name]} and {flag} both name the column {name!r}; "
+                "expected a column of its own for each"
+            )
 
 
 def read_rows(path: str, layout: Layout) -> Rows:

@@ -9,9 +9,9 @@ from typing import Dict
 
 import tensorflow as tf
 
-from adapter_bert.bert import functional
+from adapter_bert.bert import functional, int8
 from adapter_bert.bert.hooks import Context
-from adapter_bert.bert.int8 import Quantized
+from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
@@ -50,8 +50,16 @@ class IdsModel(tf.Module):
             [N, C], or of tags [N, T, L]; `value` [N]; logits [N, T].
     """
 
-    def __init__(self, bert: FrozenBert, task: LoadedTask):
+    def __init__(
+        self, bert: FrozenBert, task: LoadedTask, rounds_words: bool = False
+    ):
         """Takes the values of BERT and of the task.
+
+        Args:
+            bert: the task's, in float32.
+            task: of a kind in `OUTPUTS`.
+            rounds_words: whether word embeddings are kept in int8 with a scale
+                for each word, unless the method changes them as they are read.
 
         Raises:
             UserError: the task answers no texts, or BERT is not in float32.
@@ -72,17 +80,20 @@ class IdsModel(tf.Module):
                 "--compute_dtype=float32"
             )
         self._task, self._config = task.task, bert.config
-        own = {
-            name: tf.Variable(value, trainable=False)
-            for name, value in task.values.get().items()
-        }
+        values = dict(bert.variables)
+        for name, value in task.values.get().items():
+            values[name] = tf.Variable(value, trainable=False)
+        if rounds_words and "parameter" not in task.kind.table.hooks.places:
+            values[WORD_EMBEDDINGS] = int8.make_variables(
+                WORD_EMBEDDINGS, values[WORD_EMBEDDINGS].numpy()
+            )
         self._model = TaskModel(
             bert.config,
             task.kind.method,
             task.task.build_head,
-            lambda name, *_: own.get(name, bert.variables.get(name)),
+            lambda name, *_: values.get(name),
         )
-        self._values = [own, bert.variables]
+        self._values = values
         self.shape = [None, None]
         if self.kind == CHOICE:
             self.shape.insert(1, len(task.task.result_columns))

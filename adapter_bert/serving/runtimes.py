@@ -112,7 +112,10 @@ def export(
         # Not within the model.
         plain = dataclasses.replace(task.task, novelty=None)
         task = dataclasses.replace(task, task=plain)
-    model = IdsModel(bert, task)
+    model = exact = IdsModel(bert, task)
+    if weights == INT8:
+        # Converters would give all words one scale, by the greatest value.
+        model = IdsModel(bert, task, rounds_words=True)
     if model.size > GREATEST_SIZE:
         raise UserError(
             f"the model has {model.size / 1e9:.1f} GB, but a file of "
@@ -124,7 +127,7 @@ def export(
         with _quiet():
             runtime.convert(model, weights, path)
             run = runtime.load(path)
-            difference = compare(model, run, bert.config, task.max_seq_length)
+            difference = compare(exact, run, bert.config, task.max_seq_length)
         if not difference <= LIMITS[weights]:
             raise UserError(
                 f"{runtime.name} computes other outputs than TensorFlow: they "
@@ -321,8 +324,18 @@ def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
             if not size.HasField("dim_value"):
                 size.dim_param = "tokens" if axis else "rows"
     if weights == INT8:
+        # Scales of words are no matrix, and would share one scale.
+        vectors = {x.name for x in proto.graph.initializer if x.dims[1:] == [1]}
         quantization.quantize_dynamic(
-            proto, path, per_channel=True, reduce_range=REDUCES_RANGE
+            proto,
+            path,
+            per_channel=True,
+            reduce_range=REDUCES_RANGE,
+            nodes_to_exclude=[
+                node.name
+                for node in proto.graph.node
+                if node.op_type == "Gather" and node.input[0] in vectors
+            ],
         )
     else:
         files.write_bytes(path, proto.SerializeToString())

@@ -20,7 +20,8 @@ class Corpus:
 
     Attributes:
         path: of the file.
-        texts: of the documents, in the order of the file.
+        texts: of the documents, in the order of the file; a title, if the
+            file has one, stands before its text.
         places: each document's place in `texts`, by its id.
     """
 
@@ -30,21 +31,28 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str, layout: Layout) -> "Corpus":
-        """Reads the text and the id of each row.
+        """Reads the text and the id of each row, and the title as `text_b`.
+
+        Title and text are joined by a blank, as in BEIR's programs (Thakur et
+        al. 2021).
 
         Raises:
-            UserError: as of `read_rows`, or a text or an id is empty, or two
-                documents have one id.
+            UserError: as of `read_rows`, or a document has no id, neither title
+                nor text, or the id of another.
         """
         rows = read_rows(path, layout)
-        for row, (name, text) in enumerate(zip(rows.row_id, rows.text_a)):
+        texts = rows.text_a
+        if rows.text_b is not None:
+            both = zip(rows.text_b, texts)
+            texts = [" ".join(pair).strip() for pair in both]
+        for row, (name, text) in enumerate(zip(rows.row_id, texts)):
             for what, cell in (("id", name), ("text", text)):
                 if not cell.strip():
                     raise UserError(
                         f"{rows.where(row)}: the document's {what} is empty; "
                         f"expected a document with {what}, or no such row"
                     )
-        return cls(path, rows.text_a, rows.places_by_id())
+        return cls(path, texts, rows.places_by_id())
 
     def find(self, rows: Rows, ids: Sequence[str]) -> List[int]:
         """The places of documents, by the id in each of the rows.
@@ -75,15 +83,19 @@ class Search:
         documents: texts of the whole corpus.
         pairs: int64 [rows, 2], places of a question and of a document that
             belongs to it.
+        gains: float64 [rows], above 0, how much it does.
     """
 
     questions: Sequence[str]
     documents: Sequence[str]
     pairs: np.ndarray
+    gains: np.ndarray
 
     @classmethod
     def of(cls, rows: Rows, corpus: Corpus) -> "Search":
         """The search of pairs whose second text is a document's id.
+
+        The label of a pair is its gain, 1 if there is none.
 
         Raises:
             UserError: no document has such an id.
@@ -92,7 +104,10 @@ class Search:
         asked = [places.setdefault(x, len(places)) for x in rows.text_a]
         found = corpus.find(rows, rows.text_b)
         pairs = np.array([asked, found], np.int64).T
-        return cls(list(places), corpus.texts, pairs)
+        gains = np.ones(len(rows))
+        if rows.label is not None:
+            gains = np.array(list(map(float, rows.label)))
+        return cls(list(places), corpus.texts, pairs, gains)
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -102,15 +117,20 @@ class Search:
         """The search of the first pairs in the same corpus."""
         pairs = self.pairs[:count]
         questions = self.questions[: pairs[:, 0].max(initial=-1) + 1]
-        return dataclasses.replace(self, questions=questions, pairs=pairs)
+        return dataclasses.replace(
+            self, questions=questions, pairs=pairs, gains=self.gains[:count]
+        )
 
     @property
-    def relevant(self) -> List[List[int]]:
-        """Places in the corpus of each question's documents, each once."""
-        found: List[Dict[int, None]] = [{} for _ in self.questions]
-        for question, document in self.pairs.tolist():
-            found[question][document] = None
-        return list(map(list, found))
+    def relevant(self) -> List[Dict[int, float]]:
+        """Each question's documents: place in the corpus, greatest gain."""
+        found: List[Dict[int, float]] = [{} for _ in self.questions]
+        for (question, document), gain in zip(
+            self.pairs.tolist(), self.gains.tolist()
+        ):
+            own = found[question]
+            own[document] = max(gain, own.get(document, gain))
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +142,7 @@ class SearchTexts(Texts):
         has_sides: whether questions and documents have adapters of their own.
     """
 
-    relevant: Sequence[List[int]] = ()
+    relevant: Sequence[Dict[int, float]] = ()
     has_sides: bool = False
 
     def unlabelled(self) -> Features:

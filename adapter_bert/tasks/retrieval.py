@@ -1,7 +1,7 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -38,7 +38,9 @@ def _compare(
 
 
 def retrieval_scores(
-    queries: np.ndarray, corpus: np.ndarray, relevant: List[List[int]]
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    relevant: Sequence[Mapping[int, float]],
 ) -> Dict[str, float]:
     """Means over the queries of how high their relevant texts are ranked.
 
@@ -50,16 +52,16 @@ def retrieval_scores(
     Args:
         queries: float32 [Q, D].
         corpus: float32 [N, D].
-        relevant: places in the corpus of each query's relevant texts, at
-            least one.
+        relevant: each query's relevant texts, at least one: places in the
+            corpus, and gains above 0.
 
     Returns:
-        `ndcg_at_10`, of binary gains (Jarvelin and Kekalainen 2002); `mrr`, of
-        the first relevant text over the whole corpus; `recall_at_1` and
-        `recall_at_10`, the share of the relevant texts among the first ones. 0
-        to 1.
+        `ndcg_at_10`, of gains that are not raised (Jarvelin and Kekalainen
+        2002, equation 2; as in trec_eval); `mrr`, of the first relevant text
+        over the whole corpus; `recall_at_1` and `recall_at_10`, the share of
+        the relevant texts among the first ones. 0 to 1.
     """
-    own = [np.array(places) for places in relevant]
+    own = [np.array(list(gains)) for gains in relevant]
     cosines_of = [np.zeros(len(places)) for places in own]
     for query, first, scores in _compare(queries, corpus):
         places = own[query] - first
@@ -72,11 +74,14 @@ def retrieval_scores(
         is_before = (scores > mine) | (scores == mine) & is_earlier
         before[query] += np.count_nonzero(is_before, axis=1)
     found: Dict[str, List[float]] = collections.defaultdict(list)
-    for counts in before:
-        ranks = np.sort(1 + counts)
-        ideal = np.arange(1, min(len(ranks), 10) + 1)
-        gain = np.sum(1 / np.log2(1 + ranks[ranks <= 10]))
-        found["ndcg_at_10"].append(gain / np.sum(1 / np.log2(1 + ideal)))
+    for counts, gains_of in zip(before, relevant):
+        order = np.argsort(counts)
+        ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))
+        best = -np.sort(-gains)[:10]
+        is_high = ranks <= 10
+        gain = np.sum(gains[order][is_high] / np.log2(1 + ranks[is_high]))
+        greatest = np.sum(best / np.log2(2 + np.arange(len(best))))
+        found["ndcg_at_10"].append(gain / greatest)
         found["mrr"].append(1 / ranks[0])
         for most in (1, 10):
             found[f"recall_at_{most}"].append(np.mean(ranks <= most))

@@ -26,6 +26,7 @@ from adapter_bert.data.tables import (
     Layout,
     Rows,
     SplitFiles,
+    check_distinct,
     read_rows,
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
@@ -144,7 +145,8 @@ class Vectors(Task[Union[Rows, Search]]):
         held_out: the part of the training file that is the dev set, if any.
         corpus_file: the documents to search in, whose ids rows have in place of
             a second text and a negative; "" to search among second texts.
-        corpus_layout: columns of that file.
+            Scores are then gains of documents.
+        corpus_layout: columns of that file; its second text is the title.
     """
 
     name: str = VECTORS
@@ -216,9 +218,10 @@ class Vectors(Task[Union[Rows, Search]]):
                 "have scores; pass --loss=cosent, or leave out --score_column"
             )
         if self.loss == COSENT and not self.has_scores:
+            and_no = " and no --corpus_file" * bool(self.corpus_file)
             raise UserError(
-                "--loss=cosent compares scores of pairs; pass --score_column, "
-                "or --loss=infonce for pairs that belong together"
+                "--loss=cosent compares scores of pairs; pass --score_column"
+                f"{and_no}, or --loss=infonce for pairs that belong together"
             )
         if self.two_adapters and self.layout.text_b is None:
             raise UserError(
@@ -228,8 +231,12 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def has_scores(self) -> bool:
-        """Whether a pair has a score."""
-        return self.layout.label is not None and self.matching is None
+        """Whether pairs of texts have scores."""
+        return (
+            self.layout.label is not None
+            and self.matching is None
+            and not self.corpus_file
+        )
 
     @property
     def loss_name(self) -> str:
@@ -407,9 +414,13 @@ class Vectors(Task[Union[Rows, Search]]):
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
             if split != "train":
-                found[split] = Search.of(rows, corpus) if corpus else rows
+                if corpus:
+                    matches = rows.take(self._is_match(rows))
+                    found[split] = Search.of(matches, corpus)
+                else:
+                    found[split] = rows
                 continue
-            if self.matching is not None:
+            if not self.has_scores:
                 is_match = self._is_match(rows)
                 rows = dataclasses.replace(rows.take(is_match), label=None)
             if rows.text_b is None:
@@ -463,18 +474,30 @@ class Vectors(Task[Union[Rows, Search]]):
         Raises:
             UserError: none of them.
         """
-        if self.matching is None:
+        if rows.label is None or self.has_scores:
             return np.ones(len(rows), bool)
-        found = np.array([label == self.matching for label in rows.label])
+        if self.matching is None:
+            sought = "a score above 0"
+            found = np.array([float(score) > 0 for score in rows.label])
+        else:
+            sought = f"the label {self.matching!r}"
+            found = np.array([label == self.matching for label in rows.label])
         if not found.any():
             raise UserError(
-                f"{rows.path}: no pair has the label {self.matching!r}, which "
-                "means that both texts belong together"
+                f"{rows.path}: no pair has {sought}, which means that both "
+                "texts belong together"
             )
         return found
 
     def _check(self, rows: Rows) -> None:
         """Refuses empty texts of pairs that belong together, and no scores."""
+        has_numbers = self.matching is None and rows.label is not None
+        for row, label in enumerate(rows.label if has_numbers else ()):
+            if not (NUMBER.fullmatch(label) and abs(float(label)) <= FLOAT_MAX):
+                raise UserError(
+                    f"{rows.where(row)}: the score is {label[:80]!r}, expected "
+                    f"a number of at most {FLOAT_MAX:.2g}"
+                )
         texts = {"text": rows.text_a}
         if not self.corpus_file:
             texts["match of the text"] = rows.text_b
@@ -487,12 +510,6 @@ class Vectors(Task[Union[Rows, Search]]):
                         f"{rows.where(row)}: the {what} is empty; expected a "
                         "text, or no such row"
                     )
-        for row, label in enumerate(rows.label if self.has_scores else ()):
-            if not (NUMBER.fullmatch(label) and abs(float(label)) <= FLOAT_MAX):
-                raise UserError(
-                    f"{rows.where(row)}: the score is {label[:80]!r}, expected "
-                    f"a number of at most {FLOAT_MAX:.2g}"
-                )
 
     def learn(self, rows):
         """This task, if the rows to train on can be told apart.
@@ -629,14 +646,12 @@ class Vectors(Task[Union[Rows, Search]]):
         # The first row of each text, and its place in the corpus.
         texts, places = np.unique(ids[:, 1], return_index=True)
         place_of = {text: place for place, text in enumerate(texts.tolist())}
-        relevant: Dict[int, List[int]] = {}
+        relevant: Dict[int, Dict[int, float]] = {}
         first_rows: Dict[int, int] = {}
         for row in np.flatnonzero(is_match).tolist():
             query, match = ids[row].tolist()
             first_rows.setdefault(query, row)
-            own = relevant.setdefault(query, [])
-            if place_of[match] not in own:
-                own.append(place_of[match])
+            relevant.setdefault(query, {})[place_of[match]] = 1.0
         return retrieval_scores(
             vectors[list(first_rows.values()), 0],
             vectors[places, 1],
@@ -699,9 +714,8 @@ def own_layout(
         "--negative_column": negative,
         "--score_column": score,
     }
-    flags = {flag: name for flag, name in named.items() if name is not None}
     for flag in ("--negative_column", "--score_column"):
-        if flag in flags and text_b is None:
+        if named[flag] is not None and text_b is None:
             raise UserError(
                 f"{flag} is for pairs; pass --text_b_column, the column of the "
                 "text's match"
@@ -711,12 +725,6 @@ def own_layout(
             "--negative_column and --score_column exclude each other: pairs "
             "with scores are compared with one another"
         )
-    places: Dict[Column, str] = {}
-    for flag, name in flags.items():
-        if places.setdefault(name, flag) != flag:
-            raise UserError(
-                f"{places[name]} and {flag} both name the column {name!r}; "
-                "expected a column of its own for each"
-            )
+    check_distinct(named)
     choices = () if negative is None else (negative,)
     return Layout(text_a, text_b, score, header, choices=choices)
