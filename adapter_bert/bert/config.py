@@ -130,6 +130,15 @@ class BertConfig:
         return LAYER.sub("group_0", name) if self.num_hidden_groups else name
 
     @property
+    def model_type(self) -> str:
+        """What `ARCHITECTURES` calls it; an XLM-R is a `roberta`."""
+        for name, own in ARCHITECTURES.items():
+            fixed = own.fixed.items()
+            if fixed and all(getattr(self, k) == value for k, value in fixed):
+                return name
+        return "roberta" if self.is_roberta else "bert"
+
+    @property
     def has_pooler(self) -> bool:
         """Whether the pretrained model has a pooler, which heads may read."""
         return not (self.is_roberta or self.head_activation)
@@ -191,6 +200,7 @@ class BertConfig:
                 )
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
+        # A model without a projection says the same size twice.
         if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
             sizes["embedding_size"] = 0
         first = _first_position(values, path) if own is ROBERTA else 0

@@ -39,11 +39,13 @@ from adapter_bert.checkpoints.foreign_base import (
     check_depth,
     check_number,
     foreign_activation,
+    is_of,
     module_of,
     unit_scales,
     usual_shape,
 )
 from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import (
@@ -274,7 +276,7 @@ def read_adapter(
     readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
-    tensors.rename(_name_of_now)
+    tensors.rename(lambda tensor: name_of_now(tensor, config))
     if described.get("type") == OLD_TASK and not any(
         f".invertible_adapters.{name}." in tensor for tensor in tensors.names
     ):
@@ -322,11 +324,11 @@ def check_model(
     described: Mapping[str, Any], config: BertConfig, path: str
 ) -> None:
     """Raises UserError if a description is of another kind of model."""
-    found = (described["model_type"], described["hidden_size"])
-    if found != ("bert", config.hidden_size):
+    kind, size = described["model_type"], described["hidden_size"]
+    if not is_of(kind, config) or size != config.hidden_size:
         raise UserError(
-            f"{path} is of a {found[0][:80]} with hidden size "
-            f"{str(found[1])[:80]}, expected a bert with {config.hidden_size}"
+            f"{path} is of a {kind[:80]} with hidden size {str(size)[:80]}, "
+            f"expected a {config.model_type} with {config.hidden_size}"
         )
 
 
@@ -365,13 +367,13 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
     return reader
 
 
-def _name_of_now(tensor: str) -> str:
-    """The name of a tensor in files of today, which begins with `bert.`."""
+def name_of_now(tensor: str, config: BertConfig) -> str:
+    """The name of a tensor in files of today, of a BERT's adapter."""
     for old, new in OLD_MODULES.items():
         tensor = tensor.replace(f".{old}.", f".{new}.")
         if tensor.startswith(f"{old}."):
             tensor = new + tensor[len(old) :]
-    return OF_BERT.sub("bert.", tensor)
+    return OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -716,6 +718,8 @@ def adapter_files(exported: Exported) -> Dict[str, Any]:
     tensors: Arrays = {}
     for part in parts:
         tensors.update(_tensors(part, exported))
+    model_type = exported.config.model_type
+    tensors = {from_bert(k, model_type): v for k, v in tensors.items()}
     return {
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {"config": config, **description(exported)},
@@ -743,9 +747,9 @@ def description(exported: Exported) -> Dict[str, Any]:
     """The fields that all of the library's descriptions have."""
     return {
         "hidden_size": exported.config.hidden_size,
-        "model_class": adapterhub_heads.FLEXIBLE[0],
+        "model_class": adapterhub_heads.flexible(exported.config)[0],
         "model_name": exported.base_name,
-        "model_type": "bert",
+        "model_type": exported.config.model_type,
         "name": exported.name,
         "version": VERSION,
     }

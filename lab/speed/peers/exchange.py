@@ -273,10 +273,10 @@ STATIC = {
 
 SEQUENCES, QUESTIONS = "SEQ_CLS", "QUESTION_ANS"
 MODELS = {
-    SEQUENCES: "BertForSequenceClassification",
-    QUESTIONS: "BertForQuestionAnswering",
+    SEQUENCES: "AutoModelForSequenceClassification",
+    QUESTIONS: "AutoModelForQuestionAnswering",
 }
-HEAD_BIASES = ("classifier.bias", "qa_outputs.bias")
+HEAD_BIASES = (".classifier.bias", ".out_proj.bias", ".qa_outputs.bias")
 PEFT = {
     "lora_7": (
         SEQUENCES,
@@ -500,12 +500,15 @@ def with_new_words(examples):
 
 def compute(model, examples):
     """What a model gives for rows."""
+    more = {}
+    if hasattr(model.config, "type_vocab_size"):
+        more["token_type_ids"] = torch.as_tensor(examples["segment_ids"])
     with torch.no_grad():
         return model(
             input_ids=torch.as_tensor(examples["input_ids"]),
             attention_mask=torch.as_tensor(examples["input_mask"]),
-            token_type_ids=torch.as_tensor(examples["segment_ids"]),
             return_dict=True,
+            **more,
         )
 
 
