@@ -218,7 +218,8 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     Raises UserError if the description names other modules.
     """
     described, tensors, config, path, _ = adapter
-    own = ARCHITECTURES[config.model_type]
+    kind = config.model_type
+    own = ARCHITECTURES[kind]
     held = [
         name.removeprefix(ROOT).removesuffix(f".{part}")
         for name in tensors.names
@@ -229,7 +230,12 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     )
     places = []
     for module in held:
-        match = pattern.fullmatch(as_bert(module, config.model_type))
+        ours = as_bert(module, kind)
+        match = pattern.fullmatch(ours)
+        whole = from_bert(f"bert.{ours.removeprefix('bert.')}", kind)
+        if whole not in (module, own.prefix + module):
+            # Named as in another kind of model.
+            continue
         if match and match[1]:
             places.append((int(match[1]), match[2], module))
         elif match:

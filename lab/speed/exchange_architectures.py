@@ -3,7 +3,7 @@
     .venv/bin/python -m lab.speed.exchange_architectures \\
         --peer_python=.venv-peer/bin/python
 
-For each model of tests/golden/architectures both sides write adapters with
+For each model of `MODELS` both sides write adapters with
 random weights, which the other side reads. This project also writes whole
 models with an adapter merged into them, which transformers loads. The logits
 may differ by 1e-5. `--record=tests/golden/exchange_architectures` keeps what
@@ -21,7 +21,11 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
 from adapter_bert.bert.hooks import rename_layer
-from adapter_bert.checkpoints import foreign_adapters, written_form
+from adapter_bert.checkpoints import (
+    foreign_adapters,
+    sources,
+    written_form,
+)
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.weights import Weights
@@ -44,11 +48,17 @@ from lab.speed.exchange import (
 )
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
-MODELS = os.path.join(ROOT, "tests", "golden", "architectures")
+GOLDEN = os.path.join(ROOT, "tests", "golden")
 PEER = os.path.join(
     os.path.dirname(__file__), "peers", "exchange_architectures.py"
 )
-NAMES = ("distilbert", "electra", "albert")
+# Models, and their folders in `GOLDEN`.
+MODELS = {
+    "distilbert": "architectures/distilbert",
+    "electra": "architectures/electra",
+    "albert": "architectures/albert",
+    "roberta": "roberta/roberta",
+}
 # Program -> name -> method, task: of this project's adapters.
 OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
     "adapterhub": {
@@ -113,18 +123,20 @@ def merged(bert: FrozenBert) -> Tuple[Artifact, Dict[str, Any]]:
     return artifact, add(bert.weights, [artifact], [1.0])
 
 
-def write_merged(bert: FrozenBert, folder: str, found: Dict[str, Any]) -> None:
-    """Writes a merged model with its tokenizer."""
+def write_merged(model: str, folder: str, found: Dict[str, Any]) -> None:
+    """Writes a merged model with the tokenizer of the model in a folder."""
     files.make_folder(folder)
-    form, tokenizer = written_form.HUGGING_FACE, bert.tokenizer
-    fields = written_form.tokenizer_fields(bert.config, tokenizer)
-    written_form.write_vocabulary(folder, tokenizer.path, tokenizer, **fields)
-    written_form.write_model(folder, form, **found)
+    opened = sources.open_init_checkpoint(model)
+    path, config = sources.find_vocabulary(opened), found["config"]
+    tokenizer = sources.read_tokenizer(opened, config, path)
+    fields = written_form.tokenizer_fields(config, tokenizer)
+    written_form.write_vocabulary(folder, path, tokenizer, **fields)
+    written_form.write_model(folder, written_form.HUGGING_FACE, **found)
 
 
 def compare(name: str, folder: str, peer: str) -> Iterator[Comparison]:
     """Exchanges adapters of a model in both directions."""
-    model = os.path.join(MODELS, name)
+    model = os.path.join(GOLDEN, MODELS[name])
     run_peer([peer, PEER, "write", model, folder])
     bert = FrozenBert.open(model)
     examples = read_examples(folder)
@@ -139,7 +151,7 @@ def compare(name: str, folder: str, peer: str) -> Iterator[Comparison]:
     artifact, found = merged(bert)
     made.append(("transformers", MERGED, artifact))
     places.append(os.path.join(folder, MERGED))
-    write_merged(bert, places[-1], found)
+    write_merged(model, places[-1], found)
     rows = os.path.join(folder, "examples.npz")
     run_peer([peer, PEER, "answer", model, rows, *places])
     for (program, case, artifact), place in zip(made, places):
@@ -152,12 +164,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--peer_python", required=True, type=os.path.abspath)
     parser.add_argument("--record", help="folder for the tests' recordings")
+    parser.add_argument("--models", default=",".join(MODELS))
     arguments = parser.parse_args()
     if arguments.record and files.exists(arguments.record):
         raise UserError(f"--record {arguments.record} is there already")
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for name in NAMES:
+        for name in arguments.models.split(","):
             place = os.path.join(folder, name)
             os.mkdir(place)
             found += compare(name, place, arguments.peer_python)

@@ -7,9 +7,9 @@
 
 Runs in the peers' environment (requirements.txt next to this file) and imports
 nothing of this project; `lab/speed/exchange_architectures.py` calls it. `MODEL`
-is a folder of `record_architectures.py`, whose rows are the examples. `write`
-makes adapters for it, with logits. `answer` loads what this project has
-written: an adapter, or a whole model.
+is a folder of `record_architectures.py` or `record_roberta.py`, whose rows are
+the examples. `write` makes adapters for it, with logits. `answer` loads what
+this project has written: an adapter, or a whole model.
 """
 
 import os
@@ -102,7 +102,10 @@ def peft_cases(model_type):
 def read_examples(model):
     """The rows that a model was recorded with."""
     with np.load(os.path.join(model, "expected.npz")) as found:
-        ids, mask = found["input_ids"], found["attention_mask"]
+        ids = found["input_ids"]
+        mask = found[
+            "attention_mask" if "attention_mask" in found else "input_mask"
+        ]
         segments = found.get("token_type_ids", np.zeros_like(ids))
     return {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
 
