@@ -133,6 +133,19 @@ def test_golden_ids(folder_of, recorded, name):
 
 
 @NEWER
+@pytest.mark.parametrize("named", [False, True])
+def test_pieces_of_sentencepiece_are_refused(folder_of, named):
+    folder = folder_of("albert")
+    (folder / "tokenizer.json").unlink()
+    pieces = folder / "spiece.model"
+    pieces.write_bytes(b"\n\x0e\n\x05<pad>")
+    opened = sources.open_init_checkpoint(str(folder))
+    config = sources.read_config(opened)
+    with pytest.raises(UserError, match=r"save_pretrained\(folder\) writes"):
+        sources.read_tokenizer(opened, config, str(pieces) if named else "")
+
+
+@NEWER
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "name, texts",

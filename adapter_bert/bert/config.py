@@ -117,11 +117,6 @@ class BertConfig:
         """Whether it is a RoBERTa, which alone has positions of padding."""
         return self.first_position > 0
 
-    @property
-    def is_bert(self) -> bool:
-        """Whether it is a BERT, and no model that is like one."""
-        return self.has_pooler and not self.embedding_size
-
     def variable(self, name: str) -> str:
         """BERT's own variable, or scope, that a layer reads under a name.
 

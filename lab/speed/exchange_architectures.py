@@ -83,8 +83,9 @@ OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
         "ia3": ("ia3", THREE),
     },
 }
-# Of the model into which an adapter is merged.
+# Of the model into which an adapter is merged, whose labels are sorted.
 MERGED = "merged"
+TWO = {**THREE, "labels": ["bad", "good"]}
 
 
 def one_for_all(artifact: Artifact) -> Artifact:
@@ -119,7 +120,7 @@ def our_artifacts(bert: FrozenBert) -> Iterator[Tuple[str, str, Artifact]]:
 
 def merged(bert: FrozenBert) -> Tuple[Artifact, Dict[str, Any]]:
     """An adapter, and the arguments of `write_model` with it merged."""
-    artifact = our_artifact(bert, MERGED, *OURS["peft"]["lora"])
+    artifact = our_artifact(bert, MERGED, OURS["peft"]["lora"][0], TWO)
     return artifact, add(bert.weights, [artifact], [1.0])
 
 
