@@ -290,6 +290,7 @@ def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
 
 def module_of(scope: str) -> str:
     """PyTorch's name of the module that has a scope's variables."""
+    scope = scope.replace("/group_", "/layer_")
     return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
