@@ -50,6 +50,7 @@ class Architecture:
         choices: the same of a head of choices.
         modules: a module of BERT -> this model's, where AdapterHub's library
             puts adapters, if it is of no variable.
+        prefixes: the library's name of the place of prefixes.
     """
 
     prefix: str
@@ -63,6 +64,7 @@ class Architecture:
     texts: Tuple[str, ...] = ("classifier",)
     choices: Tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefixes: str = "self_prefix"
 
 
 # Source of each: transformers 4.57, `modeling_<model_type>.py`; of `modules`
@@ -134,6 +136,7 @@ DISTILBERT = Architecture(
         "encoder.layer.{layer}.output": f"{_LAYER}.output_adapters",
         "encoder.layer.{layer}": _LAYER,
     },
+    prefixes="self",
 )
 ELECTRA = Architecture(
     "electra.",

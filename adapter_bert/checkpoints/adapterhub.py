@@ -22,6 +22,7 @@ from typing import (
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
     adapterhub_heads,
@@ -186,7 +187,7 @@ IN_GATE = {"kernel": "weight", "bias": "bias"}
 # Ends of the scopes of a gate, and of a prefix in a layer.
 GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
-PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
+PREFIX = "bert.prefix_tuning.prefix_tunings.{}.{}."
 PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 # Kinds of heads that read every token.
 OF_TOKENS = QUESTIONS, TAGGING, MASKED_LM
@@ -489,6 +490,7 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         )
     kind, layers = _bottleneck_kind(own, path), _layers(adapter)
     sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
+    _check_sites(sites, config, path)
     hidden = config.hidden_size
     sizes = {
         n: _size(adapter, "reduction_factor", hidden, str(n)) for n in layers
@@ -547,6 +549,20 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         for name in ("weights2", "biases2"):
             values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale
     return method, {**values, **_take_gates(adapter, method)}
+
+
+def _check_sites(sites: Iterable[str], config: BertConfig, source: str) -> None:
+    """Raises UserError for adapters after an ALBERT's attention.
+
+    There the library gives them the layer's input. Source: its
+    `AlbertAttentionWithAdapters`.
+    """
+    if config.num_hidden_groups and "attention" in sites:
+        raise UserError(
+            f"{source}: AdapterHub's library has adapters after the attention "
+            "of an ALBERT, which read the layer's input there; expected "
+            "adapters after the feed-forward sublayer alone (sites='ffn')"
+        )
 
 
 def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
@@ -655,7 +671,9 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     width = 2 * layers * hidden
 
     def take(part: str, *shape: int) -> np.ndarray:
-        return adapter.tensors.take(PREFIX.format(adapter.name) + part, *shape)
+        own = ARCHITECTURES[adapter.config.model_type]
+        scope = PREFIX.format(adapter.name, own.prefixes)
+        return adapter.tensors.take(scope + part, *shape)
 
     if own.get("flat"):
         rows = take("control_trans", length * width).reshape(length, width)
@@ -763,7 +781,9 @@ def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
     if isinstance(method, Prefix):
         names = prefix_variables(exported.config.num_hidden_layers)
         table = np.concatenate(list(map(exported.read, names)), axis=1)
-        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+        own = ARCHITECTURES[exported.config.model_type]
+        scope = PREFIX.format(name, own.prefixes)
+        tensors = {f"{scope}control_trans": table.ravel()}
     for variable in method.variables(exported.config):
         if variable not in names:
             value = exported.read(variable)
@@ -915,6 +935,7 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "use_gating": method.gating,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
+    _check_sites(sites, exported.config, exported.source)
     layers = base.choose_layers(method.layers, exported.config)
     every = range(exported.config.num_hidden_layers)
     # The library divides by these and rounds down.

@@ -116,6 +116,9 @@ def write(model, folder):
     np.savez(os.path.join(folder, "examples.npz"), **examples)
     kind = transformers.AutoConfig.from_pretrained(model).model_type
     for seed, (name, (config, head)) in enumerate(HUB.items()):
+        if kind == "albert" and name == "houlsby":
+            # After the attention the library's adapters are other ones.
+            config = double(5, mh_adapter=False)
         path = os.path.join(folder, "adapterhub", name)
         exchange.write_hub(model, path, config, head, seed, examples)
         for file in ("adapter_config.json", "head_config.json"):
