@@ -1,29 +1,34 @@
 """Models like BERT against transformers, and what a run of them does."""
 
 import json
+import pathlib
 import re
 import shutil
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tensorflow as tf
 from conftest import entry_point
 from test_method_contract import TEXTS, check_alike, scores
 from test_methods import METHOD_TEXTS
 from test_roberta import reader
-from tiny_artifacts import make_artifact, read_base
+from tiny_artifacts import (
+    CLASSIFICATION,
+    make_artifact,
+    outputs_of,
+    read_base,
+)
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints import (
-    foreign_base,
     sources,
     training_state,
-    written_form,
 )
 from adapter_bert.checkpoints.weights import identify
-from adapter_bert.commands import merge, run_mlm
+from adapter_bert.commands import convert, merge, run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
@@ -32,6 +37,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import TextClassification
@@ -124,6 +130,19 @@ def test_golden_ids(folder_of, recorded, name):
         found, its_segments = make_row(a, b, tokenizer, 99)
         assert found == ids
         assert segments in (None, its_segments)
+
+
+@NEWER
+@pytest.mark.parametrize("named", [False, True])
+def test_pieces_of_sentencepiece_are_refused(folder_of, named):
+    folder = folder_of("albert")
+    (folder / "tokenizer.json").unlink()
+    pieces = folder / "spiece.model"
+    pieces.write_bytes(b"\n\x0e\n\x05<pad>")
+    opened = sources.open_init_checkpoint(str(folder))
+    config = sources.read_config(opened)
+    with pytest.raises(UserError, match=r"save_pretrained\(folder\) writes"):
+        sources.read_tokenizer(opened, config, str(pieces) if named else "")
 
 
 @NEWER
@@ -267,33 +286,86 @@ def test_googles_checkpoint_is_the_same_model(
     assert opened.weights.gelu == gelu
 
 
+@pytest.fixture
+def command(monkeypatch):
+    """Runs a subcommand with flags."""
+
+    def run(module, **flags):
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        monkeypatch.setattr("sys.argv", ["it", *arguments])
+        module.main()
+
+    return run
+
+
 @NEWER
 @ALL
-def test_other_forms_are_refused(folder_of, name):
-    _, config, _ = read_base(folder_of(name))
-    why = "share their kernels" if name == "albert" else "another one like BERT"
-    with pytest.raises(UserError, match=why):
-        written_form.check_form(config, written_form.HUGGING_FACE)
-    with pytest.raises(UserError, match="another model like BERT"):
-        foreign_base.check_is_bert(config, "it")
+def test_what_transformers_saved_is_written_the_same(
+    folder_of, tmp_path, command, name
+):
+    """All tensors by their names, and all that decides what is computed."""
+    folder, target = folder_of(name), tmp_path / "written"
+    command(
+        convert, init_checkpoint=folder, to="hugging_face", output_dir=target
+    )
+    theirs, ours = (
+        safetensors.numpy.load_file(place / "model.safetensors")
+        for place in (folder, target)
+    )
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(ours[key], value)
+    about, written = (
+        json.loads((place / "config.json").read_text())
+        for place in (folder, target)
+    )
+    left = {k: v for k, v in written.items() if about.get(k) != v}
+    assert not left
+    kept = ("tokenizer.json", "vocab.txt")
+    for path in filter(pathlib.Path.exists, map(folder.joinpath, kept)):
+        assert (target / path.name).read_bytes() == path.read_bytes()
+    with pytest.raises(UserError, match=f"type is {name}, but google's form"):
+        command(
+            convert,
+            init_checkpoint=folder,
+            to="google",
+            output_dir=tmp_path / "google",
+        )
 
 
 @NEWER
-def test_a_merge_says_that_layers_share_kernels(
-    folder_of, tmp_path, monkeypatch
+@ALL
+@pytest.mark.parametrize("method", ["lora(rank=2)", "full"])
+def test_a_merged_model_computes_the_same(
+    folder_of, tmp_path, command, name, method
 ):
-    folder, target = folder_of("albert"), tmp_path / "merged"
-    make_artifact(tmp_path / "one", folder, "lora(rank=2)")
+    folder, target = folder_of(name), tmp_path / "merged"
+    kept, values = make_artifact(tmp_path / "one", folder, method)
     flags = {
         "init_checkpoint": folder,
         "adapter": tmp_path / "one",
         "output_dir": target,
     }
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    monkeypatch.setattr("sys.argv", ["merge", *arguments])
-    with pytest.raises(UserError, match="share their kernels"):
-        merge.main()
-    assert not target.exists()
+    if (name, method) == ("albert", "lora(rank=2)"):
+        with pytest.raises(UserError, match="share their kernels"):
+            command(merge, **flags)
+        assert not target.exists()
+        return
+    command(merge, **flags)
+    rows = [([2, *range(5, 20), 3], [0] * 17), ([2, 9, 3, 8, 3], [0] * 5)]
+    task = restore_task(CLASSIFICATION, {}, "a test")
+    expected = outputs_of(folder, kept, values, task, rows)
+    opened = sources.open_init_checkpoint(str(target))
+    assert opened.labels == ("bad", "good")
+    head = {
+        name: opened.weights.read(name)
+        for name in opened.weights.shapes
+        if not name.startswith(("bert/", "cls/"))
+    }
+    assert ("hidden_weights_0" in head) == (name != "albert")
+    found = outputs_of(target, parse("head"), head, task, rows)
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,12 @@ def test_a_case_that_no_word_tells_is_kept(
 
 
 def test_every_name_has_its_counterpart(masked_lm):
-    for name in [*masked_lm, *hugging_face.HEADS]:
+    heads = (
+        f"{scope}output_{end}"
+        for scope in ("", "cls/squad/", "cls/seq_relationship/")
+        for end in ("weights", "bias")
+    )
+    for name in [*masked_lm, *heads]:
         theirs, transposed = hugging_face.hugging_face_name(name)
         assert hugging_face.google_name(theirs) == (name, transposed)
         assert transposed == name.endswith("kernel")

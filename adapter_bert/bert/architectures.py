@@ -8,12 +8,18 @@ and the encoder see a `BertConfig` and variables under Google's names.
 import dataclasses
 from typing import Any, Mapping, Tuple
 
-# Ends of a Hugging Face name, as a regular expression -> ends of Google's.
+# Ends of a Hugging Face name -> ends of Google's; of two of theirs with one
+# meaning the first is written.
 DENSE = {"weight": "kernel", "bias": "bias"}
-LAYER_NORM = {"(?:weight|gamma)": "gamma", "(?:bias|beta)": "beta"}
+LAYER_NORM = {
+    "weight": "gamma",
+    "gamma": "gamma",
+    "bias": "beta",
+    "beta": "beta",
+}
 OUTPUT = {"weight": "weights", "bias": "bias"}
-# The beginning of a Hugging Face name as a regular expression, Google's name
-# with a place for the end, the ends of both.
+# The beginning of a Hugging Face name, Google's name, the ends of both. The
+# numbers of layers are `{layer}`, the end is `{end}`.
 Scope = Tuple[str, str, Mapping[str, str]]
 
 TRANSFORM = "cls/predictions/transform"
@@ -21,7 +27,7 @@ TRANSFORM = "cls/predictions/transform"
 PROJECTION = "bert/embeddings/projection"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # A layer of a head in place of a pooler.
-FIRST_OF_HEAD = "hidden_{}_0"
+FIRST_OF_HEAD = "hidden_{end}_0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,40 +37,59 @@ class Architecture:
     Attributes:
         prefix: before names of Hugging Face models that have more than the
             encoder.
+        classes: the beginning of the names of transformers' classes.
         keys: a field of `BertConfig` -> its key in `config.json`, if another.
         own_keys: fields of `BertConfig` that `config.json` has besides BERT's.
         fixed: fields of `BertConfig` with one value in all such models.
         expected: keys of `config.json` with the one value that is computed
             here, which is the default.
         scopes: of variables that BERT's names do not cover.
-        biases: other names of the bias of the masked-LM head.
+        biases: names of the bias of the masked-LM head, of which the first is
+            written, and the last is next to the head's matrix.
+        texts: modules of the dense layers of a head of texts, first to last.
+        choices: the same of a head of choices.
+        modules: a module of BERT -> this model's, where AdapterHub's library
+            puts adapters, if it is of no variable.
+        prefixes: the library's name of the place of prefixes.
     """
 
     prefix: str
+    classes: str
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     own_keys: Tuple[str, ...] = ()
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scopes: Tuple[Scope, ...] = ()
     biases: Tuple[str, ...] = ()
+    texts: Tuple[str, ...] = ("classifier",)
+    choices: Tuple[str, ...] = ("classifier",)
+    modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    prefixes: str = "self_prefix"
 
 
-# Source of each: transformers 4.57, `modeling_<model_type>.py`.
-BERT = Architecture("bert.")
+# Source of each: transformers 4.57, `modeling_<model_type>.py`; of `modules`
+# the like in `adapters` 1.3.
+BERT = Architecture(
+    "bert.",
+    "Bert",
+    biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
+)
 ROBERTA = Architecture(
     "roberta.",
+    "Roberta",
     scopes=(
-        # The head of texts has two layers.
-        (r"classifier\.dense", FIRST_OF_HEAD, OUTPUT),
-        (r"classifier\.out_proj", "output_{}", OUTPUT),
-        (r"lm_head\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
-        (r"lm_head\.layer_norm", f"{TRANSFORM}/LayerNorm/{{}}", LAYER_NORM),
+        ("lm_head.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
+        ("lm_head.layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
     ),
-    biases=(r"lm_head\.(?:decoder\.)?bias",),
+    biases=("lm_head.bias", "lm_head.decoder.bias"),
+    # The head of texts has two layers, that of choices the pooler.
+    texts=("classifier.dense", "classifier.out_proj"),
+    choices=("roberta.pooler.dense", "classifier"),
 )
-_LAYER = r"transformer\.layer\.(\d+)\."
+_LAYER = "transformer.layer.{layer}"
 DISTILBERT = Architecture(
     "distilbert.",
+    "DistilBert",
     keys={
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
@@ -81,60 +106,82 @@ DISTILBERT = Architecture(
     },
     scopes=(
         *(
-            (rf"{_LAYER}{theirs}", rf"bert/encoder/layer_\1/{ours}/{{}}", ends)
+            (
+                f"{_LAYER}.{theirs}",
+                f"bert/encoder/layer_{{layer}}/{ours}/{{end}}",
+                ends,
+            )
             for theirs, ours, ends in (
-                (r"attention\.q_lin", "attention/self/query", DENSE),
-                (r"attention\.k_lin", "attention/self/key", DENSE),
-                (r"attention\.v_lin", "attention/self/value", DENSE),
-                (r"attention\.out_lin", "attention/output/dense", DENSE),
+                ("attention.q_lin", "attention/self/query", DENSE),
+                ("attention.k_lin", "attention/self/key", DENSE),
+                ("attention.v_lin", "attention/self/value", DENSE),
+                ("attention.out_lin", "attention/output/dense", DENSE),
                 ("sa_layer_norm", "attention/output/LayerNorm", LAYER_NORM),
-                (r"ffn\.lin1", "intermediate/dense", DENSE),
-                (r"ffn\.lin2", "output/dense", DENSE),
+                ("ffn.lin1", "intermediate/dense", DENSE),
+                ("ffn.lin2", "output/dense", DENSE),
                 ("output_layer_norm", "output/LayerNorm", LAYER_NORM),
             )
         ),
-        ("pre_classifier", FIRST_OF_HEAD, OUTPUT),
-        ("vocab_transform", f"{TRANSFORM}/dense/{{}}", DENSE),
-        ("vocab_layer_norm", f"{TRANSFORM}/LayerNorm/{{}}", LAYER_NORM),
+        ("vocab_transform", f"{TRANSFORM}/dense/{{end}}", DENSE),
+        ("vocab_layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
     ),
-    biases=(r"vocab_projector\.bias",),
+    biases=("vocab_projector.bias",),
+    texts=("pre_classifier", "classifier"),
+    choices=("pre_classifier", "classifier"),
+    modules={
+        "encoder.layer.{layer}.attention.self": f"{_LAYER}.attention",
+        "encoder.layer.{layer}.attention.output": (
+            f"{_LAYER}.attention_adapters"
+        ),
+        "encoder.layer.{layer}.output": f"{_LAYER}.output_adapters",
+        "encoder.layer.{layer}": _LAYER,
+    },
+    prefixes="self",
 )
 ELECTRA = Architecture(
     "electra.",
+    "Electra",
     own_keys=("embedding_size",),
     fixed={"head_activation": "gelu_erf"},
     scopes=(
-        ("embeddings_project", f"{PROJECTION}/{{}}", DENSE),
-        (r"sequence_summary\.summary", FIRST_OF_HEAD, OUTPUT),
-        (r"generator_predictions\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
+        ("embeddings_project", f"{PROJECTION}/{{end}}", DENSE),
+        ("generator_predictions.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
         (
-            r"generator_predictions\.LayerNorm",
-            f"{TRANSFORM}/LayerNorm/{{}}",
+            "generator_predictions.LayerNorm",
+            f"{TRANSFORM}/LayerNorm/{{end}}",
             LAYER_NORM,
         ),
     ),
-    biases=(r"generator_lm_head\.bias",),
+    biases=("generator_lm_head.bias",),
+    texts=("classifier.dense", "classifier.out_proj"),
+    choices=("sequence_summary.summary", "classifier"),
 )
-_GROUP = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
+_GROUP = "encoder.albert_layer_groups.0.albert_layers.0"
 ALBERT = Architecture(
     "albert.",
+    "Albert",
     own_keys=("embedding_size", "num_hidden_groups"),
+    fixed={"num_hidden_groups": 1},
     expected={"num_hidden_groups": 1, "inner_group_num": 1},
     scopes=(
         (
-            r"encoder\.embedding_hidden_mapping_in",
-            f"{PROJECTION}/{{}}",
+            "encoder.embedding_hidden_mapping_in",
+            f"{PROJECTION}/{{end}}",
             DENSE,
         ),
         *(
-            (f"{_GROUP}{theirs}", f"bert/encoder/group_0/{ours}/{{}}", ends)
+            (
+                f"{_GROUP}.{theirs}",
+                f"bert/encoder/group_0/{ours}/{{end}}",
+                ends,
+            )
             for theirs, ours, ends in (
-                (r"attention\.query", "attention/self/query", DENSE),
-                (r"attention\.key", "attention/self/key", DENSE),
-                (r"attention\.value", "attention/self/value", DENSE),
-                (r"attention\.dense", "attention/output/dense", DENSE),
+                ("attention.query", "attention/self/query", DENSE),
+                ("attention.key", "attention/self/key", DENSE),
+                ("attention.value", "attention/self/value", DENSE),
+                ("attention.dense", "attention/output/dense", DENSE),
                 (
-                    r"attention\.LayerNorm",
+                    "attention.LayerNorm",
                     "attention/output/LayerNorm",
                     LAYER_NORM,
                 ),
@@ -143,11 +190,19 @@ ALBERT = Architecture(
                 ("full_layer_layer_norm", "output/LayerNorm", LAYER_NORM),
             )
         ),
-        ("pooler", "bert/pooler/dense/{}", DENSE),
-        (r"predictions\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
-        (r"predictions\.LayerNorm", f"{TRANSFORM}/LayerNorm/{{}}", LAYER_NORM),
+        ("pooler", "bert/pooler/dense/{end}", DENSE),
+        ("predictions.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
+        ("predictions.LayerNorm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
     ),
-    biases=(r"predictions\.(?:decoder\.)?bias",),
+    biases=("predictions.bias", "predictions.decoder.bias"),
+    modules={
+        "encoder.layer.0.attention.self": f"{_GROUP}.attention",
+        "encoder.layer.0.attention.output": (
+            f"{_GROUP}.attention.attention_adapters"
+        ),
+        "encoder.layer.0.output": f"{_GROUP}.output_adapters",
+        "encoder.layer.0": _GROUP,
+    },
 )
 # `model_type` of a config -> what it is.
 ARCHITECTURES = {

@@ -117,17 +117,21 @@ class BertConfig:
         """Whether it is a RoBERTa, which alone has positions of padding."""
         return self.first_position > 0
 
-    @property
-    def is_bert(self) -> bool:
-        """Whether it is a BERT, and no model that is like one."""
-        return self.has_pooler and not self.embedding_size
-
     def variable(self, name: str) -> str:
         """BERT's own variable, or scope, that a layer reads under a name.
 
         That is the name, or the one of a group of layers that share theirs.
         """
         return LAYER.sub("group_0", name) if self.num_hidden_groups else name
+
+    @property
+    def model_type(self) -> str:
+        """What `ARCHITECTURES` calls it; an XLM-R is a `roberta`."""
+        for name, own in ARCHITECTURES.items():
+            fixed = own.fixed.items()
+            if fixed and all(getattr(self, k) == value for k, value in fixed):
+                return name
+        return "roberta" if self.is_roberta else "bert"
 
     @property
     def has_pooler(self) -> bool:
@@ -191,6 +195,7 @@ class BertConfig:
                 )
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
+        # A model without a projection says the same size twice.
         if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
             sizes["embedding_size"] = 0
         first = _first_position(values, path) if own is ROBERTA else 0

@@ -22,6 +22,7 @@ from typing import (
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
     adapterhub_heads,
@@ -39,11 +40,13 @@ from adapter_bert.checkpoints.foreign_base import (
     check_depth,
     check_number,
     foreign_activation,
+    is_of,
     module_of,
     unit_scales,
     usual_shape,
 )
 from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import (
@@ -184,7 +187,7 @@ IN_GATE = {"kernel": "weight", "bias": "bias"}
 # Ends of the scopes of a gate, and of a prefix in a layer.
 GATE, IN_LAYER = "/gate", "/prefix"
 # Before the names of a prefix's tensors; the adapter's name is left out.
-PREFIX = "bert.prefix_tuning.prefix_tunings.{}.self_prefix."
+PREFIX = "bert.prefix_tuning.prefix_tunings.{}.{}."
 PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 # Kinds of heads that read every token.
 OF_TOKENS = QUESTIONS, TAGGING, MASKED_LM
@@ -274,7 +277,7 @@ def read_adapter(
     readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
-    tensors.rename(_name_of_now)
+    tensors.rename(lambda tensor: name_of_now(tensor, config))
     if described.get("type") == OLD_TASK and not any(
         f".invertible_adapters.{name}." in tensor for tensor in tensors.names
     ):
@@ -322,11 +325,11 @@ def check_model(
     described: Mapping[str, Any], config: BertConfig, path: str
 ) -> None:
     """Raises UserError if a description is of another kind of model."""
-    found = (described["model_type"], described["hidden_size"])
-    if found != ("bert", config.hidden_size):
+    kind, size = described["model_type"], described["hidden_size"]
+    if not is_of(kind, config) or size != config.hidden_size:
         raise UserError(
-            f"{path} is of a {found[0][:80]} with hidden size "
-            f"{str(found[1])[:80]}, expected a bert with {config.hidden_size}"
+            f"{path} is of a {kind[:80]} with hidden size {str(size)[:80]}, "
+            f"expected a {config.model_type} with {config.hidden_size}"
         )
 
 
@@ -365,13 +368,13 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
     return reader
 
 
-def _name_of_now(tensor: str) -> str:
-    """The name of a tensor in files of today, which begins with `bert.`."""
+def name_of_now(tensor: str, config: BertConfig) -> str:
+    """The name of a tensor in files of today, of a BERT's adapter."""
     for old, new in OLD_MODULES.items():
         tensor = tensor.replace(f".{old}.", f".{new}.")
         if tensor.startswith(f"{old}."):
             tensor = new + tensor[len(old) :]
-    return OF_BERT.sub("bert.", tensor)
+    return OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
 
 
 def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
@@ -487,6 +490,7 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         )
     kind, layers = _bottleneck_kind(own, path), _layers(adapter)
     sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
+    _check_sites(sites, config, path)
     hidden = config.hidden_size
     sizes = {
         n: _size(adapter, "reduction_factor", hidden, str(n)) for n in layers
@@ -545,6 +549,20 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
         for name in ("weights2", "biases2"):
             values[f"{scope}/{name}"] = values[f"{scope}/{name}"] * scale
     return method, {**values, **_take_gates(adapter, method)}
+
+
+def _check_sites(sites: Iterable[str], config: BertConfig, source: str) -> None:
+    """Raises UserError for adapters after an ALBERT's attention.
+
+    There the library gives them the layer's input. Source: its
+    `AlbertAttentionWithAdapters`.
+    """
+    if config.num_hidden_groups and "attention" in sites:
+        raise UserError(
+            f"{source}: AdapterHub's library has adapters after the attention "
+            "of an ALBERT, which read the layer's input there; expected "
+            "adapters after the feed-forward sublayer alone (sites='ffn')"
+        )
 
 
 def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
@@ -653,7 +671,9 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     width = 2 * layers * hidden
 
     def take(part: str, *shape: int) -> np.ndarray:
-        return adapter.tensors.take(PREFIX.format(adapter.name) + part, *shape)
+        own = ARCHITECTURES[adapter.config.model_type]
+        scope = PREFIX.format(adapter.name, own.prefixes)
+        return adapter.tensors.take(scope + part, *shape)
 
     if own.get("flat"):
         rows = take("control_trans", length * width).reshape(length, width)
@@ -716,6 +736,8 @@ def adapter_files(exported: Exported) -> Dict[str, Any]:
     tensors: Arrays = {}
     for part in parts:
         tensors.update(_tensors(part, exported))
+    model_type = exported.config.model_type
+    tensors = {from_bert(k, model_type): v for k, v in tensors.items()}
     return {
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {"config": config, **description(exported)},
@@ -743,9 +765,9 @@ def description(exported: Exported) -> Dict[str, Any]:
     """The fields that all of the library's descriptions have."""
     return {
         "hidden_size": exported.config.hidden_size,
-        "model_class": adapterhub_heads.FLEXIBLE[0],
+        "model_class": adapterhub_heads.flexible(exported.config)[0],
         "model_name": exported.base_name,
-        "model_type": "bert",
+        "model_type": exported.config.model_type,
         "name": exported.name,
         "version": VERSION,
     }
@@ -759,7 +781,9 @@ def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
     if isinstance(method, Prefix):
         names = prefix_variables(exported.config.num_hidden_layers)
         table = np.concatenate(list(map(exported.read, names)), axis=1)
-        tensors = {f"{PREFIX.format(name)}control_trans": table.ravel()}
+        own = ARCHITECTURES[exported.config.model_type]
+        scope = PREFIX.format(name, own.prefixes)
+        tensors = {f"{scope}control_trans": table.ravel()}
     for variable in method.variables(exported.config):
         if variable not in names:
             value = exported.read(variable)
@@ -911,6 +935,7 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
             "use_gating": method.gating,
         }
     hidden, sites = exported.config.hidden_size, SITES[method.sites]
+    _check_sites(sites, exported.config, exported.source)
     layers = base.choose_layers(method.layers, exported.config)
     every = range(exported.config.num_hidden_layers)
     # The library divides by these and rounds down.

@@ -18,6 +18,7 @@ from adapter_bert.checkpoints.foreign_base import (
     check_depth,
     module_of,
 )
+from adapter_bert.checkpoints.hugging_face import from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fusion import Fusion
 from adapter_bert.methods.houlsby import SCOPES
@@ -98,7 +99,7 @@ def read(
     Raises UserError if tensors are missing, of another shape, or of no part.
     """
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
-    tensors.rename(lambda tensor: adapterhub.OF_BERT.sub("bert.", tensor))
+    tensors.rename(lambda tensor: adapterhub.name_of_now(tensor, config))
     # The library saves fusions whose names begin alike, too.
     alike, own = f".adapter_fusion_layer.{name}", f"_layer.{name}."
     tensors.drop([t for t in tensors.names if alike in t and own not in t])
@@ -159,4 +160,5 @@ def write(
         "config": own,
         **adapterhub.description(exported),
     }
+    tensors = {from_bert(k, config.model_type): v for k, v in tensors.items()}
     return {WEIGHTS_FILE: tensors, CONFIG_FILE: described}

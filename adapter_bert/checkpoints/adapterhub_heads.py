@@ -11,14 +11,18 @@ from typing import Any, Dict, List, Mapping, Tuple
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import foreign_fields, foreign_heads
 from adapter_bert.checkpoints.foreign_base import (
+    MASKED_LM_SCOPE,
     Head,
     Layer,
     Tensors,
     activation,
     foreign_activation,
+    is_of,
+    usual_shape,
 )
 from adapter_bert.checkpoints.foreign_heads import THRESHOLD, Told
 from adapter_bert.errors import UserError
@@ -47,8 +51,8 @@ CONFIG = {
     "num_labels?": int,
     f"{THRESHOLD}?": float,
 }
-# Classes of the library's own models, the second of before 2022.
-FLEXIBLE = ("BertAdapterModel", "BertModelWithHeads")
+# Ends of classes of the library's own models, the second of before 2022.
+FLEXIBLE = ("AdapterModel", "ModelWithHeads")
 # Types of flexible heads -> kinds.
 TYPES = {
     "classification": foreign_heads.ANY_OF_TEXTS,
@@ -67,12 +71,24 @@ WRITTEN = {
     CHOICE: ("multiple_choice", "num_choices use_pooler"),
     QUESTIONS: ("question_answering", "num_labels"),
 }
-# Modules of a flexible head of masked words -> transformers' modules.
-MASKED_LM_MODULES = {
-    "0": "cls.predictions.transform.dense",
-    "2": "cls.predictions.transform.LayerNorm",
-    "3": "cls.predictions.decoder",
-}
+
+
+def _masked_lm_modules(config: BertConfig) -> Dict[str, str]:
+    """Modules of a flexible head of masked words -> transformers' modules."""
+    names = ("transform/dense/bias", "transform/LayerNorm/beta")
+    theirs = [
+        foreign_heads.theirs_of(f"{MASKED_LM_SCOPE}{name}", config)[0]
+        for name in names
+    ]
+    theirs.append(foreign_heads.decoder(config))
+    modules = (name.rpartition(".")[0] for name in theirs)
+    return dict(zip(("0", "2", "3"), modules))
+
+
+def flexible(config: BertConfig) -> List[str]:
+    """The classes of the library's own models of a BERT."""
+    classes = ARCHITECTURES[config.model_type].classes
+    return [f"{classes}{end}" for end in FLEXIBLE]
 
 
 def is_in(folder: str) -> bool:
@@ -93,19 +109,24 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    hidden = config.hidden_size
-    for key, expected in (("model_type", "bert"), ("hidden_size", hidden)):
-        if described.get(key) not in (None, expected):
-            raise UserError(
-                f"{path}: {key} is {described[key]!r:.80}, expected "
-                f"{expected!r}"
-            )
+    found = described.get("model_type")
+    if found is not None and not is_of(found, config):
+        raise UserError(
+            f"{path}: model_type is {found!r:.80}, expected "
+            f"{config.model_type!r}"
+        )
+    found, hidden = described.get("hidden_size"), config.hidden_size
+    if found not in (None, hidden):
+        raise UserError(
+            f"{path}: hidden_size is {found!r:.80}, expected {hidden!r}"
+        )
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     model_class = described["model_class"]
-    if model_class in FLEXIBLE:
+    own, static = flexible(config), foreign_heads.classes(config)
+    if model_class in own:
         head = _read_flexible(described, tensors, config, told, path)
-    elif model_class in foreign_heads.KINDS:
-        kind = foreign_heads.KINDS[model_class]
+    elif model_class in static:
+        kind = static[model_class]
         head = (
             foreign_heads.read_masked_lm(tensors, config, path)
             if kind == MASKED_LM
@@ -116,7 +137,7 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
     else:
         raise UserError(
             f"{path}: the head is of a {str(model_class)[:80]}, expected one "
-            f"of {', '.join((*FLEXIBLE, *foreign_heads.KINDS))}"
+            f"of {', '.join((*own, *static))}"
         )
     tensors.check_all_taken()
     return head
@@ -172,7 +193,11 @@ def _read_flexible(
     outputs = 1 if kind == CHOICE else own.get("num_labels", 2)
     layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
     said = {**own, THRESHOLD: described.get(THRESHOLD)}
-    return foreign_heads.make_head(kind, layers, shape, said, told, path)
+    head = foreign_heads.make_head(kind, layers, shape, said, told, path)
+    usual = usual_shape(head.kind)
+    if head.shape == usual.fitted_to(config):
+        head = dataclasses.replace(head, shape=usual)
+    return head
 
 
 def _read_masked_lm(
@@ -186,7 +211,7 @@ def _read_masked_lm(
     foreign_fields.check(own, foreign_fields.HUB_MASKED_LM, path)
     expected = {
         "vocab_size": config.vocab_size,
-        "embedding_size": config.hidden_size,
+        "embedding_size": config.embedding_width,
         "layers": 2,
         "layer_norm": True,
         "bias": True,
@@ -203,9 +228,8 @@ def _read_masked_lm(
             f"{path}: activation_function is {str(found)[:80]}, expected the "
             f"BERT's, {config.hidden_act}"
         )
-    tensors.rename(
-        lambda name: foreign_heads.renamed(name, prefix, MASKED_LM_MODULES)
-    )
+    modules = _masked_lm_modules(config)
+    tensors.rename(lambda name: foreign_heads.renamed(name, prefix, modules))
     return foreign_heads.read_masked_lm(tensors, config, path)
 
 
@@ -216,7 +240,7 @@ def write(
 
     Raises UserError if the library has no such head.
     """
-    prefix, shape = f"heads.{name}.", head.shape
+    prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)
     if head.kind == MASKED_LM:
         return _write_masked_lm(head, prefix, config)
     if head.kind == VECTORS:
@@ -263,16 +287,18 @@ def write(
 
 def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
     """As `write`, of a head of masked words; its matrix is BERT's own."""
-    back = {module: number for number, module in MASKED_LM_MODULES.items()}
+    modules = _masked_lm_modules(config)
+    back = {module: number for number, module in modules.items()}
+    found = foreign_heads.masked_lm_tensors(head, config)
     tensors = {
         f"{prefix}{foreign_heads.renamed(name, '', back)}": value
-        for name, value in foreign_heads.masked_lm_tensors(head).items()
-        if name != "cls.predictions.bias"
+        for name, value in found.items()
+        if name.rpartition(".")[0] in back
     }
     own = {
         "head_type": "masked_lm",
         "vocab_size": config.vocab_size,
-        "embedding_size": config.hidden_size,
+        "embedding_size": config.embedding_width,
         "layers": 2,
         "activation_function": foreign_activation(config.hidden_act),
         "layer_norm": True,

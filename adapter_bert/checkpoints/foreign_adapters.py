@@ -25,7 +25,8 @@ from adapter_bert.checkpoints.foreign_base import (
     MASKED_LM_SCOPE,
     Exported,
     Foreign,
-    check_is_bert,
+    as_exchanged,
+    for_all_layers,
     task_of,
 )
 from adapter_bert.checkpoints.foreign_heads import Told
@@ -131,9 +132,8 @@ def read_all(
 
     Raises:
         UserError: no known program has written it, it cannot be read, two
-            have one name, a label is no name, or the model is a RoBERTa.
+            have one name, or a label is no name.
     """
-    check_is_bert(config, folder)
     places = [folder]
     if not detect(folder) and files.is_folder(folder):
         inner = [os.path.join(folder, name) for name in files.folders(folder)]
@@ -170,6 +170,7 @@ def _read(
     program = detect(folder)
     if program is None:
         return {}
+    whole, config = config, as_exchanged(config)
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
         if adapterhub_setup.detect(folder):
@@ -185,12 +186,24 @@ def _read(
         _check_labels(folder, head.labels, labels)
         task, head_values = task_of(head, pairs)
         origin = {"program": program, **origin}
-        values = {**values, **head_values}
+        if parts and whole.num_hidden_groups:
+            _refuse_composition(folder)
+        values = {**for_all_layers(values, whole), **head_values}
+        method.check(whole)
         length = head.pooled.max_seq_length if head.pooled else None
         found[name] = Foreign(
             method, task, values, origin, head.words, parts, length
         )
     return found
+
+
+def _refuse_composition(source: str) -> None:
+    """Raises UserError for a composition of adapters of shared layers."""
+    raise UserError(
+        f"{source}: the layers of the model, an ALBERT, share their variables, "
+        "and compositions of its adapters are not exchanged; expected a single "
+        "adapter"
+    )
 
 
 def _check_labels(
@@ -256,6 +269,8 @@ def write(
     one of them, or the folder is not empty.
     """
     is_setup = others or adapterhub_setup.is_setup(exported.method)
+    if is_setup and exported.config.num_hidden_groups:
+        _refuse_composition(exported.source)
     if program == "adapterhub" and is_setup:
         contents = adapterhub_setup.write([exported, *others])
     elif others:

@@ -19,7 +19,9 @@ import numpy as np
 import safetensors.numpy
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.hooks import rename_layer
 from adapter_bert.checkpoints import hugging_face_hub, run_record, torch_files
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
@@ -27,6 +29,7 @@ from adapter_bert.checkpoints.hugging_face import (
     as_floats,
 )
 from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import NEW, NewToken
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -264,6 +267,12 @@ def foreign_activation(name: str) -> str:
     return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
 
 
+def is_of(model_type: str, config: BertConfig) -> bool:
+    """Whether a `model_type` of other programs is that of a model."""
+    own = ARCHITECTURES[config.model_type]
+    return ARCHITECTURES.get(model_type) is own
+
+
 def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
     """Raises UserError if a tensor is of a layer that a model does not have.
 
@@ -282,6 +291,7 @@ def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
 
 def module_of(scope: str) -> str:
     """PyTorch's name of the module that has a scope's variables."""
+    scope = scope.replace("/group_", "/layer_")
     return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
@@ -298,10 +308,10 @@ def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
     }
 
 
-def _variables(kind: str, shape: HeadShape) -> List[Tuple[str, str]]:
+def _variables(kind: str, layers: int) -> List[Tuple[str, str]]:
     """Names of the weights and the bias of a head's layers, first to last."""
     scope = "cls/squad/" if kind == QUESTIONS else ""
-    ends = [f"hidden_{{}}_{number}" for number in range(shape.layers - 1)]
+    ends = [f"hidden_{{}}_{number}" for number in range(layers - 1)]
     return [
         (scope + end.format("weights"), scope + end.format("bias"))
         for end in (*ends, "output_{}")
@@ -340,7 +350,9 @@ def task_of(
         description.update(head.shape.describe())
     values = {
         name: value
-        for names, layer in zip(_variables(head.kind, head.shape), head.layers)
+        for names, layer in zip(
+            _variables(head.kind, len(head.layers)), head.layers
+        )
         for name, value in zip(names, layer)
         if value is not None
     }
@@ -352,8 +364,8 @@ def usual_shape(kind: str) -> HeadShape:
     return SPANS if kind in (QUESTIONS, TAGGING) else POOLED
 
 
-def head_of(artifact: Artifact) -> Head:
-    """The head of one of this project's adapters.
+def head_of(artifact: Artifact, config: BertConfig) -> Head:
+    """The head of one of this project's adapters, of a BERT of a config.
 
     Raises UserError if the head is damaged, or not written for other programs.
     """
@@ -367,7 +379,8 @@ def head_of(artifact: Artifact) -> Head:
         return Head(kind, shape, pooled=pooled_of(artifact))
     if "head" in task:
         shape = HeadShape.restore(task, weights.source)
-    *hidden, (last, bias) = _variables(kind, shape)
+    count = shape.fitted_to(config).layers
+    *hidden, (last, bias) = _variables(kind, count)
     layers: List[Layer] = [tuple(map(weights.read, names)) for names in hidden]
     output = weights.read(last), weights.read(bias) if shape.bias else None
     if kind == REGRESSION:
@@ -402,13 +415,49 @@ def pooled_of(artifact: Artifact) -> Pooled:
     return Pooled(task.pooled, bool(task.normalize), length)
 
 
-def check_is_bert(config: BertConfig, source: str) -> None:
-    """Refuses models like BERT, which other programs have otherwise."""
-    if not config.is_bert:
-        raise UserError(
-            f"{source} is of a RoBERTa or another model like BERT, but other "
-            "programs' adapters are read and written for BERT alone"
+def as_exchanged(config: BertConfig) -> BertConfig:
+    """A model as other programs have its layers: shared ones are one layer."""
+    if not config.num_hidden_groups:
+        return config
+    return dataclasses.replace(config, num_hidden_layers=1)
+
+
+def for_all_layers(
+    values: Mapping[str, np.ndarray], config: BertConfig
+) -> Dict[str, np.ndarray]:
+    """The values of an adapter of `as_exchanged` for each layer of a model."""
+    layers = range(config.num_hidden_layers if config.num_hidden_groups else 1)
+    return {
+        rename_layer(name, layer) if layer else name: value
+        for name, value in values.items()
+        for layer in layers
+    }
+
+
+def _check_alike(
+    method: TuningMethod, config: BertConfig, weights: Weights
+) -> None:
+    """Refuses an adapter that is another one in each of shared layers.
+
+    Other programs' adapters of an ALBERT lie in the one layer that there is.
+    """
+    layers = range(config.num_hidden_layers)
+    hooks = method.hooks(config, {})
+    alike = len({hooks.layer_kind(layer, False) for layer in layers}) == 1
+    for name in weights.shapes:
+        first = rename_layer(name, 0)
+        alike = alike and all(
+            rename_layer(name, layer) in weights.shapes for layer in layers
         )
+        if not alike or not np.array_equal(
+            weights.read(name), weights.read(first)
+        ):
+            raise UserError(
+                f"{weights.source}: the layers of the model, an ALBERT, share "
+                "their variables, and so they share their adapter in other "
+                "programs, but here each layer has one of its own; use the "
+                "adapter as it is"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -442,14 +491,16 @@ def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
     """One of this project's adapters, read; raises as `head_of`."""
     config, source = artifact.config, artifact.weights.source
     bert_config = run_record.bert_config(config, source)
-    check_is_bert(bert_config, source)
+    method = registry.parse(config["method"])
+    if bert_config.num_hidden_groups:
+        _check_alike(method, bert_config, artifact.weights)
     return Exported(
         # A dot would separate names of modules.
         name=name.replace(".", "_"),
-        method=registry.parse(config["method"]),
-        config=bert_config,
+        method=method,
+        config=as_exchanged(bert_config),
         base_name=base_name(config["base"]),
-        head=head_of(artifact) if with_head else None,
+        head=head_of(artifact, bert_config) if with_head else None,
         read=artifact.weights.read,
         source=source,
         new_tokens=tuple(config.get("tokenizer", {}).get(NEW) or ()),

@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import (
     MASKED_LM_SCOPE,
@@ -22,6 +23,7 @@ from adapter_bert.checkpoints.hugging_face import (
     HEAD_CLASSES,
     TEXTS,
     google_name,
+    head_modules,
     hugging_face_name,
 )
 from adapter_bert.errors import UserError
@@ -40,21 +42,45 @@ from adapter_bert.tasks.text_task import HeadShape
 
 # A head of texts whose kind follows from its number of outputs.
 ANY_OF_TEXTS = ""
-# Class of a model of transformers -> kind of its head.
+# End of the name of a class of transformers -> kind of its head.
 KINDS = {
-    **{name: kind for kind, (name, _) in HEAD_CLASSES.items()},
+    **{end: kind for kind, (end, _) in HEAD_CLASSES.items()},
     TEXTS: ANY_OF_TEXTS,
-}
-# Kind -> the module of the head in transformers' class.
-MODULES = {
-    kind: {QUESTIONS: "qa_outputs", MASKED_LM: "cls"}.get(kind, "classifier")
-    for kind in (*HEAD_CLASSES, ANY_OF_TEXTS)
 }
 OF_TEXTS = (ANY_OF_TEXTS, CLASSIFICATION, MULTI_LABEL, REGRESSION)
 # In descriptions of heads, the least probability of a label of several.
 THRESHOLD = "label_threshold"
-# The matrix of a head of masked words, which is BERT's word embeddings.
-DECODER = "cls.predictions.decoder.weight"
+
+
+def classes(config: BertConfig) -> Dict[str, str]:
+    """Classes of a model of transformers -> kinds of their heads."""
+    own = ARCHITECTURES[config.model_type]
+    return {f"{own.classes}{end}": kind for end, kind in KINDS.items()}
+
+
+def modules_of(kind: str, config: BertConfig) -> Tuple[str, ...]:
+    """The modules of a head in transformers' class.
+
+    Those of dense layers are in their order.
+    """
+    if kind != MASKED_LM:
+        return head_modules(kind, ARCHITECTURES[config.model_type])
+    names = (
+        theirs_of(name, config)[0].partition(".")[0]
+        for name in masked_lm_shapes(config)
+    )
+    return tuple(dict.fromkeys((*names, decoder(config).partition(".")[0])))
+
+
+def decoder(config: BertConfig) -> str:
+    """The matrix of a head of masked words, which is the word embeddings."""
+    own = ARCHITECTURES[config.model_type]
+    return f"{own.biases[-1].removesuffix('bias')}weight"
+
+
+def theirs_of(name: str, config: BertConfig) -> Tuple[str, bool]:
+    """Transformers' name of a head's variable, and whether to transpose it."""
+    return hugging_face_name(name, config.model_type)
 
 
 class Told(NamedTuple):
@@ -182,15 +208,16 @@ def read_dense(
     source: str,
     root: str = "",
 ) -> Head:
-    """The head of a model of transformers': one dense layer.
+    """The head of a model of transformers': its dense layers.
 
     `described` may also have `num_labels`. Raises as `make_head`.
     """
     outputs = None if kind == CHOICE else described.get("num_labels")
-    layer = tensors.take_layer(
-        f"{root}{MODULES[kind]}", outputs, config.hidden_size
-    )
-    return make_head(kind, [layer], usual_shape(kind), described, told, source)
+    hidden = config.hidden_size
+    *first, last = (f"{root}{name}" for name in modules_of(kind, config))
+    layers = [tensors.take_layer(name, hidden, hidden) for name in first]
+    layers.append(tensors.take_layer(last, outputs, hidden))
+    return make_head(kind, layers, usual_shape(kind), described, told, source)
 
 
 def read_masked_lm(
@@ -205,11 +232,10 @@ def read_masked_lm(
     shapes = masked_lm_shapes(config)
     words = None
     for name in tensors.names:
-        if not name.startswith(f"{root}cls.predictions."):
-            continue
-        theirs = name[len(root) :]
-        if theirs == DECODER:
-            words = tensors.take(name, config.vocab_size, config.hidden_size)
+        theirs = name.removeprefix(root)
+        if theirs == decoder(config):
+            size = config.embedding_width
+            words = tensors.take(name, config.vocab_size, size)
             continue
         ours, transposed = google_name(theirs)
         if ours not in shapes:
@@ -233,24 +259,24 @@ def renamed(name: str, prefix: str, modules: Mapping[str, str]) -> str:
     return modules[module] + dot + part if module in modules else name
 
 
-def masked_lm_tensors(head: Head) -> Dict[str, np.ndarray]:
+def masked_lm_tensors(head: Head, config: BertConfig) -> Dict[str, np.ndarray]:
     """The tensors of a head of masked words, but for the word embeddings."""
-    tensors = {}
-    for name, value in head.values.items():
-        theirs, _ = hugging_face_name(name)
-        tensors[theirs] = value.T
-    bias = tensors["cls.predictions.bias"]
-    return {**tensors, "cls.predictions.decoder.bias": bias}
+    tensors = {
+        theirs_of(name, config)[0]: value.T
+        for name, value in head.values.items()
+    }
+    biases = ARCHITECTURES[config.model_type].biases
+    return {**tensors, **dict.fromkeys(biases, tensors[biases[0]])}
 
 
 def masked_lm_shapes(config: BertConfig) -> Dict[str, Tuple[int, ...]]:
     """The variables of a head of masked words."""
-    size = config.hidden_size
+    size, width = config.hidden_size, config.embedding_width
     transform = f"{MASKED_LM_SCOPE}transform"
     return {
-        f"{transform}/dense/kernel": (size, size),
-        f"{transform}/dense/bias": (size,),
-        f"{transform}/LayerNorm/gamma": (size,),
-        f"{transform}/LayerNorm/beta": (size,),
+        f"{transform}/dense/kernel": (size, width),
+        f"{transform}/dense/bias": (width,),
+        f"{transform}/LayerNorm/gamma": (width,),
+        f"{transform}/LayerNorm/beta": (width,),
         f"{MASKED_LM_SCOPE}output_bias": (config.vocab_size,),
     }

@@ -1,6 +1,7 @@
 """Safetensors files, and PyTorch's, under Hugging Face's names."""
 
 import contextlib
+import functools
 import os
 import re
 import struct
@@ -10,8 +11,10 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    List,
     Mapping,
     Optional,
+    Pattern,
     Sequence,
     Tuple,
 )
@@ -23,10 +26,12 @@ from adapter_bert import files
 from adapter_bert.bert.architectures import (
     ARCHITECTURES,
     DENSE,
+    FIRST_OF_HEAD,
     LAYER_NORM,
     OUTPUT,
     OUTPUT_BIAS,
     TRANSFORM,
+    Architecture,
     Scope,
 )
 from adapter_bert.checkpoints import torch_files
@@ -43,72 +48,122 @@ UNREADABLE_TENSORS = (
     ValueError,
 )
 PREFIXES = tuple(a.prefix for a in ARCHITECTURES.values())
-LAYER = r"encoder\.layer\.(\d+)\.(.*)"
-# BERT's own first: `hugging_face_name` gives these.
-SCOPES: Tuple[Scope, ...] = (
-    (r"embeddings\.LayerNorm", "bert/embeddings/LayerNorm/{}", LAYER_NORM),
-    (
-        rf"{LAYER}\.LayerNorm",
-        r"bert/encoder/layer_\1/\2/LayerNorm/{}",
-        LAYER_NORM,
-    ),
-    (LAYER, r"bert/encoder/layer_\1/\2/{}", DENSE),
-    (r"pooler\.dense", "bert/pooler/dense/{}", DENSE),
-    ("classifier", "output_{}", OUTPUT),
-    (r"cls\.seq_relationship", "cls/seq_relationship/output_{}", OUTPUT),
-    ("qa_outputs", "cls/squad/output_{}", OUTPUT),
-    (r"cls\.predictions\.transform\.dense", f"{TRANSFORM}/dense/{{}}", DENSE),
-    (
-        r"cls\.predictions\.transform\.LayerNorm",
-        f"{TRANSFORM}/LayerNorm/{{}}",
-        LAYER_NORM,
-    ),
-    *(scope for a in ARCHITECTURES.values() for scope in a.scopes),
-)
-# `decoder.weight`, the head's matrix, is the word embeddings.
-BIASES = (
-    r"cls\.predictions\.(?:decoder\.)?bias",
-    *(bias for a in ARCHITECTURES.values() for bias in a.biases),
-)
-# Hugging Face name -> Google's name
-HUGGING_FACE_NAMES = (
-    (r"embeddings\.(\w+_embeddings)\.weight", r"bert/embeddings/\1"),
-    *(
-        (rf"{theirs}\.{end}", ours.format(our_end))
-        for theirs, ours, ends in SCOPES
-        for end, our_end in ends.items()
-    ),
-    *((bias, OUTPUT_BIAS) for bias in BIASES),
-)
-# Google's name -> Hugging Face's, where their parts have other names
-HEADS = {
-    "output_weights": "classifier.weight",
-    "output_bias": "classifier.bias",
-    "cls/squad/output_weights": "qa_outputs.weight",
-    "cls/squad/output_bias": "qa_outputs.bias",
-    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
-    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
-    "cls/predictions/output_bias": "cls.predictions.bias",
+# Places in names.
+PLACES = {
+    "{layer}": r"(?P<layer>\d+)",
+    "{within}": r"(?P<within>.*)",
+    "{table}": r"(?P<table>\w+_embeddings)",
 }
-# Kind of a head -> transformers' class of a BERT with such a head, and its
-# `problem_type`.
-TEXTS = "BertForSequenceClassification"
+LAYER = "encoder.layer.{layer}.{within}"
+OURS = "bert/encoder/layer_{layer}/{within}"
+# BERT's own, of the models that are like it too but where they have others.
+SCOPES: Tuple[Scope, ...] = (
+    ("embeddings.LayerNorm", "bert/embeddings/LayerNorm/{end}", LAYER_NORM),
+    (f"{LAYER}.LayerNorm", f"{OURS}/LayerNorm/{{end}}", LAYER_NORM),
+    (LAYER, f"{OURS}/{{end}}", DENSE),
+    ("pooler.dense", "bert/pooler/dense/{end}", DENSE),
+    ("cls.seq_relationship", "cls/seq_relationship/output_{end}", OUTPUT),
+    ("cls.predictions.transform.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
+    (
+        "cls.predictions.transform.LayerNorm",
+        f"{TRANSFORM}/LayerNorm/{{end}}",
+        LAYER_NORM,
+    ),
+)
+# Kind of a head -> the end of the name of transformers' class of a model with
+# such a head, and its `problem_type`.
+TEXTS, CHOICES = "ForSequenceClassification", "ForMultipleChoice"
 HEAD_CLASSES = {
     "classification": (TEXTS, "single_label_classification"),
     "multi-label": (TEXTS, "multi_label_classification"),
     "regression": (TEXTS, "regression"),
-    "multiple choice": ("BertForMultipleChoice", None),
-    "tagging": ("BertForTokenClassification", None),
-    "questions": ("BertForQuestionAnswering", None),
-    "masked_lm": ("BertForMaskedLM", None),
-    "pretraining": ("BertForPreTraining", None),
+    "multiple choice": (CHOICES, None),
+    "tagging": ("ForTokenClassification", None),
+    "questions": ("ForQuestionAnswering", None),
+    "masked_lm": ("ForMaskedLM", None),
+    "pretraining": ("ForPreTraining", None),
 }
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()
 )
 # Bytes, as float32, that are read before a file is opened anew.
 HELD = 2**20
-LAST_PARTS = {"kernel": "weight", "gamma": "weight", "beta": "bias"}
+# Pairs of names, theirs and Google's.
+Names = List[Tuple[str, str]]
+
+
+def head_modules(kind: str, own: Architecture) -> Tuple[str, ...]:
+    """The modules of the dense layers of a kind's head, first to last.
+
+    A kind that is not known is one of texts.
+    """
+    if kind == "questions":
+        return ("qa_outputs",)
+    if kind == "tagging":
+        return ("classifier",)
+    return own.choices if kind == "multiple choice" else own.texts
+
+
+def _head_names(kind: str, own: Architecture) -> List[Scope]:
+    """The names of a head's variables."""
+    modules = head_modules(kind, own)
+    scope = "cls/squad/output_{end}" if kind == "questions" else "output_{end}"
+    ours = (FIRST_OF_HEAD, scope)[-len(modules) :]
+    return [(module, name, OUTPUT) for module, name in zip(modules, ours)]
+
+
+def _names(scopes: Iterable[Scope], biases: Iterable[str]) -> Names:
+    """The names of variables, without places for ends."""
+    found = [("embeddings.{table}.weight", "bert/embeddings/{table}")]
+    for theirs, ours, ends in scopes:
+        for end, our_end in ends.items():
+            found.append((f"{theirs}.{end}", ours.replace("{end}", our_end)))
+    return found + [(bias, OUTPUT_BIAS) for bias in biases]
+
+
+def _pattern(name: str, end: str = "") -> Pattern:
+    """What matches a name with places in it."""
+    pattern = re.escape(name)
+    for place, expression in PLACES.items():
+        pattern = pattern.replace(re.escape(place), expression)
+    return re.compile(pattern + end)
+
+
+def _renamed(
+    name: str, patterns: Iterable[Tuple[Pattern, str]], separator: str
+) -> Optional[str]:
+    """A name by the first pattern that matches it, or None.
+
+    What a place holds gets the separator in the place of dots and slashes.
+    """
+    for pattern, new in patterns:
+        match = pattern.match(name)
+        if match:
+            found = {
+                place: re.sub("[./]", separator, value)
+                for place, value in match.groupdict().items()
+            }
+            return new.format(**found) + name[match.end() :]
+    return None
+
+
+def _all_names() -> Names:
+    """The names in all models that are known."""
+    every = ARCHITECTURES.values()
+    heads = [
+        scope
+        for own in every
+        for kind in HEAD_CLASSES
+        for scope in _head_names(kind, own)
+    ]
+    scopes = [scope for own in every for scope in own.scopes]
+    biases = [bias for own in every for bias in own.biases]
+    return _names([*SCOPES, *heads, *scopes], biases)
+
+
+GOOGLE_NAMES = [
+    (_pattern(theirs, r"\Z"), ours) for theirs, ours in _all_names()
+]
 
 
 def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
@@ -120,38 +175,100 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     name = hugging_face_name
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    for pattern, replacement in HUGGING_FACE_NAMES:
-        match = re.fullmatch(pattern, name)
-        if match:
-            result = match.expand(replacement).replace(".", "/")
-            return result, result.endswith("/kernel")
-    return None, False
+    found = _renamed(name, GOOGLE_NAMES, "/")
+    return found, bool(found and found.endswith("/kernel"))
 
 
-def hugging_face_name(name: str) -> Optional[Tuple[str, bool]]:
+@functools.cache
+def _their_names(model_type: str, kind: str) -> List[Tuple[Pattern, str]]:
+    """Google's names as patterns -> those of an architecture."""
+    own = ARCHITECTURES[model_type]
+    kinds = kind, *HEAD_CLASSES
+    heads = [scope for each in kinds for scope in _head_names(each, own)]
+    scopes = [*own.scopes, *heads, *SCOPES]
+    return [
+        (_pattern(ours, r"\Z"), theirs)
+        for theirs, ours in _names(scopes, own.biases)
+    ]
+
+
+def hugging_face_name(
+    name: str, model_type: str = "bert", kind: str = ""
+) -> Optional[Tuple[str, bool]]:
     """Hugging Face's name of Google's variable, and whether to transpose it.
+
+    Args:
+        name: of the variable.
+        model_type: one of `ARCHITECTURES`.
+        kind: of the head, one of `HEAD_CLASSES`; by default of texts.
 
     Returns:
         None for what has no part in the encoder or a head.
     """
-    theirs = HEADS.get(name)
+    theirs = _renamed(name, _their_names(model_type, kind), ".")
     if theirs is None:
-        *parts, last = name.replace("/layer_", "/layer/").split("/")
-        last = LAST_PARTS.get(last, last)
-        if last.endswith("_embeddings"):
-            last += ".weight"
-        theirs = ".".join([*parts, last])
-    back, transposed = google_name(theirs)
-    return (theirs, transposed) if back == name else None
+        return None
+    if name.startswith("bert/"):
+        theirs = ARCHITECTURES[model_type].prefix + theirs
+    return theirs, name.endswith("/kernel")
 
 
-def describe_head(kind: str, labels: Sequence[str]) -> Dict[str, Any]:
+@functools.cache
+def _modules(model_type: str) -> List[Tuple[str, str]]:
+    """Modules of BERT, and those of an architecture in their place.
+
+    Those within others come first.
+    """
+    own = ARCHITECTURES[model_type]
+    found = list(own.modules.items())
+    for theirs, ours, _ in own.scopes:
+        if ours.startswith("bert/"):
+            ours = ours[len("bert/") : -len("/{end}")]
+            ours = re.sub(r"(layer|group)_", "layer/", ours)
+            found.append((ours.replace("/", "."), theirs))
+    return sorted(found, key=lambda pair: -len(pair[0]))
+
+
+def as_bert(name: str, model_type: str) -> str:
+    """The name of a module or tensor in a BERT; others stay as they are.
+
+    Shared layers are the layer 0.
+    """
+    prefix = ARCHITECTURES[model_type].prefix
+    pairs = [
+        (_pattern(theirs, r"(?![^.])"), ours)
+        for ours, theirs in _modules(model_type)
+    ]
+    rest = name.removeprefix(prefix)
+    found = _renamed(rest, pairs, ".")
+    if found is not None or rest != name:
+        return f"bert.{found or rest}"
+    return name
+
+
+def from_bert(name: str, model_type: str) -> str:
+    """The inverse of `as_bert`."""
+    if not name.startswith("bert."):
+        return name
+    pairs = [
+        (_pattern(ours, r"(?![^.])"), theirs)
+        for ours, theirs in _modules(model_type)
+    ]
+    rest = name.removeprefix("bert.")
+    prefix = ARCHITECTURES[model_type].prefix
+    return prefix + (_renamed(rest, pairs, ".") or rest)
+
+
+def describe_head(
+    kind: str, labels: Sequence[str], model_type: str = "bert"
+) -> Dict[str, Any]:
     """Fields of a head of a kind of `HEAD_CLASSES` in transformers' config.
 
     `labels` are those of the outputs, in order, if these have any.
     """
-    name, problem = HEAD_CLASSES[kind]
-    found: Dict[str, Any] = {"architectures": [name]}
+    end, problem = HEAD_CLASSES[kind]
+    classes = ARCHITECTURES[model_type].classes
+    found: Dict[str, Any] = {"architectures": [f"{classes}{end}"]}
     if problem:
         found["problem_type"] = problem
     if kind == "regression":
@@ -170,9 +287,7 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     """
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
-    for kind, (known, problem) in HEAD_CLASSES.items():
-        # RoBERTa's class ends alike.
-        end = known.removeprefix("Bert")
+    for kind, (end, problem) in HEAD_CLASSES.items():
         if str(name).endswith(end) and config.get("problem_type") == problem:
             return kind
     return ""

@@ -352,7 +352,7 @@ def _usage(program, exported, folder, description) -> str:
         load=load,
         labels=f"labels = {labels}\n" if labels else "",
         words=words,
-        model_class=HEAD_CLASSES[head.kind][0].replace("Bert", "AutoModel", 1),
+        model_class=f"AutoModel{HEAD_CLASSES[head.kind][0]}",
         num_labels=f", num_labels={len(labels) or 1}" if counted else "",
         # peft's own model of this kind drops token_type_ids.
         unwrap=".base_model" if head.kind == QUESTIONS else "",

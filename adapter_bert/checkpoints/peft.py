@@ -12,6 +12,7 @@ from typing import Any, Dict, Mapping, Tuple
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
     foreign_fields,
@@ -27,12 +28,15 @@ from adapter_bert.checkpoints.foreign_base import (
     Head,
     Tensors,
     check_depth,
-    module_of,
     unit_scales,
     usual_shape,
 )
 from adapter_bert.checkpoints.foreign_heads import Told
-from adapter_bert.checkpoints.hugging_face import describe_head, kind_of_head
+from adapter_bert.checkpoints.hugging_face import (
+    as_bert,
+    describe_head,
+    kind_of_head,
+)
 from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
@@ -81,10 +85,9 @@ ADAPTER_NAME = re.compile(
     r"|\.modules_to_save\.[^.]+(?=\.)"
 )
 SEQUENCES = "SEQ_CLS"
-# The type of a task of vectors, and BERT's own modules in the names of tensors
-# of its adapters, which have no `bert.` before them.
+# The type of a task of vectors. In the names of tensors of its adapters
+# nothing stands before the modules of BERT.
 FEATURES = "FEATURE_EXTRACTION"
-OF_BERT = re.compile(rf"{re.escape(ROOT)}(?=encoder\.|embeddings\.)")
 # Type of a task -> kind of its head, and back.
 TASKS = {
     SEQUENCES: foreign_heads.ANY_OF_TEXTS,
@@ -139,14 +142,24 @@ def read(
             "expected bias='none'"
         )
     tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
-    peft_words.check(tensors, path)
+    peft_words.check(tensors, config, path)
     # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
     )
+    own = ARCHITECTURES[config.model_type]
     if sentence_transformers.is_folder(os.path.dirname(path)):
-        tensors.rename(lambda name: OF_BERT.sub(f"{ROOT}bert.", name))
-    check_depth(tensors.names, config, path)
+        tensors.rename(
+            lambda name: (
+                name
+                if name.startswith(f"{ROOT}{own.prefix}")
+                else name.replace(ROOT, f"{ROOT}{own.prefix}", 1)
+            )
+        )
+    modules = (name.removeprefix(ROOT) for name in tensors.names)
+    check_depth(
+        (as_bert(name, config.model_type) for name in modules), config, path
+    )
     adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, told)
     method, values = reader(adapter)
@@ -214,7 +227,7 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     model: Dict[str, Any] = {}
     if files.exists(place):
         model = files.read_object(place, "a model's config", MODEL_CONFIG)
-    kind = _kind_of_head(described, model, path)
+    kind = _kind_of_head(described, model, config, path)
     # transformers may leave another `label2id` as it was.
     model["label2id"] = None
     if model.get("id2label"):
@@ -222,24 +235,29 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
         model["label2id"] = {label: number for number, label in named}
     if kind == MASKED_LM:
         return foreign_heads.read_masked_lm(tensors, config, path, ROOT)
-    name = f"{ROOT}{foreign_heads.MODULES[kind]}"
-    if f"{name}.weight" not in tensors.names:
-        raise UserError(
-            f"{tensors.path} holds no head ({name} is missing), so it answers "
-            "nothing; save it with modules_to_save"
-        )
+    for module in foreign_heads.modules_of(kind, config):
+        name = f"{ROOT}{module}"
+        if f"{name}.weight" not in tensors.names:
+            raise UserError(
+                f"{tensors.path} holds no head ({name} is missing), so it "
+                "answers nothing; save it with modules_to_save"
+            )
     return foreign_heads.read_dense(
         kind, tensors, config, model, told, path, ROOT
     )
 
 
 def _kind_of_head(
-    described: Mapping[str, Any], model: Mapping[str, Any], path: str
+    described: Mapping[str, Any],
+    model: Mapping[str, Any],
+    config: BertConfig,
+    path: str,
 ) -> str:
     """The kind of a head; raises UserError if it is not said, or twice."""
     task = described.get("task_type")
     mapping = described.get("auto_mapping") or {}
-    own = foreign_heads.KINDS.get(mapping.get("base_model_class"))
+    known = foreign_heads.classes(config)
+    own = known.get(mapping.get("base_model_class"))
     found = TASKS.get(task, own)
     in_config = kind_of_head(model)
     if found is not None and in_config in (MASKED_LM, "pretraining"):
@@ -280,8 +298,12 @@ def write(exported: Exported) -> Dict[str, Any]:
     elif isinstance(method, Ia3):
         config = {
             "peft_type": "IA3",
-            "target_modules": peft_modules.modules((*KEY_VALUE, OUTPUT)),
-            "feedforward_modules": peft_modules.modules([OUTPUT]),
+            "target_modules": peft_modules.modules(
+                (*KEY_VALUE, OUTPUT), exported.config
+            ),
+            "feedforward_modules": peft_modules.modules(
+                [OUTPUT], exported.config
+            ),
         }
     else:
         raise UserError(
@@ -301,6 +323,7 @@ def write(exported: Exported) -> Dict[str, Any]:
         )
         config.update(more)
         shared.update(peft_words.tensors_of(exported))
+    own = ARCHITECTURES[exported.config.model_type]
     head, tensors = exported.head, {}
     if head.shape != usual_shape(head.kind):
         raise UserError(
@@ -311,7 +334,7 @@ def write(exported: Exported) -> Dict[str, Any]:
         tensors = _adapter_tensors(method, exported, shared)
         return {
             WEIGHTS_FILE: {
-                name.replace(f"{ROOT}bert.", ROOT): value
+                name.replace(f"{ROOT}{own.prefix}", ROOT): value
                 for name, value in tensors.items()
             },
             CONFIG_FILE: {
@@ -320,27 +343,32 @@ def write(exported: Exported) -> Dict[str, Any]:
                 **config,
             },
             # Without it transformers guess the model from the path's words.
-            MODEL_CONFIG_FILE: {"model_type": "bert"},
+            MODEL_CONFIG_FILE: {"model_type": exported.config.model_type},
             **sentence_transformers.describe(
                 head.pooled, exported.config.hidden_size
             ),
             **exported.tokenizer,
         }
-    module = foreign_heads.MODULES[head.kind]
+    saved = foreign_heads.modules_of(head.kind, exported.config)
     if head.kind == MASKED_LM:
         if head.words is None:
             raise UserError(
                 f"{exported.source}: peft keeps BERT's word embeddings with a "
                 "head of masked words; pass the BERT as --init_checkpoint"
             )
-        found = foreign_heads.masked_lm_tensors(head)
-        found[foreign_heads.DECODER] = head.words
+        found = foreign_heads.masked_lm_tensors(head, exported.config)
+        found[foreign_heads.decoder(exported.config)] = head.words
         tensors = {f"{ROOT}{name}": value for name, value in found.items()}
     else:
-        name = f"{ROOT}{module}"
-        tensors = dict(zip((f"{name}.weight", f"{name}.bias"), head.layers[0]))
+        for name, (weights, bias) in zip(saved, head.layers):
+            tensors[f"{ROOT}{name}.weight"] = weights
+            tensors[f"{ROOT}{name}.bias"] = bias
+        # A head of several layers may be one module.
+        saved = tuple(dict.fromkeys(n.partition(".")[0] for n in saved))
     tensors.update(_adapter_tensors(method, exported, shared))
-    model = describe_head(head.kind, () if head.kind == CHOICE else head.labels)
+    kind = exported.config.model_type
+    labels = () if head.kind == CHOICE else head.labels
+    model = describe_head(head.kind, labels, kind)
     if head.kind == CHOICE:
         model["num_choices"] = len(head.labels)
     if head.threshold is not None:
@@ -348,19 +376,19 @@ def write(exported: Exported) -> Dict[str, Any]:
     common = {
         **_common(exported),
         "task_type": TASK_OF_KIND.get(head.kind),
-        "modules_to_save": [module],
+        "modules_to_save": list(saved),
     }
     if head.kind not in TASK_OF_KIND:
         # As peft says it of a task of no type.
         common["auto_mapping"] = {
             "base_model_class": model["architectures"][0],
-            "parent_library": "transformers.models.bert.modeling_bert",
+            "parent_library": f"transformers.models.{kind}.modeling_{kind}",
         }
     return {
         **contents,
         WEIGHTS_FILE: tensors,
         CONFIG_FILE: {**common, **config},
-        MODEL_CONFIG_FILE: {"model_type": "bert", **model},
+        MODEL_CONFIG_FILE: {"model_type": kind, **model},
     }
 
 
@@ -383,7 +411,8 @@ def _adapter_tensors(
         value = exported.read(variable).T
         if part == "ia3_scale":
             value = value.reshape(_scale_shape(scope, value.size))
-        tensors[f"{ROOT}{module_of(scope)}.{TENSORS[part]}"] = value
+        module = peft_modules.their_module(scope, exported.config)
+        tensors[f"{ROOT}{module}.{TENSORS[part]}"] = value
     return tensors
 
 

@@ -82,7 +82,7 @@ def to_method(
     values, shapes = {}, list_variables(config)
     for place, (down, up, _, lengths) in found.items():
         scope, rank = scope_of(place), down.shape[1]
-        inputs, outputs = shapes[f"{scope}/kernel"]
+        inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
         if not rank or (*down.shape, *up.shape) != (
             inputs,
             rank,
@@ -279,7 +279,7 @@ def describe_lora(method: Lora, config: BertConfig) -> Dict[str, Any]:
     }
     ranks, alphas = {}, {}
     for scope, matrix in matrices.items():
-        module = peft_modules.ending_of(scope)
+        module = peft_modules.ending_of(scope, config)
         if matrix.rank != method.rank:
             ranks[module] = matrix.rank
         if matrix.alpha != method.alpha:

@@ -21,8 +21,10 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints.foreign_base import Adapter, module_of
+from adapter_bert.checkpoints.hugging_face import CHOICES, as_bert, from_bert
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.methods.lora import OF_POOLER, TARGETS
 
@@ -31,8 +33,8 @@ WEIGHTS_FILE = "adapter_model.safetensors"
 ROOT = "base_model.model."
 # The pooler's module, behind `bert.`.
 POOLER = "pooler.dense"
-# The type of a task whose model has a pooler, and the class of another one.
-WITH_POOLER = ("SEQ_CLS", "BertForMultipleChoice")
+# The type of a task whose model has a pooler, if there is one.
+WITH_POOLER = "SEQ_CLS"
 # What peft takes for BERT where `target_modules` is null.
 TARGETS_OF_BERT = {
     "LORA": ["query", "value"],
@@ -50,7 +52,7 @@ def _check_saved(adapter: Adapter) -> None:
     described, tensors, config, path, _ = adapter
     modules = set()
     for variable in list_variables(config):
-        parts = module_of(variable).split(".")
+        parts = their_module(variable, config).split(".")
         modules.update(itertools.accumulate(parts, "{}.{}".format))
     for name in described.get("modules_to_save") or ():
         for module in modules:
@@ -212,10 +214,12 @@ def by_pattern(
 def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
-    Of the pooler the first two are -1 and `POOLER`. Raises UserError if the
-    description names other modules.
+    The second is BERT's name. Of the pooler the first two are -1 and `POOLER`.
+    Raises UserError if the description names other modules.
     """
     described, tensors, config, path, _ = adapter
+    kind = config.model_type
+    own = ARCHITECTURES[kind]
     held = [
         name.removeprefix(ROOT).removesuffix(f".{part}")
         for name in tensors.names
@@ -224,29 +228,37 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     pattern = re.compile(
         rf"(?:bert\.)?(?:encoder\.layer\.(\d+)\.(.*)|{re.escape(POOLER)})"
     )
-    matches = filter(None, map(pattern.fullmatch, held))
-    places = [
-        (int(m[1]), m[2], m[0]) if m[1] else (OF_POOLER[0], POOLER, m[0])
-        for m in matches
-    ]
+    places = []
+    for module in held:
+        ours = as_bert(module, kind)
+        match = pattern.fullmatch(ours)
+        whole = from_bert(f"bert.{ours.removeprefix('bert.')}", kind)
+        if whole not in (module, own.prefix + module):
+            # Named as in another kind of model.
+            continue
+        if match and match[1]:
+            places.append((int(match[1]), match[2], module))
+        elif match:
+            places.append((OF_POOLER[0], POOLER, module))
     if len({place[:2] for place in places}) < len(places):
         raise UserError(
             f"{tensors.path} holds tensors of one module of BERT by two names, "
-            "with bert. and without; save one of them"
+            f"with {own.prefix} and without; save one of them"
         )
-    ours = ("encoder.", POOLER)
-    root = "" if any(m.startswith(ours) for m in held) else "bert."
+    is_bare = any(not module.startswith(own.prefix) for *_, module in places)
+    root = "" if is_bare else own.prefix
     # All matrices of BERT, in the order of its layers.
     known = [
-        f"{root}encoder.layer.{layer}." + scope.replace("/", ".")
+        root + ending_of(f"bert/encoder/layer_{layer}/{scope}", config, "")
         for layer in range(config.num_hidden_layers)
         for scope in TARGETS.values()
     ]
     # A model for questions has no pooler.
     mapping = described.get("auto_mapping") or {}
     said = described.get("task_type"), mapping.get("base_model_class")
-    if any(name in WITH_POOLER for name in said):
-        known.append(f"{root}{POOLER}")
+    with_pooler = {WITH_POOLER, f"{own.classes}{CHOICES}"}
+    if config.has_pooler and with_pooler.intersection(said):
+        known.append(root + ending_of(encoder.POOLER, config))
     wanted = _targeted(described, [*known, *held], path)
     for module in known:
         if module in wanted and module not in held:
@@ -265,12 +277,19 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     return places
 
 
-def modules(scopes: Sequence[str]) -> Any:
+def modules(scopes: Sequence[str], config: BertConfig) -> Any:
     """Modules of every layer as peft names them: by endings where it can.
 
     `scopes` are within a layer; one may be the pooler's.
     """
-    ends = [scope.replace("/", ".") for scope in scopes]
+    first = "bert/encoder/layer_0/"
+    layer = ending_of(first, config)
+    ends = [
+        ending_of(encoder.POOLER, config)
+        if scope == POOLER
+        else ending_of(first + scope, config).removeprefix(layer)
+        for scope in scopes
+    ]
     attention = "attention.output.dense"
     # As an ending, `output.dense` would match the attention's module, too.
     if "output.dense" in ends and attention not in ends:
@@ -280,9 +299,19 @@ def modules(scopes: Sequence[str]) -> Any:
     return [end.replace("attention.self.", "") for end in ends]
 
 
-def ending_of(scope: str) -> str:
-    """The end of a module's name, from the layer or the pooler on."""
-    return module_of(scope).removeprefix("bert.").removeprefix("encoder.")
+def their_module(scope: str, config: BertConfig) -> str:
+    """The name of the module that has a scope's variables in a model."""
+    return from_bert(module_of(scope), config.model_type)
+
+
+def ending_of(scope: str, config: BertConfig, outside: str = "encoder.") -> str:
+    """The end of a module's name, from the layer or the pooler on.
+
+    Without what stands before all layers, `outside`.
+    """
+    prefix = ARCHITECTURES[config.model_type].prefix
+    name = their_module(scope, config).removeprefix(prefix)
+    return name.removeprefix(outside)
 
 
 def modules_of(scopes: Collection[str], config: BertConfig) -> Any:
@@ -290,5 +319,6 @@ def modules_of(scopes: Collection[str], config: BertConfig) -> Any:
     above = [scope for scope in scopes if scope == encoder.POOLER]
     places = [scope.split("/", 3)[3] for scope in scopes if scope not in above]
     if len(places) == len(set(places)) * config.num_hidden_layers:
-        return modules([*dict.fromkeys(places), *map(ending_of, above)])
-    return [ending_of(scope) for scope in scopes]
+        above = [POOLER] * len(above)
+        return modules([*dict.fromkeys(places), *above], config)
+    return [ending_of(scope, config) for scope in scopes]

@@ -10,8 +10,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import Adapter, Exported, Tensors
+from adapter_bert.checkpoints.foreign_heads import decoder
 from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.data import tokenization
 from adapter_bert.data.added_tokens import (
@@ -28,23 +30,28 @@ from adapter_bert.methods.new_words import NEW_WORDS
 
 FIELD = "trainable_token_indices"
 MODULE = "word_embeddings"
-SCOPE = f"{ROOT}bert.embeddings.{MODULE}.token_adapter."
 # The trained rows, and the whole matrix, which peft saves if it is longer.
-ROWS, WHOLE = f"{SCOPE}trainable_tokens_delta", f"{SCOPE}base_layer.weight"
-# Of a head of masked words, which guesses new words too.
-DECODER = f"{ROOT}cls.predictions.decoder.token_adapter."
+ROWS, WHOLE = "trainable_tokens_delta", "base_layer.weight"
 VOCABULARY_FILES = TOKENIZER_FILE, "vocab.txt"
 
 
-def check(tensors: Tensors, path: str) -> None:
+def _scope(config: BertConfig) -> str:
+    """Before the names of tensors of word embeddings."""
+    prefix = ARCHITECTURES[config.model_type].prefix
+    return f"{ROOT}{prefix}embeddings.{MODULE}.token_adapter."
+
+
+def check(tensors: Tensors, config: BertConfig, path: str) -> None:
     """Raises UserError for BERT's own matrices, and a head of new words."""
-    if any(name.startswith(DECODER) for name in tensors.names):
+    matrix = decoder(config).removesuffix("weight")
+    guesses, whole = f"{ROOT}{matrix}token_adapter.", _scope(config) + WHOLE
+    if any(name.startswith(guesses) for name in tensors.names):
         raise UserError(
             f"{path}: the head of masked words guesses new words too, but this "
             "project's guesses BERT's own alone; expected a task that answers "
             "texts"
         )
-    if any(".base_layer." in name and name != WHOLE for name in tensors.names):
+    if any(".base_layer." in name and name != whole for name in tensors.names):
         raise UserError(
             f"{tensors.path} holds BERT's own matrices too, as the state_dict "
             "of a whole model does; save the adapter and the head alone "
@@ -67,7 +74,7 @@ def read(
     if isinstance(said, dict) and len(said) == 1:
         [(module, indices)] = said.items()
         indices = indices if module.endswith(MODULE) else None
-    first, size = config.vocab_size, config.hidden_size
+    first, size = config.vocab_size, config.embedding_width
     if not isinstance(indices, list) or not all(
         type(index) is int for index in indices
     ):
@@ -80,10 +87,10 @@ def read(
             f"trained, whose numbers follow BERT's from {first} on without a "
             "gap"
         )
-    rows = tensors.take(ROWS, len(indices), size)
-    words = None
-    if WHOLE in tensors.names:
-        words = tensors.take(WHOLE, None, size)[:first]
+    scope, words = _scope(config), None
+    rows = tensors.take(scope + ROWS, len(indices), size)
+    if scope + WHOLE in tensors.names:
+        words = tensors.take(scope + WHOLE, None, size)[:first]
     return rows[np.argsort(indices)], words
 
 
@@ -134,4 +141,4 @@ def describe(
 
 def tensors_of(exported: Exported) -> Dict[str, np.ndarray]:
     """The tensors of an adapter's new words."""
-    return {ROWS: exported.read(NEW_WORDS)}
+    return {_scope(exported.config) + ROWS: exported.read(NEW_WORDS)}

@@ -54,6 +54,12 @@ SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
+# Of `spiece.model` and `sentencepiece.bpe.model`.
+PIECES_END = ".model"
+HOW_TO_CONVERT = (
+    "where transformers are, AutoTokenizer.from_pretrained(folder)"
+    f".save_pretrained(folder) writes {TOKENIZER_FILE}"
+)
 # Google's, and Hugging Face's.
 CONFIG_FILES = BERT_CONFIG_FILE, CONFIG_FILE = "bert_config.json", "config.json"
 ALBERT_CONFIG_FILE = "albert_config.json"
@@ -317,6 +323,11 @@ def read_tokenizer(
     `new_tokens` follow the vocabulary's. Raises UserError if the vocabulary
     cannot be read, or does not fit the model, the letters' case or new tokens.
     """
+    if path.endswith(PIECES_END):
+        raise UserError(
+            f"{path} is a model of SentencePiece, which is not read; expected "
+            f"{TOKENIZER_FILE}; {HOW_TO_CONVERT}"
+        )
     if config.is_roberta:
         return _read_subwords(opened, config, path, do_lower_case, new_tokens)
     path = path or find_vocabulary(opened)
@@ -489,8 +500,5 @@ def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
             return path
     fault = f"no {' or '.join(names)} lies next to {opened.path}; pass {flag}"
     if TOKENIZER_FILE in names:
-        fault += (
-            f"; where transformers are, AutoTokenizer.from_pretrained(folder)"
-            f".save_pretrained(folder) writes {TOKENIZER_FILE}"
-        )
+        fault += f"; {HOW_TO_CONVERT}"
     raise UserError(fault)

@@ -11,9 +11,9 @@ import numpy as np
 import safetensors.numpy
 
 from adapter_bert import files
-from adapter_bert.bert import functional
+from adapter_bert.bert import encoder, functional
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.bert.encoder import Shape
 from adapter_bert.checkpoints import (
     hugging_face,
     sentence_transformers,
@@ -23,6 +23,7 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import as_decoder
+from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
 from adapter_bert.errors import UserError
 
@@ -31,7 +32,6 @@ GOOGLE, HUGGING_FACE = "google", "hugging_face"
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 # Variables of a training that are left out.
 OF_TRAINING = ("adam_m", "adam_v", "global_step")
-
 # Fields of a `BertConfig` that no BERT's config has.
 OF_OTHERS = (
     "first_position",
@@ -47,6 +47,7 @@ def check_free(folder: str) -> None:
         *sources.CONFIG_FILES,
         sources.VOCABULARY_FILE,
         sources.SAFETENSORS_FILE,
+        sources.TOKENIZER_FILE,
         sources.TOKENIZER_CONFIG_FILE,
         sentence_transformers.MODULES_FILE,
         f"{sources.GOOGLE_CHECKPOINT}.index",
@@ -57,17 +58,16 @@ def check_free(folder: str) -> None:
             )
 
 
-def read_values(
-    weights: Weights, variables: Mapping[str, Shape]
-) -> Dict[str, np.ndarray]:
+def read_values(weights: Weights, config: BertConfig) -> Dict[str, np.ndarray]:
     """Every variable of a BERT and its heads, by Google's name.
 
     Raises:
         UserError: one cannot be read, or is no part of a plain BERT.
     """
+    variables, kind = encoder.list_variables(config), config.model_type
     names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
     for name in names:
-        is_known = hugging_face.hugging_face_name(name) is not None
+        is_known = hugging_face.hugging_face_name(name, kind) is not None
         if not is_known or name.startswith("bert/") and name not in variables:
             raise UserError(
                 f"{weights.source} holds {name}, which is no part of a plain "
@@ -78,16 +78,10 @@ def read_values(
 
 def check_form(config: BertConfig, form: str) -> None:
     """Raises UserError if a form cannot describe a model."""
-    if config.num_hidden_groups:
+    if form != HUGGING_FACE and config.model_type != "bert":
         raise UserError(
-            "the layers of the model, an ALBERT, share their kernels, but each "
-            f"layer has kernels of its own in {form}'s form of a BERT; use the "
-            "model and its adapters as they are"
-        )
-    if not config.is_bert:
-        raise UserError(
-            "the model is a RoBERTa or another one like BERT, which cannot be "
-            f"written in {form}'s form of a BERT"
+            f"the model's type is {config.model_type}, but {form}'s form is "
+            "of a BERT; write it by adapter-bert convert --to=hugging_face"
         )
     epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
     if form != HUGGING_FACE and epsilon != fixed:
@@ -101,9 +95,13 @@ def _config(
     config: BertConfig, form: str, head: Mapping[str, Any]
 ) -> Dict[str, Any]:
     """The content of a form's config, with the fields of a head."""
+    model_type = config.model_type
+    own = ARCHITECTURES[model_type]
     values = dataclasses.asdict(config)
-    for name in OF_OTHERS:
+    for name in {*OF_OTHERS, *own.fixed} - {*own.own_keys}:
         del values[name]
+    if "embedding_size" in values:
+        values["embedding_size"] = config.embedding_width
     gelu = same_activation(config.hidden_act, "gelu")
     if form == GOOGLE:
         del values["layer_norm_eps"]
@@ -115,18 +113,34 @@ def _config(
     elif same_activation(config.hidden_act, "gelu_erf"):
         values["hidden_act"] = "gelu"
     return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        **values,
-        "pad_token_id": 0,
+        "architectures": [f"{own.classes}Model"],
+        "model_type": model_type,
+        **{own.keys.get(name, name): value for name, value in values.items()},
+        "pad_token_id": max(0, config.first_position - 1),
         **head,
     }
+
+
+def tokenizer_fields(
+    config: BertConfig, tokenizer: TextTokenizer
+) -> Dict[str, Any]:
+    """What `tokenizer_config.json` says of a model in Hugging Face's form."""
+    if isinstance(tokenizer, SubwordTokenizer):
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **tokenizer.special,
+        }
+    # The one of a model without segments gives none.
+    kind = "BertTokenizer" if config.type_vocab_size else "DistilBertTokenizer"
+    return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
 
 
 def write_vocabulary(
     folder: str, path: str, tokenizer: TextTokenizer, **said: Any
 ) -> None:
     """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
+
+    A tokenizer of subwords has `tokenizer.json` instead of `vocab.txt`.
 
     Args:
         folder: for the files.
@@ -149,7 +163,12 @@ def tokenizer_files(
     path: str, tokenizer: TextTokenizer, **said: Any
 ) -> Dict[str, Any]:
     """The contents of `write_vocabulary`'s files, bytes or objects, by name."""
-    found: Dict[str, Any] = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
+    found: Dict[str, Any]
+    if isinstance(tokenizer, SubwordTokenizer):
+        content = files.read_bytes(path, "the tokenizer")
+        found = {sources.TOKENIZER_FILE: content}
+    else:
+        found = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
     said.update(as_decoder(tokenizer.added))
     return {**found, **({sources.TOKENIZER_CONFIG_FILE: said} if said else {})}
 
@@ -180,7 +199,9 @@ def write_model(
     else:
         tensors = {}
         for ours, value in values.items():
-            theirs, transposed = hugging_face.hugging_face_name(ours)
+            theirs, transposed = hugging_face.hugging_face_name(
+                ours, config.model_type, hugging_face.kind_of_head(head)
+            )
             value = value.T if transposed else value
             tensors[theirs] = np.ascontiguousarray(value)
         path = os.path.join(folder, sources.SAFETENSORS_FILE)

@@ -6,9 +6,9 @@ r"""Writes a BERT, a trained adapter or a training in another form.
 A BERT alone stays bit for bit the same. Google's form is `bert_model.ckpt`,
 `bert_config.json` and `vocab.txt`. Hugging Face's form is `model.safetensors`,
 `config.json`, `vocab.txt` and `tokenizer_config.json`, which says whether text
-is lower-cased. Heads are written too, with what the config says of them: labels
-and kind. --adapter, or a training as --init_checkpoint, is merged into its
-BERT.
+is lower-cased. Models like BERT, as ELECTRA, are written in that form alone.
+Heads are written too, with what the config says of them: labels and kind.
+--adapter, or a training as --init_checkpoint, is merged into its BERT.
 
 The form `sentence_transformers` is Hugging Face's with what makes vectors of
 texts. An adapter of vectors says how, or a BERT in this form, else --pooling.
@@ -53,6 +53,7 @@ from adapter_bert.checkpoints.written_form import (
     check_free,
     google_activation,
     read_values,
+    tokenizer_fields,
     write_model,
     write_pooled,
     write_vocabulary,
@@ -97,7 +98,7 @@ def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
 
 def convert_plain(opened: Pretrained, config: BertConfig) -> Dict[str, Any]:
     """Arguments of `write_model` for a BERT without adapters."""
-    values = read_values(opened.weights, encoder.list_variables(config))
+    values = read_values(opened.weights, config)
     return {"config": config, "values": values, "head": opened.head}
 
 
@@ -296,7 +297,7 @@ def main() -> None:
     files.prepare_folder(folder)
     said = {}
     if as_written == HUGGING_FACE:
-        said = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower}
+        said = tokenizer_fields(config, tokenizer)
     write_vocabulary(folder, vocabulary, tokenizer, **said)
     path = write_model(folder, as_written, **{**found, "config": written})
     if pooled:

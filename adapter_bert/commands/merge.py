@@ -4,10 +4,11 @@
         --adapter=RUN/adapter --output_dir=MERGED
 
 The result is a plain BERT in Google's form (`bert_model.ckpt`,
-`bert_config.json`, `vocab.txt`). It computes what BERT and adapter did. It has
-the task's head if there is one adapter, of weight 1. `bert_config.json` then
-names the head's labels and kind, as Hugging Face's configs do. The labels are
-sorted, as `run_classifier.py` sorts those of a table. The `gelu` of a BERT from
+`bert_config.json`, `vocab.txt`). A model like BERT, as ELECTRA, is written in
+Hugging Face's form instead. The result computes what BERT and adapter did. It
+has the task's head if there is one adapter, of weight 1. The config then names
+the head's labels and kind, as Hugging Face's configs do. The labels are sorted,
+as `run_classifier.py` sorts those of a table. The `gelu` of a BERT from
 Hugging Face is called `gelu_erf` there; Google's own program does not know this
 name.
 
@@ -28,10 +29,11 @@ Heads of one task have a mean, also if their labels have another order.
 """
 
 import argparse
+import collections
 import dataclasses
 import math
 import os
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -57,14 +59,17 @@ from adapter_bert.checkpoints.weights import (
 )
 from adapter_bert.checkpoints.written_form import (
     GOOGLE,
+    HUGGING_FACE,
     check_form,
     check_free,
+    tokenizer_fields,
     write_model,
     write_vocabulary,
 )
-from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
+from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (
     AVERAGE,
     FREQUENCY,
@@ -87,22 +92,59 @@ def merge(
 
     Raises:
         UserError: an adapter cannot be read or merged, or is of another BERT;
-            or the result cannot be written in Google's form.
+            or the result cannot be written.
     """
     return add(base, read_all(base, folders), weights)
+
+
+def form_of(config: encoder.BertConfig) -> str:
+    """The form of what is merged: Google's for a BERT."""
+    return GOOGLE if config.model_type == "bert" else HUGGING_FACE
 
 
 def read_all(
     base: Weights, folders: List[str]
 ) -> List[adapter_artifact.Artifact]:
-    """The adapters, whose BERT can be written in Google's form.
+    """The adapters, whose BERT can be written.
 
     Raises UserError, as of `merge`.
     """
     artifacts = [read_adapter(base, folder) for folder in folders]
     for artifact, folder in zip(artifacts, folders):
-        check_form(run_record.bert_config(artifact.config, folder), GOOGLE)
+        config = run_record.bert_config(artifact.config, folder)
+        check_form(config, form_of(config))
     return artifacts
+
+
+def merged_values(
+    config: encoder.BertConfig,
+    method: TuningMethod,
+    read: Callable[[str], np.ndarray],
+    trained: Dict[str, np.ndarray],
+) -> Dict[str, np.ndarray]:
+    """The changed variables of a BERT, as `TuningMethod.merge` gives them.
+
+    Raises:
+        UserError: they cannot be merged, or layers that share a variable would
+            have different values of it.
+    """
+    merged = method.merge(
+        config, lambda name: read(config.variable(name)), trained
+    )
+    found: Dict[str, np.ndarray] = {}
+    counts = collections.Counter(map(config.variable, merged))
+    for name, value in merged.items():
+        own = config.variable(name)
+        is_shared = own != name
+        if not np.array_equal(found.setdefault(own, value), value) or (
+            is_shared and counts[own] < config.num_hidden_layers
+        ):
+            raise UserError(
+                "the layers of the model, an ALBERT, share their kernels, but "
+                f"{method} changes them otherwise in each layer; use the model "
+                "and its adapter as they are"
+            )
+    return found
 
 
 def add(
@@ -128,7 +170,7 @@ def add(
             name: artifact.weights.read(name)
             for name in artifact.weights.shapes
         }
-        merged = method.merge(config, base.read, trained)
+        merged = merged_values(config, method, base.read, trained)
         for name, value in merged.items():
             change = weight * (value - base.read(name))
             sums[name] = sums[name] + change if name in sums else change
@@ -189,7 +231,7 @@ def head_of(
         # A plain BERT has no place for a unit.
         unit = LabelUnit.restore(described, source)
         values.update(zip(names, unit.join(*map(weights.read, names))))
-    return values, describe_head(kind, labels)
+    return values, describe_head(kind, labels, config.model_type)
 
 
 def read_weights(text: str, count: int, positive: bool) -> List[float]:
@@ -313,9 +355,17 @@ def main() -> None:
     check_free(folder)
     artifacts = read_all(opened.weights, adapters)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
-    tokenizer = FullTokenizer(vocabulary)
     found = add(opened.weights, artifacts, weights)
+    config = found["config"]
+    form = form_of(config)
+    said: Dict[str, Any] = {}
+    if form == GOOGLE:
+        tokenizer: TextTokenizer = FullTokenizer(vocabulary)
+    else:
+        lower = artifacts[0].config["tokenizer"].get("do_lower_case")
+        tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
+        said = tokenizer_fields(config, tokenizer)
     files.prepare_folder(folder)
-    write_vocabulary(folder, vocabulary, tokenizer)
-    prefix = write_model(folder, GOOGLE, **found)
+    write_vocabulary(folder, vocabulary, tokenizer, **said)
+    prefix = write_model(folder, form, **found)
     print(f"the merged BERT is {prefix}")

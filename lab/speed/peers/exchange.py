@@ -273,10 +273,10 @@ STATIC = {
 
 SEQUENCES, QUESTIONS = "SEQ_CLS", "QUESTION_ANS"
 MODELS = {
-    SEQUENCES: "BertForSequenceClassification",
-    QUESTIONS: "BertForQuestionAnswering",
+    SEQUENCES: "AutoModelForSequenceClassification",
+    QUESTIONS: "AutoModelForQuestionAnswering",
 }
-HEAD_BIASES = ("classifier.bias", "qa_outputs.bias")
+HEAD_BIASES = (".classifier.bias", ".out_proj.bias", ".qa_outputs.bias")
 PEFT = {
     "lora_7": (
         SEQUENCES,
@@ -500,12 +500,15 @@ def with_new_words(examples):
 
 def compute(model, examples):
     """What a model gives for rows."""
+    more = {}
+    if hasattr(model.config, "type_vocab_size"):
+        more["token_type_ids"] = torch.as_tensor(examples["segment_ids"])
     with torch.no_grad():
         return model(
             input_ids=torch.as_tensor(examples["input_ids"]),
             attention_mask=torch.as_tensor(examples["input_mask"]),
-            token_type_ids=torch.as_tensor(examples["segment_ids"]),
             return_dict=True,
+            **more,
         )
 
 
@@ -619,8 +622,9 @@ def write_peft(bert, folder, kind, labels, config, seed, examples):
     """An adapter of peft's, with its tokenizer if that has new words."""
     config.task_type = kind
     torch.manual_seed(seed)
+    # The model may have a head of another size.
     base = getattr(transformers, MODELS[kind]).from_pretrained(
-        bert, num_labels=labels
+        bert, num_labels=labels, ignore_mismatched_sizes=True
     )
     if getattr(config, "trainable_token_indices", None):
         examples = with_new_words(examples)
@@ -717,7 +721,9 @@ def load(bert, folder):
     # peft's users know how many labels they have.
     state = load_file(os.path.join(folder, "adapter_model.safetensors"))
     [labels] = [len(v) for k, v in state.items() if k.endswith(HEAD_BIASES)]
-    base = getattr(transformers, kind).from_pretrained(bert, num_labels=labels)
+    base = getattr(transformers, kind).from_pretrained(
+        bert, num_labels=labels, ignore_mismatched_sizes=True
+    )
     new = config.get("trainable_token_indices") or ()
     base.resize_token_embeddings(
         base.config.vocab_size + len(new), mean_resizing=False

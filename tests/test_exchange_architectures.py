@@ -1,0 +1,216 @@
+"""Models like BERT compute in other programs what they compute here.
+
+What `lab/speed/exchange_architectures.py` recorded: adapters of AdapterHub's
+library and of peft, theirs and this project's, and merged models.
+"""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import RECORDED
+
+from adapter_bert.checkpoints import foreign_adapters, hugging_face
+from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.frozen_bert import FrozenBert
+from lab.speed import exchange
+from lab.speed import exchange_architectures as both
+
+pytestmark = pytest.mark.newer_stack
+
+GOLDEN = RECORDED / "exchange_architectures"
+OF_BERT = RECORDED / "exchange"
+ALL = pytest.mark.parametrize("name", both.MODELS)
+
+
+@pytest.fixture(scope="module")
+def open_bert(eagerly):
+    """Opens a model once."""
+    opened = {}
+
+    def get(name):
+        if name not in opened:
+            folder = RECORDED / both.MODELS[name]
+            opened[name] = FrozenBert.open(str(folder))
+        return opened[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def ours_of(open_bert):
+    """All adapters of this project's that were exchanged, by place."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            found[name] = {
+                f"{program}/{case}": artifact
+                for program, case, artifact in both.our_artifacts(
+                    open_bert(name)
+                )
+            }
+        return found[name]
+
+    return get
+
+
+@ALL
+def test_golden_adapters_of_others_compute_the_same(open_bert, name):
+    examples = exchange.read_examples(str(GOLDEN / name))
+    compared = exchange.compare_theirs(
+        str(GOLDEN / name), open_bert(name), examples
+    )
+    found = [worst for *_, worst in compared]
+    assert len(found) == 7
+    assert max(found) < 1e-5
+
+
+@ALL
+def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
+    open_bert, ours_of, name, tmp_path
+):
+    bert, cases = open_bert(name), ours_of(name)
+    examples = exchange.read_examples(str(GOLDEN / name))
+    assert len(cases) == 9
+    for case, artifact in cases.items():
+        recorded, folder = GOLDEN / name / "ours" / case, tmp_path / case
+        program = case.partition("/")[0]
+        foreign_adapters.write(
+            program, str(folder), exported(artifact, "our_task"), ""
+        )
+        for path in recorded.glob("*.json"):
+            found = json.loads((folder / path.name).read_text())
+            assert found == json.loads(path.read_text())
+        for path in recorded.glob("*.safetensors"):
+            found = safetensors.numpy.load_file(folder / path.name)
+            expected = safetensors.numpy.load_file(path)
+            assert found.keys() == expected.keys()
+            for key, value in expected.items():
+                np.testing.assert_array_equal(found[key], value)
+        logits = exchange.logits(bert, artifact, examples)
+        assert exchange.difference(logits, str(recorded), examples) < 1e-5
+        back = exchange.imported(str(folder), bert)
+        assert back.weights.shapes.keys() == artifact.weights.shapes.keys()
+        for key in back.weights.shapes:
+            np.testing.assert_array_equal(
+                back.weights.read(key), artifact.weights.read(key)
+            )
+        assert "head" not in back.config["task"]
+
+
+@ALL
+def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
+    """The very model that transformers loaded is written again."""
+    bert, folder = open_bert(name), GOLDEN / name
+    artifact, found = both.merged(bert)
+    place = tmp_path / "merged"
+    model = RECORDED / both.MODELS[name]
+    both.write_merged(str(model), str(place), found)
+    recorded = folder / both.MERGED
+    tensors, expected = (
+        safetensors.numpy.load_file(path / "model.safetensors")
+        for path in (place, recorded)
+    )
+    assert tensors.keys() == expected.keys()
+    for key, value in expected.items():
+        np.testing.assert_allclose(tensors[key], value, atol=1e-6)
+    for file in ("config.json", "tokenizer_config.json"):
+        about = json.loads((place / file).read_text())
+        assert about == json.loads((recorded / file).read_text())
+    examples = exchange.read_examples(str(folder))
+    logits = exchange.logits(bert, artifact, examples)
+    assert exchange.difference(logits, str(recorded), examples) < 1e-5
+
+
+@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
+@pytest.mark.parametrize(
+    "method, message",
+    [
+        ("lora(2)", "share their adapter in other programs"),
+        ("lora(2, alpha_pattern='1:3')", "share their adapter in other"),
+    ],
+)
+def test_layers_that_share_have_one_adapter(
+    open_bert, program, method, message, tmp_path
+):
+    bert = open_bert("albert")
+    artifact = exchange.random_artifact(bert, parse(method), exchange.THREE, 0)
+    if "pattern" in method:
+        artifact = both.one_for_all(artifact)
+    with pytest.raises(UserError, match=message):
+        foreign_adapters.write(
+            program, str(tmp_path / "out"), exported(artifact, "x"), ""
+        )
+
+
+def test_adapters_after_an_alberts_attention_are_other_ones(
+    open_bert, tmp_path
+):
+    bert = open_bert("albert")
+    method = parse("houlsby(size=5, layer_norms=False)")
+    artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
+    ours = exported(both.one_for_all(artifact), "x")
+    with pytest.raises(UserError, match="which read the layer's input there"):
+        foreign_adapters.write("adapterhub", str(tmp_path / "out"), ours, "")
+
+
+@pytest.mark.parametrize(
+    "name, case, message",
+    [
+        ("distilbert", "adapterhub/pfeiffer_100", "of a bert .* a distilbert"),
+        ("electra", "adapterhub/lora_7", "of a bert .* expected a electra"),
+    ],
+)
+def test_berts_adapters_are_of_another_model(open_bert, name, case, message):
+    config = open_bert(name).config
+    with pytest.raises(UserError, match=message):
+        foreign_adapters.read(str(OF_BERT / case), config)
+
+
+def test_a_head_lacks_no_layer(open_bert, tmp_path):
+    folder = shutil.copytree(
+        GOLDEN / "distilbert" / "peft" / "lora", tmp_path / "lora"
+    )
+    path = folder / "adapter_model.safetensors"
+    kept = {
+        key: value
+        for key, value in safetensors.numpy.load_file(path).items()
+        if "pre_classifier" not in key
+    }
+    safetensors.numpy.save_file(kept, path)
+    with pytest.raises(UserError, match="pre_classifier is missing"):
+        foreign_adapters.read(str(folder), open_bert("distilbert").config)
+
+
+@pytest.mark.parametrize(
+    "name, other",
+    [("roberta", "electra"), ("electra", "distilbert")],
+)
+def test_pefts_adapters_are_of_one_kind_of_model(open_bert, name, other):
+    folder = str(GOLDEN / other / "peft" / "lora")
+    with pytest.raises(UserError, match="target_modules|holds no"):
+        foreign_adapters.read(folder, open_bert(name).config)
+
+
+@ALL
+def test_modules_have_a_name_in_a_bert(name):
+    for module in (
+        "bert.encoder.layer.0.attention.self.query",
+        "bert.encoder.layer.0.attention.output.dense",
+        "bert.encoder.layer.0.attention.output.adapters.x.adapter_up.weight",
+        "bert.encoder.layer.0.attention.self.prefix_tuning.prefix_gates.x",
+        "bert.encoder.layer.0.output.adapters.x.adapter_up.weight",
+        "bert.encoder.layer.0.output.dense.loras.x.lora_A",
+        "bert.encoder.layer.0.intermediate.dense.loras.x.lora_A",
+        "bert.encoder.layer.0.reft_layer.refts.x",
+        "bert.invertible_adapters.x.F.0.weight",
+        "heads.x.1.weight",
+    ):
+        theirs = hugging_face.from_bert(module, name)
+        assert theirs == module or not theirs.startswith("bert.")
+        assert hugging_face.as_bert(theirs, name) == module
