@@ -239,7 +239,8 @@ def test_an_adapter_that_no_training_begins_with_is_refused(
 
 @pytest.mark.newer_stack
 def test_an_adapter_of_another_bert_is_refused(experiment, tiny_bert, tmp_path):
-    folder, base = tmp_path / "adapter", {"fingerprint": "0" * 64}
+    folder = tmp_path / "adapter"
+    base = {"name": "other", "fingerprint": "0" * 64}
     make_artifact(folder, tiny_bert, "lora(rank=2)", base=base)
     with pytest.raises(UserError, match="was trained on another BERT"):
         begun(experiment, init_adapter=str(folder))
