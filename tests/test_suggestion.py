@@ -1,4 +1,4 @@
-"""`adapter-bert library suggest`: adapters ranked as beginnings of a training."""
+"""`library suggest`: adapters ranked as beginnings of a training."""
 
 import json
 import types
