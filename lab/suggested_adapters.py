@@ -26,7 +26,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import numpy as np
 
 from adapter_bert import command_line, files
-from adapter_bert.data.tables import Layout, Rows, SplitFiles, read_rows
+from adapter_bert.data.tables import Layout, SplitFiles, read_rows
 from adapter_bert.methods import registry
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
@@ -129,11 +129,6 @@ def train(
     return found["eval_macro_f1" if task.chooses_one else "eval_pearson"]
 
 
-def rows_of(task: TextTask) -> Rows:
-    """The rows that a task is trained on."""
-    return task.read("", ["train"])[1]["train"]
-
-
 def tau(first: List[float], second: List[float]) -> float:
     """Kendall's rank correlation (tau-a)."""
     pairs = list(itertools.combinations(range(len(first)), 2))
@@ -202,9 +197,9 @@ def measure(
     bert = FrozenBert.open(init_checkpoint)
     found = {}
     for target in corpora:
-        own = task_of(target, kept, "few")
-        rows = rows_of(own)
-        ranked = rank(bert, library, own.learn(rows), rows, LENGTH)
+        own, rows = task_of(target, kept, "few").read("", ["train"])
+        few = rows["train"]
+        ranked = rank(bert, library, own.learn(few), few, LENGTH)
         logme = {c.name or NOTHING: c.logme for c in ranked}
         logme.pop(target)
         found[target] = summarize(known[target], logme)
