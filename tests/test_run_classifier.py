@@ -11,6 +11,7 @@ from absl import flags
 from conftest import ROOT, TINY_WORDS, entry_point, spoil, write_table
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
+from tiny_artifacts import make_artifact
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_classifier, run_squad
@@ -141,6 +142,30 @@ def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     check_nearly_equal(first, further)
     with pytest.raises(UserError, match="training.start was"):
         classify(**slow)
+
+
+@pytest.mark.older_stack
+def test_a_training_begins_with_the_adapter_of_another_task(
+    classify, tiny_flags, tiny_bert, engine, tmp_path
+):
+    """On both engines, at a rate that changes next to nothing."""
+    folder = tmp_path / "adapter"
+    other = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
+    _, values = make_artifact(
+        folder, tiny_bert, "houlsby(size=4)", description=other
+    )
+    flags = {**tiny_flags, "engine": engine, "learning_rate": 1e-9}
+    del flags["num_train_epochs"], flags["adapter_size"]
+    classify(**flags, num_train_steps=1, init_adapter=folder)
+    found = adapter_artifact.read(str(tmp_path / "out" / "adapter"))
+    assert found.config["task"]["labels"] == ["bad", "good"]
+    assert found.weights.shapes["output_bias"] == (2,)
+    for name in set(values) - {"output_weights", "output_bias"}:
+        np.testing.assert_allclose(
+            found.weights.read(name), values[name], atol=1e-6
+        )
+    with pytest.raises(UserError, match="training.start was"):
+        classify(**flags, num_train_steps=1, adapter_size=4)
 
 
 @pytest.mark.older_stack

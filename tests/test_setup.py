@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 from conftest import TINY_WORDS
 from test_sources import google_bert  # noqa: F401 (a fixture)
+from tiny_artifacts import make_artifact
 
 from adapter_bert.checkpoints import sources
 from adapter_bert.data.tables import Layout
@@ -178,3 +179,80 @@ def test_the_flag_counts_only_where_it_is_named(
     classify(**tiny_flags, do_lower_case=True)
     classify(**tiny_flags, do_lower_case=False)
     assert seen == [None, True, False]
+
+
+def begun(experiment, **changes):
+    """The setup of a run of the experiment's task."""
+    experiment = dataclasses.replace(experiment, **changes)
+    model = setup.open_model(experiment)
+    return setup.complete(experiment, model, model.task)
+
+
+NLI = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("text", ["lora(rank=2)", "layernorm"])
+def test_a_training_begins_with_an_adapter_but_for_its_head(
+    experiment, tiny_bert, tmp_path, text
+):
+    folder, other = tmp_path / "adapter", tmp_path / "other"
+    _, values = make_artifact(folder, tiny_bert, text, description=NLI)
+    make_artifact(other, tiny_bert, text, description=NLI, seed=1)
+    found = begun(experiment, init_adapter=str(folder))
+    assert found.model.method == parse(text)
+    assert found.task.labels == ("bad", "good")
+    plain = begun(experiment, method=parse(text))
+    for p in found.table.trained:
+        source = plain.initial_values[p.name]()
+        if p.group != "head":
+            assert (source != values[p.name]).any()
+            source = values[p.name]
+        np.testing.assert_array_equal(found.initial_values[p.name](), source)
+    starts = {found.start, plain.start}
+    starts.add(begun(experiment, init_adapter=str(other)).start)
+    assert len(starts) == 3
+    record = setup.describe_settings(found.experiment, found.model, found)
+    assert record["training"]["start"] == found.start
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "text, changes, message",
+    [
+        ("head", {}, "holds nothing but a head"),
+        (
+            "lora(rank=2)",
+            {"named_method": "houlsby"},
+            r"was trained with lora.*, but --tuning_method",
+        ),
+    ],
+)
+def test_an_adapter_that_no_training_begins_with_is_refused(
+    experiment, tiny_bert, tmp_path, text, changes, message
+):
+    folder = tmp_path / "adapter"
+    make_artifact(folder, tiny_bert, text, description=NLI)
+    with pytest.raises(UserError, match=message):
+        begun(experiment, init_adapter=str(folder), **changes)
+
+
+@pytest.mark.newer_stack
+def test_an_adapter_of_another_bert_is_refused(experiment, tiny_bert, tmp_path):
+    folder = tmp_path / "adapter"
+    base = {"name": "other", "fingerprint": "0" * 64}
+    make_artifact(folder, tiny_bert, "lora(rank=2)", base=base)
+    with pytest.raises(UserError, match="was trained on another BERT"):
+        begun(experiment, init_adapter=str(folder))
+
+
+@pytest.mark.newer_stack
+def test_another_adapter_or_no_training_is_refused(
+    classify, tiny_flags, tiny_bert, tmp_path
+):
+    folder = tmp_path / "adapter"
+    make_artifact(folder, tiny_bert, "lora(rank=2)")
+    with pytest.raises(UserError, match="exclude each other"):
+        classify(**tiny_flags, init_adapter=folder, adapter=folder)
+    with pytest.raises(UserError, match="--init_adapter is where a training"):
+        classify(**{**tiny_flags, "do_train": False}, init_adapter=folder)

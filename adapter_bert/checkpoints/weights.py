@@ -234,6 +234,7 @@ def choose_initial_values(
     seed: int,
     fresh_head: bool = False,
     parts: Optional[Weights] = None,
+    new_head: bool = False,
 ) -> InitialValues:
     """Chooses the source of every variable's first value.
 
@@ -249,6 +250,7 @@ def choose_initial_values(
         fresh_head: whether a fresh head replaces the base's of another shape.
         parts: of trained adapters in a composition; else they must be in
             `trained`.
+        new_head: whether the head is not that of `trained`.
     """
 
     def choose(p: Parameter) -> Callable[[], np.ndarray]:
@@ -263,7 +265,7 @@ def choose_initial_values(
         if p.group == "parts":
             known = [w for w in (parts, trained) if w is not None] or [base]
             source = next((w for w in known if p.name in w.shapes), known[0])
-        elif p.trained and trained is not None:
+        elif _is_from(trained, p, new_head):
             source = trained
         elif not p.is_added:
             source = base
@@ -285,7 +287,10 @@ def choose_initial_values(
 
 
 def start_fingerprint(
-    variables: Iterable[Parameter], base: Weights, trained: Optional[Weights]
+    variables: Iterable[Parameter],
+    base: Weights,
+    trained: Optional[Weights],
+    new_head: bool = False,
 ) -> Optional[str]:
     """SHA-256 of what a training starts from besides BERT, or None.
 
@@ -296,7 +301,7 @@ def start_fingerprint(
     for p in variables:
         if p.group == "parts":
             continue
-        source = trained if p.trained and trained is not None else base
+        source = trained if _is_from(trained, p, new_head) else base
         name = _name_in(source, p)
         if source is base and (not p.is_added or name not in base.shapes):
             continue
@@ -304,6 +309,13 @@ def start_fingerprint(
         digest.update(p.name.encode() + b"\0")
         digest.update(np.ascontiguousarray(source.read(name)).data)
     return digest.hexdigest() if found else None
+
+
+def _is_from(trained: Optional[Weights], p: Parameter, new_head: bool) -> bool:
+    """Whether a variable's first value is that of what was trained."""
+    if trained is None or not p.trained:
+        return False
+    return not (new_head and p.group == "head")
 
 
 def _name_in(source: Weights, p: Parameter) -> str:

@@ -18,6 +18,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
+from absl import logging
+
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
@@ -40,16 +42,22 @@ from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import Pretrained, identify
 from adapter_bert.checkpoints.written_form import tokenizer_files
+from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
+from adapter_bert.serving import suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
+from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
+from adapter_bert.training import saved_steps
+from adapter_bert.training.settings import Experiment, Training
 
 COLUMNS = "name task kind labels method MB score data added base".split()
 
@@ -317,7 +325,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(_plain_json(entries), end="")
     else:
-        print(_table(list(map(_row, entries))), end="")
+        print(_table(COLUMNS, list(map(_row, entries))), end="")
 
 
 def _row(entry: Dict[str, Any]) -> List[str]:
@@ -351,18 +359,18 @@ def _plain_json(value: Any) -> str:
     )
 
 
-def _table(rows: List[List[str]]) -> str:
+def _table(columns: List[str], rows: List[List[str]]) -> str:
     """Aligned columns under a header.
 
     Control characters of an adapter's description, which could command a
     terminal, become spaces.
     """
-    table = [COLUMNS] + [
+    table = [columns] + [
         ["".join(c if c.isprintable() else " " for c in t) for t in row]
         for row in rows
     ]
     # A damaged adapter's row has two columns, of any width.
-    whole = [row for row in table if len(row) == len(COLUMNS)]
+    whole = [row for row in table if len(row) == len(columns)]
     widths = [max(map(len, column)) for column in zip(*whole)]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(row, widths))
@@ -421,6 +429,85 @@ def _rename(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library)
     library.rename(arguments.name, arguments.new_name)
     print(f"{arguments.name} is called {arguments.new_name} now")
+
+
+def _suggest(arguments: argparse.Namespace) -> None:
+    """Ranks what a training may begin with; measures the saving on request."""
+    logging.set_verbosity(logging.INFO)
+    task = custom_task(
+        arguments.text_a_column,
+        arguments.text_b_column,
+        arguments.label_column,
+        header=arguments.header == "true",
+        regression=arguments.regression == "true",
+        split_files=SplitFiles(arguments.train_file, arguments.eval_file),
+    )
+    task.split_files.check(READERS, can_hold_out=False)
+    if arguments.try_steps and not arguments.eval_file:
+        raise UserError(
+            "--try_steps scores dev rows: pass a file of these as --eval_file"
+        )
+    if arguments.eval_file and not arguments.try_steps:
+        raise UserError(
+            "--eval_file scores trainings; pass their length in steps as "
+            "--try_steps"
+        )
+    library = AdapterLibrary(arguments.library)
+    splits = ["train", "dev"] if arguments.try_steps else ["train"]
+    learned, rows = task.read("", splits)
+    learned = learned.learn(rows["train"])
+    bert = FrozenBert.open(
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+    )
+    drawn = suggestion.draw(rows["train"], arguments.rows, arguments.seed)
+    found = suggestion.rank(
+        bert, library, learned, drawn, arguments.max_seq_length
+    )
+    report = {
+        "rows": len(drawn),
+        "candidates": list(map(dataclasses.asdict, found)),
+    }
+    if not arguments.json:
+        lines = [
+            [c.name, c.task, c.method, f"{c.logme:.4f}"]
+            if c.name
+            else ["-", "-", "BERT alone", f"{c.logme:.4f}"]
+            for c in found
+        ]
+        print(_table(["name", "task", "method", "LogME"], lines), end="")
+    if arguments.try_steps:
+        first = next(candidate for candidate in found if candidate.name)
+        saved = saved_steps.measure(
+            Experiment(
+                task,
+                registry.parse(first.method),
+                first.method,
+                {},
+                max_seq_length=arguments.max_seq_length,
+                init_checkpoint=arguments.init_checkpoint,
+                bert_config_file=arguments.bert_config_file,
+                vocab_file=arguments.vocab_file,
+                library=library.path,
+                training=Training(
+                    num_train_steps=arguments.try_steps, seed=arguments.seed
+                ),
+            ),
+            library.folder(first.name),
+        )
+        report["saved_steps"] = {"adapter": first.name, **saved.describe()}
+        if not arguments.json:
+            print(saved.told(first.name))
+    if arguments.json:
+        print(_plain_json(report), end="")
+
+
+def _positive(text: str) -> int:
+    """A number from 1 on; argparse tells the user of others."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
 
 
 def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
@@ -494,6 +581,50 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
     )
     flag = command("verify", _verify, "Check that every adapter is whole.")
     bert_flags(flag, required=False)
+    flag = command(
+        "suggest",
+        _suggest,
+        "Rank the adapters as beginnings of a new training.",
+    )
+    bert_flags(flag, required=True)
+    flag(
+        "--train_file",
+        required=True,
+        help="rows of the new task: .tsv, .csv or .jsonl",
+    )
+    flag("--text_a_column", default="text", help="column of the text")
+    flag("--text_b_column", help="column of the second text, for pairs")
+    flag("--label_column", default="label", help="column of the label")
+    for which, default, help in (
+        ("--header", "true", "whether the first line names the columns"),
+        ("--regression", "false", "whether labels are numbers"),
+    ):
+        flag(
+            which,
+            type=str.lower,
+            choices=("true", "false"),
+            default=default,
+            help=f"{help}; default: {default}",
+        )
+    for which, number, help in (
+        ("--rows", 1000, "rows to compare with, drawn at random"),
+        ("--max_seq_length", 128, "longest input in tokens"),
+        ("--seed", 1, "seed of the drawn rows and of trainings"),
+    ):
+        flag(
+            which,
+            type=_positive,
+            default=number,
+            help=f"{help}; default: {number}",
+        )
+    flag(
+        "--try_steps",
+        type=_positive,
+        help="train so many steps from the first adapter and from nothing, "
+        "and tell the steps that it saves",
+    )
+    flag("--eval_file", default="", help="rows that score these trainings")
+    flag("--json", action="store_true", help="print JSON, for programs")
     flag = command("remove", _remove, "Delete an adapter.", name)
     flag(
         "--force",

@@ -142,6 +142,16 @@ def experiment_from_flags(
             f"--recompute={LAYERS} works under XLA alone; pass --use_xla=true "
             "or --use_tpu=true, or leave --recompute out"
         )
+    if found.init_adapter and found.adapter:
+        raise UserError(
+            "--adapter and --init_adapter exclude each other; --adapter goes "
+            "on with a task, --init_adapter begins another one"
+        )
+    if found.init_adapter and not (found.do_train or found.describe):
+        raise UserError(
+            "--init_adapter is where a training begins: pass --do_train=true, "
+            "or leave it out"
+        )
     if not found.describe and not found.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
     if found.library and not files.is_folder(found.library):

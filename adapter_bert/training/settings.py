@@ -219,6 +219,11 @@ class Experiment:
     adapter: str = Topic.METHOD.setting(
         "", "Folder of a trained adapter to evaluate, predict with or train on."
     )
+    init_adapter: str = Topic.METHOD.setting(
+        "",
+        "Folder of a trained adapter, of any task, whose values the training "
+        "begins with; the head is new. It brings its method.",
+    )
     library: str = Topic.METHOD.setting(
         "",
         "Folder of the trained adapters that a composition names, as in "
@@ -289,3 +294,8 @@ class Experiment:
         "to this many tokens; 0 keeps the batch sizes as they are.",
         NOT_NEGATIVE,
     )
+
+    @property
+    def adapter_folder(self) -> str:
+        """The folder of the trained adapter that the run opens, or ""."""
+        return self.adapter or self.init_adapter

@@ -71,12 +71,15 @@ class Sources:
         trained: values of an adapter or a training checkpoint, or None.
         description: of those.
         step: training steps of those.
+        new_head: whether another task begins with those, with a head of its
+            own.
     """
 
     opened: Optional[Pretrained]
     trained: Optional[Weights]
     description: Optional[Dict[str, Any]]
     step: int
+    new_head: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,7 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
 
 
 def _open_sources(experiment: Experiment) -> Sources:
-    """Opens `--init_checkpoint` (default: the run's own) and `--adapter`."""
+    """Opens `--init_checkpoint` (default: the run's own) and the adapter."""
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
@@ -153,12 +156,18 @@ def _open_sources(experiment: Experiment) -> Sources:
     elif begun:
         path = run_record.place_of_base(experiment.output_dir)
     opened = open_init_checkpoint(path) if path else None
-    if experiment.adapter:
+    if experiment.adapter_folder:
         artifact = adapter_artifact.read(
-            experiment.adapter, opened.weights if opened else None
+            experiment.adapter_folder, opened.weights if opened else None
         )
         step = training_state.step_of(str(artifact.config.get("checkpoint")))
-        return Sources(opened, artifact.weights, artifact.config, step)
+        return Sources(
+            opened,
+            artifact.weights,
+            artifact.config,
+            step,
+            new_head=bool(experiment.init_adapter),
+        )
     if opened is None or opened.trained is None:
         return Sources(opened, None, None, 0)
     step = training_state.step_of(opened.path)
@@ -197,22 +206,25 @@ def _task_and_method(
     new = len(_new_tokens(experiment, sources))
     method = new_words.with_new_words(experiment.method, new)
     begun = run_record.read_run(experiment.output_dir)
-    if sources.description is None and sources.opened is not None:
+    is_new = sources.description is None or sources.new_head
+    if is_new and sources.opened is not None:
         task = task.fit_base(sources.opened)
-    if sources.description is None and begun:
+    if is_new and begun:
         task = task.go_on(begun["task"], experiment.output_dir)
-    elif sources.description is not None:
+    if sources.description is not None:
         source = sources.trained.source
         if "tasks" in sources.description["task"] and "" in task.members:
+            flag = "--init_adapter" if sources.new_head else "--adapter"
             raise UserError(
                 f"{source} is of several tasks, "
                 f"{sources.description['task']['name']}; pass the folder "
-                "tasks/<name>/adapter of their run as --adapter, for one of "
+                f"tasks/<name>/adapter of their run as {flag}, for one of "
                 "them"
             )
-        task = task.restore(sources.description["task"], source)
+        if not is_new:
+            task = task.restore(sources.description["task"], source)
         method = _trained_method(experiment, sources.description, source)
-    elif sources.opened is not None and not experiment.do_train:
+    elif sources.opened is not None and not (begun or experiment.do_train):
         task = pretrained_head.label(sources.opened, task, experiment.data_dir)
     if new_words.count_of(method) != new:
         raise UserError(
@@ -236,7 +248,8 @@ def _places_of_parts(
     experiment: Experiment, sources: Sources
 ) -> Mapping[str, str]:
     """Folders of the adapters that this or the trained run is made of."""
-    place = experiment.adapter and files.absolute(experiment.adapter)
+    place = experiment.adapter_folder
+    place = place and files.absolute(place)
     if not place and sources.trained is not None:
         place = sources.trained.source
     places: Dict[str, str] = {}
@@ -300,6 +313,8 @@ def open_model(experiment: Experiment) -> Model:
             experiment.max_seq_length,
             is_adapter=bool(experiment.adapter),
         )
+        if sources.new_head:
+            told = f"method {method}, and first values but the head's"
         logging.info("%s supplies without flags: %s", trained.source, told)
         if method.parts:
             sources = _with_parts(experiment, sources, found, config)
@@ -325,7 +340,7 @@ def _with_parts(
     experiment: Experiment, sources: Sources, found: Found, config: BertConfig
 ) -> Sources:
     """The sources with the adapters that the trained values lack."""
-    place = experiment.adapter or sources.trained.source
+    place = experiment.adapter_folder or sources.trained.source
     places = [*_places_of_parts(experiment, sources).values()]
     folders = {os.path.dirname(f) for f in (*places, files.absolute(place))}
     folders.add(experiment.library)
@@ -362,6 +377,11 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
             f"{model.method} trains the task's head alone, and the task "
             f"{task.name} has none; pass another --tuning_method"
         )
+    if model.sources.new_head and {p.group for p in table.trained} == {"head"}:
+        raise UserError(
+            f"{trained.source} holds nothing but a head of its own task "
+            f"({model.method}); leave out --init_adapter"
+        )
     quantized: FrozenSet[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
@@ -373,6 +393,7 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         experiment.training.seed,
         fresh_head=experiment.do_train,
         parts=model.part_weights,
+        new_head=model.sources.new_head,
     )
     if not experiment.do_train:
         weights = trained or base
@@ -385,7 +406,9 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         model,
         task,
         table,
-        start_fingerprint(table.parameters, base, trained),
+        start_fingerprint(
+            table.parameters, base, trained, model.sources.new_head
+        ),
         initial_values,
         quantized,
     )

@@ -1,0 +1,68 @@
+"""LogME: how well linear models of given features explain given labels.
+
+Source: You et al. 2021, LogME: Practical Assessment of Pre-trained Models for
+Transfer Learning, section 4.
+"""
+
+import numpy as np
+
+# Powers of ten of the precisions' ratio that are tried first.
+POWERS = np.linspace(-12, 12, 97)
+# Golden sections after that, which divide the interval by 1e9.
+SECTIONS = 44
+GOLDEN = (np.sqrt(5) - 1) / 2
+
+
+def logme(features: np.ndarray, targets: np.ndarray) -> float:
+    """The greatest log evidence of labels, in nats for each row.
+
+    Of each column y of `targets` the model is y = F w + noise, where w is
+    normal with precision a, noise with precision b. With t = a / b and the
+    singular values s and left vectors u of F, the posterior's mean leaves
+
+        E = sum((u y)^2 t / (t + s^2)) + what no u explains of y^2
+
+    which includes t |w|^2. So the best b is N / E, and the log evidence is
+
+        (N log(N / (2 pi E)) - N - sum(log(1 + s^2 / t))) / 2
+
+    Its maximum over t is searched, where the paper's algorithm 1 iterates
+    towards it. Columns are averaged, as in the paper.
+
+    Args:
+        features: float [N, D], not all zero.
+        targets: float [N, K], a column for each label, 1 where a row has it,
+            or one column of numbers. No column is all zero.
+    """
+    left, singular, _ = np.linalg.svd(
+        np.asarray(features, np.float64), full_matrices=False
+    )
+    rows = len(features)
+    # The evidence stays as it is if all features are multiplied.
+    squares = (singular / singular[0]) ** 2
+
+    def best(column: np.ndarray) -> float:
+        explained = left.T @ column
+        along = explained**2
+        rest = ((column - left @ explained) ** 2).sum()
+
+        def evidence(power: float) -> float:
+            t = 10.0**power
+            error = (along * (t / (t + squares))).sum() + rest
+            lost = np.log1p(squares / t).sum() / rows
+            return (np.log(rows / (2 * np.pi * error)) - 1 - lost) / 2
+
+        start = int(np.argmax([evidence(power) for power in POWERS]))
+        low = POWERS[max(start - 1, 0)]
+        high = POWERS[min(start + 1, len(POWERS) - 1)]
+        for _ in range(SECTIONS):
+            first = high - GOLDEN * (high - low)
+            second = low + GOLDEN * (high - low)
+            if evidence(first) >= evidence(second):
+                high = second
+            else:
+                low = first
+        return evidence((low + high) / 2)
+
+    columns = np.asarray(targets, np.float64).T
+    return float(np.mean([best(column) for column in columns]))

@@ -1,0 +1,252 @@
+"""`library suggest`: adapters ranked as beginnings of a training."""
+
+import json
+import types
+
+import numpy as np
+import pytest
+from conftest import write_table
+from task_files import make_rows, refusal
+from tiny_artifacts import make_artifact
+
+from adapter_bert.commands import library as program
+from adapter_bert.data.tables import SplitFiles
+from adapter_bert.methods.new_words import with_new_words
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving import suggestion
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.training import experiment as experiments
+from adapter_bert.training import saved_steps
+from adapter_bert.training.settings import Experiment, Training
+
+METHOD = "houlsby(size=4)"
+WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "fast", "slow")
+
+
+def texts(count, seed):
+    """Different texts of words in any order."""
+    rng = np.random.default_rng(seed)
+    found = {" ".join(rng.permutation(WORDS)[:5]) for _ in range(2 * count)}
+    return sorted(found)[:count]
+
+
+def by_word(some, word):
+    """Rows whose label says whether a text has a word."""
+    return [(text, "good" if word in text.split() else "bad") for text in some]
+
+
+def train(folder, bert, rows):
+    """Trains an adapter for some seconds, and gives its run's folder."""
+    folder.mkdir()
+    write_table(folder / "train.tsv", rows)
+    experiments.run(
+        Experiment(
+            custom_task(split_files=SplitFiles(str(folder / "train.tsv"))),
+            parse(METHOD),
+            METHOD,
+            {},
+            max_seq_length=24,
+            do_train=True,
+            engine="strategy",
+            output_dir=str(folder / "run"),
+            init_checkpoint=str(bert),
+            training=Training(
+                batch_size=8, learning_rate=1e-2, num_train_steps=60
+            ),
+        )
+    )
+    return str(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_bert, tmp_path_factory):
+    """A library with the adapters of two tasks over the same texts."""
+    place = tmp_path_factory.mktemp("taught")
+    shelf = AdapterLibrary(str(place / "shelf"), create=True)
+    for name, word in (("cats", "cat"), ("mats", "mat")):
+        rows = by_word(texts(120, 1), word)
+        shelf.add(train(place / name, tiny_bert, rows), name)
+    return shelf
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    return FrozenBert.open(str(tiny_bert))
+
+
+def learned(rows, **settings):
+    return custom_task(**settings).complete(rows).learn(rows)
+
+
+def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
+    """Of equals BERT alone is before adapters, which have their names' order.
+
+    Features come in parts.
+    """
+    asked, labels = map(list, zip(*by_word(texts(40, 2), "cat")))
+    rows = make_rows(*asked, label=labels)
+    noise = np.random.default_rng(1).normal(size=(40, 4))
+    telling = noise + 3 * (np.array(labels) == "good")[:, np.newaxis]
+    sha256 = load_task(bert, taught.folder("mats"), None).sha256
+
+    class Known:
+        def __init__(self, bert, loaded, max_seq_length):
+            assert max_seq_length == 24
+            is_mats = loaded and loaded.sha256 == sha256
+            self.features = telling if is_mats else noise
+
+        def stream(self, some):
+            assert list(some) == [(text,) for text in asked]
+            yield from (self.features[:30], self.features[30:])
+
+    monkeypatch.setattr(suggestion, "Embedder", Known)
+    found = suggestion.rank(bert, taught, learned(rows), rows, 24)
+    assert [c.name for c in found] == ["mats", None, "cats"]
+    assert found[0].logme > found[1].logme == found[2].logme
+    assert found[0].method.startswith("houlsby(")
+    assert found[0].task == "custom" and found[1].method is None
+
+
+@pytest.mark.newer_stack
+def test_pairs_and_numbers_are_ranked_too(taught, bert):
+    asked = texts(8, 1)
+    numbers = [str(number / 4) for number in range(8)]
+    rows = make_rows(*asked, text_b=asked[::-1], label=numbers)
+    task = learned(rows, text_b_column="other", regression=True)
+    found = suggestion.rank(bert, taught, task, rows, 24)
+    assert len(found) == 3 and np.isfinite([c.logme for c in found]).all()
+
+
+@pytest.mark.newer_stack
+def test_what_no_training_begins_with_is_passed_over(
+    taught, bert, tiny_bert, tmp_path, caplog
+):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    empty = refusal(lambda: suggestion.load_candidates(bert, shelf))
+    assert empty.endswith("it is empty")
+    words = str(with_new_words(parse(METHOD), 2))
+    for name, text in (("head", "head"), ("words", words)):
+        make_artifact(tmp_path / name, tiny_bert, text)
+        shelf.add(str(tmp_path / name), name)
+    found = refusal(lambda: suggestion.load_candidates(bert, shelf))
+    assert "has no adapter that fits" in found and "\n" not in found
+    assert found.endswith("holds a head alone") and not caplog.text
+    make_artifact(tmp_path / "good", tiny_bert, METHOD)
+    shelf.add(str(tmp_path / "good"), "good")
+    assert list(suggestion.load_candidates(bert, shelf)) == ["good"]
+    assert "head is passed over: " in caplog.text
+    assert "words is passed over: " in caplog.text
+    assert "reads words of its own task" in caplog.text
+    alien = AdapterLibrary(str(tmp_path / "alien"), create=True)
+    base = {"name": "alien", "fingerprint": "0" * 64}
+    make_artifact(tmp_path / "other", tiny_bert, METHOD, base=base)
+    alien.add(str(tmp_path / "other"), "other")
+    found = refusal(lambda: suggestion.load_candidates(bert, alien))
+    assert "was trained on another BERT" in found and "\n" not in found
+
+
+def test_drawn_rows_keep_their_order_and_follow_the_seed():
+    rows = make_rows(*map(str, range(50)))
+    drawn = suggestion.draw(rows, 10, 1)
+    numbers = list(map(int, drawn.text_a))
+    assert len(numbers) == 10 and numbers == sorted(numbers)
+    assert suggestion.draw(rows, 10, 1).text_a == drawn.text_a
+    assert suggestion.draw(rows, 10, 2).text_a != drawn.text_a
+    assert len(suggestion.draw(rows, 99, 1)) == 50
+
+
+@pytest.mark.newer_stack
+def test_the_command_ranks_and_measures_the_saving(
+    taught, tiny_bert, tmp_path, run_main, capsys, monkeypatch
+):
+    for name, seed in (("train", 3), ("dev", 4)):
+        write_table(tmp_path / f"{name}.tsv", by_word(texts(60, seed), "cat"))
+    arguments = (
+        "suggest",
+        taught.path,
+        f"--init_checkpoint={tiny_bert}",
+        f"--train_file={tmp_path / 'train.tsv'}",
+        "--max_seq_length=24",
+        "--rows=50",
+    )
+    run_main(program, *arguments)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["name", "task", "method", "LogME"]
+    names = [line.split()[0] for line in lines]
+    assert sorted(names) == ["-", "cats", "mats"]
+    scores = [float(line.split()[-1]) for line in lines]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) == 3
+    assert any("BERT alone" in line for line in lines)
+    first = next(name for name in names if name != "-")
+    begun = []
+
+    def run(experiment):
+        begun.append(experiment.init_adapter)
+        return experiments.run(experiment)
+
+    monkeypatch.setattr(
+        saved_steps, "experiments", types.SimpleNamespace(run=run)
+    )
+    dev = f"--eval_file={tmp_path / 'dev.tsv'}"
+    run_main(program, *arguments, dev, "--try_steps=4", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 50
+    named = [candidate["name"] or "-" for candidate in found["candidates"]]
+    assert named == names
+    saved = found["saved_steps"]
+    assert saved["adapter"] == first and saved["metric"] == "accuracy"
+    steps = ["1", "2", "3", "4"]
+    assert list(saved["from_nothing"]) == list(saved["from_adapter"]) == steps
+    assert begun == ["", taught.folder(first)]
+
+
+BAD = {
+    "empty": ([], (), "holds no rows"),
+    "label": ([("a", "x")] * 4, (), "only the label 'x'"),
+    "drawn": (
+        [("a", "x")] * 9 + [("b", "y")],
+        ("--rows=1",),
+        "pass more --rows",
+    ),
+    "column": (
+        [("a", "x"), ("b", "y")],
+        ("--text_a_column=message",),
+        "no column is named 'message'",
+    ),
+    "number": (
+        [("a", "x"), ("b", "y")],
+        ("--regression=true",),
+        "expected a number",
+    ),
+    "dev": ([("a", "x")], ("--try_steps=3",), "as --eval_file"),
+    "steps": ([("a", "x")], ("--eval_file=dev.tsv",), "--eval_file"),
+    "rows": ([("a", "x")], ("--rows=0",), "no number from 1 on"),
+    "length": (
+        [("a", "x"), ("b", "y")],
+        ("--max_seq_length=999",),
+        "--max_seq_length is 999",
+    ),
+}
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_line(
+    taught, tiny_bert, tmp_path, run_main, case
+):
+    rows, more, message = BAD[case]
+    write_table(tmp_path / "rows.tsv", rows)
+    found = refusal(
+        lambda: run_main(
+            program,
+            "suggest",
+            taught.path,
+            f"--init_checkpoint={tiny_bert}",
+            f"--train_file={tmp_path / 'rows.tsv'}",
+            *more,
+        )
+    )
+    assert message in found and "\n" not in found
