@@ -165,7 +165,7 @@ def choose_by_distance(
     Raises:
         UserError: the pool, the BERT or the adapter is missing or damaged.
     """
-    embedder, columns = predict.open_embedder(VectorForm(), bert)
+    embedder, columns = predict.open_embedder(VectorForm(normalize=True), bert)
     rows, places = read_pool(asked, columns)
     numbered = list(zip(rows, places))
     vectors = _in_chunks(
