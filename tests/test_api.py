@@ -191,6 +191,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     assert answers.to_frame() == list(answers)
 
 
+@pytest.mark.older_stack
 def test_it_exports(bert, shelf, place):
     vectors = {"embeddings": "mean", "layers": (-1, -2)}
     folder = ab.export(bert, shelf, place / "exported", **vectors)
@@ -218,6 +219,7 @@ def test_texts_have_vectors(run, bert):
     assert tokens.tokens == ["[CLS]", "the", "cat", "[SEP]"]
 
 
+@pytest.mark.newer_stack
 def test_wrong_labels_are_found(bert, tiny_bert, place):
     """As by the command, on rows in memory."""
     wrong = {3, 30}
@@ -256,6 +258,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
             ab.audit(bert, bad, **settings)
 
 
+@pytest.mark.newer_stack
 def test_rows_to_label_next(run, bert, place):
     texts = [text for text, _ in SENTENCES]
     answers = ab.Predictor(bert, run).predict(texts)
@@ -556,6 +559,7 @@ KINDS = {
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
     rows, settings = KINDS[kind]
@@ -573,6 +577,7 @@ def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_several_glue_tasks_have_an_adapter_each(bert, tiny_glue, tmp_path):
     run = ab.train(
         bert,
@@ -593,7 +598,13 @@ def python_blocks(page):
     return [block for block in fenced if "import adapter_bert" in block]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/python_api.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("README.md", marks=pytest.mark.newer_stack),
+        pytest.param("docs/python_api.md", marks=pytest.mark.older_stack),
+    ],
+)
 def test_the_pages_example_runs(
     name, tiny_bert, place, tmp_path, monkeypatch, capsys
 ):

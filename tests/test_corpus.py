@@ -56,7 +56,7 @@ def test_documents_are_found_by_their_ids(tmp_path):
 @PROPERTY
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1),
-    st.integers(1, 20),
+    st.integers(0, 20),
 )
 def test_a_search_is_that_of_its_first_pairs(pairs, count):
     corpus = Corpus(
