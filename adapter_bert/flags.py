@@ -241,8 +241,8 @@ flag per line."""
 
 def by_topic(
     classes: Sequence[type],
-    without: Collection[str] = (),
     known: flags.FlagValues = flags.FLAGS,
+    without: Collection[str] = (),
 ) -> Iterator[Tuple[str, List[flags.Flag]]]:
     """Topics in their order, with the flags of each, `without` some."""
     for topic in Topic:
@@ -269,8 +269,8 @@ def page(
     program: str,
     doc: str,
     classes: Sequence[type],
-    without: Collection[str] = (),
     known: flags.FlagValues = flags.FLAGS,
+    without: Collection[str] = (),
 ) -> str:
     """The text of `--help`: a program's purpose, and its flags by topic.
 
@@ -286,7 +286,7 @@ def page(
         ),
         add_help=False,
     )
-    for topic, shown in by_topic(classes, without, known):
+    for topic, shown in by_topic(classes, known, without):
         group = parser.add_argument_group(topic)
         for flag in shown:
             meaning, default = flag.help, default_of(flag)
@@ -385,8 +385,13 @@ def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
     """Parses a program's flags, or prints its page and ends the program."""
     if any(map(HELP.fullmatch, arguments[1:])):
         name = os.path.basename(arguments[0])
-        refused = getattr(module, "REFUSED", ())
-        print(page(name, module.__doc__, module.SETTINGS, refused), end="")
+        shown = page(
+            name,
+            module.__doc__,
+            module.SETTINGS,
+            without=getattr(module, "REFUSED", ()),
+        )
+        print(shown, end="")
         sys.exit(0)
     return parse(flags.FLAGS, arguments)
 

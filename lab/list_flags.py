@@ -56,7 +56,7 @@ def flags_of(program: str) -> Flags:
             default_of(flag),
             " ".join(flag.help.split()).replace("|", r"\|"),
         )
-        for topic, shown in by_topic(module.SETTINGS, refused, known)
+        for topic, shown in by_topic(module.SETTINGS, known, refused)
         for flag in shown
     }
 

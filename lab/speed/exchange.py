@@ -229,9 +229,7 @@ def logits(
     }
     batch = {k: tf.constant(v, tf.int32) for k, v in examples.items()}
     batch["row"] = tf.range(len(examples["input_ids"]))
-    # Not `compute`, which builds a graph where functions run eagerly too.
-    found = kind.function(values, batch)
-    outputs = {name: value.numpy() for name, value in found.items()}
+    outputs = {k: v.numpy() for k, v in kind.compute(values, batch).items()}
     if "logits" in outputs:
         return outputs["logits"]
     if "scores" in outputs:
