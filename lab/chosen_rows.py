@@ -228,7 +228,7 @@ def main() -> None:
         vectors = np.load(vectors_file)
         # As `select` has them: of the last layer, of length 1.
         last_layer = vectors[:pool, -vectors.shape[1] // audit.LAYERS :]
-        last_layer /= np.linalg.norm(last_layer, axis=1, keepdims=True)
+        lengths = np.linalg.norm(last_layer, axis=1, keepdims=True)
         labels = np.unique(rows.label, return_inverse=True)[1]
         title, score = SCORES[name]
         curves: Dict[str, List] = {way: [] for way in names}
@@ -243,7 +243,7 @@ def main() -> None:
                 )
             else:
                 learn = learn_heads(vectors, labels, seed)
-            known = ways(last_layer, sizes[0], sizes[-1], seed)
+            known = ways(last_layer / lengths, sizes[0], sizes[-1], seed)
             for way in names:
                 found = curve(learn, *known[way], sizes, labels, pool, score)
                 curves[way].append(found)
