@@ -84,7 +84,4 @@ def test_curves_are_recorded_and_drawn(
     for scores in found["curves"].values():
         assert np.shape(scores) == (1, 2)
         assert all(0 <= score <= 100 for score in scores[0])
-    if not method:
-        # Each text was labelled somewhere.
-        assert found["curves"]["random"][0][1] > 50
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
