@@ -63,8 +63,8 @@ WORK_FOLDER = ".move"
 TABLE_FILE, RECORD_FILE = "move.tsv", "move.json"
 # Rows that are answered at once.
 BATCH = 32
-# Two rows of each side have a correlation.
-LEAST_HELD_OUT, LEAST_ROWS = 2, 4
+# Of those that train, and of those that measure: two have a correlation.
+LEAST_ROWS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,12 +262,6 @@ def _choose(
                 f"all adapters, or --texts={name}=FILE too"
             )
         rows = _read_texts(path, name, loaded)
-        count = max(
-            LEAST_HELD_OUT, round(asked.distilling.held_out * len(rows))
-        )
-        order = np.random.default_rng(asked.training.seed)
-        is_held_out = np.zeros(len(rows), bool)
-        is_held_out[order.permutation(len(rows))[:count]] = True
         length = min(loaded.max_seq_length, new.config.max_tokens)
         dev = asked.dev.get(name)
         found[name] = _Adapter(
@@ -276,7 +270,7 @@ def _choose(
             method,
             length,
             rows,
-            is_held_out,
+            _hold_out(len(rows), asked),
             None if dev is None else _read_dev(dev, name, task),
         )
     if not found:
@@ -285,6 +279,14 @@ def _choose(
             f"expected one for {', '.join(KINDS)}, on this BERT alone"
         )
     return found
+
+
+def _hold_out(count: int, asked: Move) -> np.ndarray:
+    """Chooses the rows that measure, bool [count]; both sides have some."""
+    held_out = round(asked.distilling.held_out * count)
+    held_out = min(max(held_out, LEAST_ROWS), count - LEAST_ROWS)
+    order = np.random.default_rng(asked.training.seed).permutation(count)
+    return np.isin(np.arange(count), order[:held_out])
 
 
 def _problem(
@@ -322,10 +324,10 @@ def _read_texts(path: str, name: str, loaded: LoadedTask) -> List[Row]:
             f"--texts do not fit the adapter {name}, which reads "
             f"{' and '.join(columns)}: {error}"
         ) from error
-    if len(found) < LEAST_ROWS:
+    if len(found) < 2 * LEAST_ROWS:
         raise UserError(
             f"--texts: {path} holds {len(found)} rows for the adapter {name}, "
-            f"expected at least {LEAST_ROWS}"
+            f"expected at least {2 * LEAST_ROWS}"
         )
     return found
 

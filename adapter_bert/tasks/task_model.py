@@ -101,8 +101,9 @@ class TaskModel:
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
                 other inputs of the head, and in a run of several tasks
-                `task_ids`, int32 [B], all alike unless the head has `sides`. Rows of C choices are
-                [B, C, T], each choice a row for BERT and for the head.
+                `task_ids`, int32 [B], all alike unless the head has `sides`.
+                Rows of C choices are [B, C, T], each choice a row for BERT and
+                for the head.
                 `frozen_outputs`, float32 [B, T or 1, D] or the bits of
                 bfloat16 as uint16, replace the tokens if there are any;
                 `word_vectors`, float32 [B, T, E], their word embeddings. Texts
