@@ -452,7 +452,8 @@ def list_parameters(
     hooks = method.hooks(config, added)
     plain = {name: name for name in declared}
     if head.sides:
-        _check_sides(method, hooks, declared.keys() - added.keys(), declared)
+        own = declared.keys() - added.keys() - of_head.keys()
+        _check_sides(method, hooks, own, declared)
         plain = {
             scoped(side, name)
             if one.trained and groups[name] != "head"
