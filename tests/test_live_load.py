@@ -11,7 +11,7 @@ from adapter_bert.errors import UserError
 from lab import report
 from lab.speed import live_load, measuring
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 ROWS = [("a", f"text {n}") for n in range(5)]
 
