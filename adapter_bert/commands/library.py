@@ -5,8 +5,10 @@ r"""Keeps trained adapters in a library; exchanges them with other programs.
     .venv/bin/adapter-bert library export shelf mrpc hub/mrpc \
         --to=adapterhub
     .venv/bin/adapter-bert library push shelf mrpc hf:ORG/mrpc
+    .venv/bin/adapter-bert library move shelf --init_checkpoint=$BERT \
+        --to=$NEW_BERT --texts=texts.jsonl --output_dir=new_shelf
 
-docs/adapter_library.md and docs/exchange.md tell more.
+docs/adapter_library.md, docs/exchange.md and docs/moving.md tell more.
 """
 
 import argparse
