@@ -18,13 +18,16 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    run_record,
+    training_state,
+)
 from adapter_bert.data.tables import READERS, Rows, SplitFiles, check_file
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Range, Topic, recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.progress import Progress
 from adapter_bert.serving import row_stream
@@ -301,7 +304,7 @@ def _problem(
         return f"its kind is {kind}, expected {', '.join(KINDS)}"
     if config.get("parts"):
         return "it is made of other trained adapters, of the old BERT"
-    if count_of(method):
+    if run_record.new_tokens(config, loaded.task.name):
         return "it has new words, of the old BERT's vocabulary"
     try:
         new.kind(method, loaded.task)
