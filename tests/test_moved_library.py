@@ -145,16 +145,16 @@ def read(folder):
 
 
 def test_new_adapters_agree_with_the_old_ones(moved, move):
-    """Those that hardly trained do not."""
+    """One that hardly trained does not."""
     found = read(moved)
     assert set(found) == set(SHELF) - {"questions"}
     for one in found.values():
         assert (one["texts"], one["held_out"]) == (102, 26)
-        assert one["agreement"] >= 0.8, one
     assert found["one"]["agreement"] >= 0.9
+    assert found["value"]["agreement"] >= 0.8
     assert found["value"]["measure"] == "pearson"
     lazy = read(move("lazy", learning_rate=1e-9, num_train_epochs=1))
-    assert all(one["agreement"] < 0.8 for one in lazy.values()), lazy
+    assert lazy["one"]["agreement"] < 0.8, lazy
 
 
 def test_dev_rows_score_both(moved):
