@@ -380,7 +380,7 @@ def import_hub(call, shelf, folder, bert, name, *more):
 
 
 def test_an_adapter_goes_to_the_hub_and_back(
-    hub, call, make, tiny_bert, tmp_path, monkeypatch
+    hub, call, make, tiny_bert, tmp_path, monkeypatch, caplog
 ):
     """Bit by bit, and into a private repository unless it is asked."""
     call("add", tmp_path / "shelf", make(), "--name=mine")
@@ -398,6 +398,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
     assert set(contents) == names
     card = contents["README.md"].decode()
     assert "adapter-bert library import shelf hf:org/mine --name=mine" in card
+    assert "replaces" not in caplog.text
     again = tmp_path / "again"
     out = import_hub(call, again, "hf:org/mine", "hf:org/tiny-bert", "other")
     assert out == f"added other, of hf:org/mine@{commit}\n"
@@ -415,7 +416,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
 
 
 def test_what_others_may_read_is_never_changed_by_accident(
-    hub, call, make, tmp_path, monkeypatch
+    hub, call, make, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     shelf = tmp_path / "shelf"
@@ -423,6 +424,10 @@ def test_what_others_may_read_is_never_changed_by_accident(
     call("push", shelf, "mine", "hf:org/mine", "--public")
     repository = hub.repositories["org/mine"]
     assert not repository.private
+    # The card may be a person's by now.
+    (commit,) = repository.commits
+    call("push", shelf, "mine", "hf:org/mine", "--public")
+    assert f"replaces README.md of commit {commit}, where" in caplog.text
     words = "is public, but private was asked; pass --public, or name"
     with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/mine")
@@ -430,7 +435,7 @@ def test_what_others_may_read_is_never_changed_by_accident(
     words = "is private, but public was asked; leave out --public, or name"
     with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/mine", "--public")
-    assert len(repository.commits) == 1
+    assert len(repository.commits) == 2
     for text in ("hf:org/mine@v1", "hf:org/mine/a"):
         with pytest.raises(UserError, match="names more than a repository"):
             call("push", shelf, "mine", text)

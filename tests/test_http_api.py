@@ -117,11 +117,18 @@ class Server(Running):
     """A server of a model."""
 
     def __init__(
-        self, limits=LIMITS, model=None, models=None, beside=None, **options
+        self,
+        limits=LIMITS,
+        model=None,
+        models=None,
+        beside=None,
+        shadow=None,
+        **options,
     ):
         """`beside` gives another server from what answers."""
         self.model = model or Echo()
-        self.models = ServedModels(models or {"tiny": Versions(self.model)})
+        models = models or {"tiny": Versions(self.model)}
+        self.models = ServedModels(models, shadow)
         self.core = RequestCore(self.models, limits)
         if beside:
             self.beside = beside(self.core)

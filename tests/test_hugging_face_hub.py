@@ -242,6 +242,16 @@ def test_what_is_cut_off_goes_on_or_is_refused(hub, bert, file, tiny_weights):
     check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
 
 
+def test_a_text_that_is_too_large_is_not_read(hub, bert, monkeypatch):
+    size = len(hub.repositories["org/tiny-bert"].commits[bert]["config.json"])
+    monkeypatch.setattr(hugging_face_hub, "LARGEST_TEXT", size)
+    sources.open_init_checkpoint(NAME)
+    monkeypatch.setattr(hugging_face_hub, "LARGEST_TEXT", size - 1)
+    refused(
+        f"{bert}: config.json has {size} bytes, expected at most {size - 1}"
+    )
+
+
 def test_a_cache_that_was_changed_is_found(hub, bert):
     place = sources.open_init_checkpoint(NAME).path
     real = os.path.realpath(place)

@@ -1,13 +1,16 @@
 """A served library: tasks come, change and go while rows are answered."""
 
 import contextlib
+import json
 import shutil
+import threading
 
 import pytest
+from conftest import write_bert
 from google.protobuf import json_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from test_http_api import Server, Versions
+from test_http_api import Server, Versions, metrics
 from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
@@ -356,7 +359,7 @@ def test_answers_are_explained(add, bert, shelf):
         assert content["error"].startswith("row 1: answers of the task tags")
         _, told = server.ask("", "GET", "/tasks")
         assert told["explained"] == ["small"]
-        # Tasks are listed once, and other requests wait for one row at most.
+        # Tasks are listed once, and rows are explained one by one.
         listed, batches, explanations = [], [], live.explanations
         live.explained = lambda: listed.append(1) or ["small"]
         live.explanations = lambda some: (
@@ -367,6 +370,49 @@ def test_answers_are_explained(add, bert, shelf):
         assert status == 200
         assert listed == [1]
         assert batches == [1, 1, 1]
+
+
+def test_no_answer_waits_for_an_explanation(add, live):
+    """Its graph is traced at first use, which takes seconds."""
+    add("small")
+    live.look()
+    begun, may_go = threading.Event(), threading.Event()
+
+    def explanations(questions):
+        begun.set()
+        assert may_go.wait(10)
+        return live.compute(questions)
+
+    live.explanations = explanations
+    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+        rows = server.rows("small")
+        path = "/v1/models/tiny:{}".format
+        try:
+            asked = server.send(rows, path=path("explain"))
+            assert begun.wait(10)
+            _, plain = server.ask(rows, path=path("answer"))
+            assert b"adapter_bert_waiting_rows 1.0" in metrics(server)
+        finally:
+            may_go.set()
+        with contextlib.closing(asked):
+            assert json.load(asked.getresponse()) == plain
+
+
+def test_a_vocabulary_without_masks_is_the_reason(
+    tmp_path, tiny_config, tiny_weights, shelf
+):
+    (tmp_path / "bert").mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(26))]
+    folder = write_bert(tmp_path / "bert", words, tiny_config, tiny_weights)
+    make_artifact(tmp_path / "a", folder, "ia3")
+    shelf.add(str(tmp_path / "a"), "a")
+    live = LiveLibrary(shelf, Predictor(FrozenBert.open(str(folder))))
+    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+        status, content = server.ask(
+            server.rows("a"), path="/v1/models/tiny:explain"
+        )
+    assert status == 404
+    assert "has no mask token" in content["error"]
 
 
 class Only(Versions):

@@ -1,5 +1,6 @@
 """The server as its operator runs it, asked by many clients at once."""
 
+import collections
 import concurrent.futures
 import http.client
 import json
@@ -171,6 +172,61 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
         end(process)
 
 
+def test_a_shadow_is_compared_and_seen_by_no_client(tiny_bert, tmp_path):
+    method, description, texts = LIBRARY["small"]
+    folders = [str(tmp_path / name) for name in ("old", "new", "kept")]
+    for seed, folder in enumerate(map(pathlib.Path, folders)):
+        make_artifact(folder, tiny_bert, method, None, description, seed)
+    expected, shelves = [], []
+    for moved in folders[:2]:
+        shelf = AdapterLibrary(f"{moved}_shelf", create=True)
+        names = {"kept": folders[2], "moved": moved}
+        for name, folder in names.items():
+            shelf.add(folder, name)
+        shelves.append(shelf.path)
+        predictor = Predictor.load(str(tiny_bert), names)
+        expected.append({name: predictor(name, texts) for name in names})
+    counts = collections.Counter(
+        (name, "equal" if one.label == other.label else "different")
+        for name in names
+        for one, other in zip(*(found[name] for found in expected))
+    )
+    assert counts["kept", "equal"] == len(texts)
+    assert counts["moved", "different"] > 0
+    process, port = start(
+        f"--init_checkpoint={tiny_bert}",
+        f"--library={shelves[0]}",
+        f"--shadow={shelves[1]}",
+        f"--shadow_init_checkpoint={tiny_bert}",
+    )
+    try:
+        for name in names:
+            rows = [{"task": name, "text": text} for text in texts]
+            _, found = ask(port, rows, "answer")
+            for one, answer in zip(found["answers"], expected[0][name]):
+                assert len(one.pop("adapter")) == 64
+                assert_equal(one, {"task": name, **answer})
+        wait_for(lambda: outcomes(port) == counts)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        said = process.stderr.read()
+        assert f"{counts['moved', 'different']} different, 0 dropped" in said
+        assert "Traceback" not in said
+    finally:
+        end(process)
+
+
+def outcomes(port):
+    """Counts of the shadow's rows, by task and what became of them."""
+    found = re.findall(
+        r'^adapter_bert_shadow_rows_total\{model="adapter_bert",'
+        r'outcome="(\w+)",task="(\w+)"\} (\S+)$',
+        metrics(port),
+        re.M,
+    )
+    return {(task, one): int(float(x)) for one, task, x in found if float(x)}
+
+
 TOKEN = "a-token-of-letters"
 
 
@@ -292,15 +348,16 @@ def test_it_ends_in_time_whatever_is_computed(tiny_exported):
         end(process)
 
 
-def waiting_rows(port):
+def metrics(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/monitoring/prometheus/metrics")
-    found = re.search(
-        r"^adapter_bert_waiting_rows (\S+)$",
-        connection.getresponse().read().decode(),
-        re.M,
-    )
+    found = connection.getresponse().read().decode()
     connection.close()
+    return found
+
+
+def waiting_rows(port):
+    found = re.search(r"^adapter_bert_waiting_rows (\S+)$", metrics(port), re.M)
     return float(found.group(1))
 
 
@@ -442,6 +499,18 @@ def run():
         ({"host": "127.0.0..1"}, "cannot listen at 127.0.0..1"),
         ({"port": 70000}, "--port is 70000, expected 0 to 65535"),
         ({"model": "tests"}, "tests holds no version of an exported model"),
+        ({"shadow_init_checkpoint": "a"}, "_checkpoint needs --shadow"),
+        (
+            {"model": "", "model_config_file": "a", "shadow": "b"},
+            "--shadow is for one model; pass --library or --model",
+        ),
+        ({"shadow": "nowhere"}, "--shadow is nowhere, where there is no fold"),
+        ({"shadow": "tests/../tests"}, "--shadow and --model are one folder"),
+        (
+            {"model": "", "library": "docs", "shadow": "docs/"},
+            "--shadow and --library are one folder, docs/",
+        ),
+        ({"shadow": "docs"}, "of a library pass --shadow_init_checkpoint too"),
     ],
 )
 def test_what_cannot_be_served(run, flags, message):

@@ -34,6 +34,8 @@ NAME = re.compile(
 COMMIT = re.compile(r"[0-9a-f]{40}")
 # Descriptions, vocabularies and cards. Patterns also match within folders.
 TEXTS = ("*.json", "*.txt", "*.md")
+# Those are read into memory as a whole. The largest tokenizers have 35 MB.
+LARGEST_TEXT = 200 * 10**6
 # Safetensors before PyTorch's files.
 MODELS = ("model.safetensors",), ("pytorch_model.bin",)
 ADAPTERS = (
@@ -180,11 +182,19 @@ def _matching(place: str, patterns: Sequence[str]) -> List[str]:
 def _check(place: str, patterns: Sequence[str], name: str) -> None:
     """Compares files with the hashes by which the cache names their content.
 
-    A damaged file is deleted. Raises UserError for one, and if the cache does
-    not name it by a hash.
+    A damaged file is deleted. Raises UserError for one, if the cache does not
+    name it by a hash, and for a text that is too large.
     """
     for file in _matching(place, patterns):
         path = os.path.join(place, file)
+        size = files.size(path)
+        is_text = any(fnmatch.fnmatch(file, pattern) for pattern in TEXTS)
+        if is_text and size > LARGEST_TEXT:
+            raise UserError(
+                f"{name}: {file} has {size} bytes, expected at most "
+                f"{LARGEST_TEXT}; name a repository or a revision with a "
+                "smaller file"
+            )
         # The first link alone has this hash: the content of Xet lies behind a
         # second one, under a hash of Xet's own, for all repositories.
         link = os.readlink(path) if os.path.islink(path) else ""
@@ -193,7 +203,7 @@ def _check(place: str, patterns: Sequence[str], name: str) -> None:
             digest = hashlib.sha256()
         elif COMMIT.fullmatch(expected):
             digest = hashlib.sha1(usedforsecurity=False)
-            digest.update(b"blob %d\0" % files.size(path))
+            digest.update(b"blob %d\0" % size)
         else:
             raise UserError(
                 f"{path} does not lead to content that is named by its hash; "
@@ -238,7 +248,8 @@ def push(folder: str, text: str, public: bool, message: str) -> str:
             )
         api = hub.HfApi()
         api.create_repo(named.repository, private=not public, exist_ok=True)
-        is_public = not api.model_info(named.repository).private
+        before = api.model_info(named.repository)
+        is_public = not before.private
         if is_public != public:
             kinds = "private", "public"
             raise UserError(
@@ -246,6 +257,16 @@ def push(folder: str, text: str, public: bool, message: str) -> str:
                 f"{'leave out' if public else 'pass'} --public, or name "
                 "another repository"
             )
+        there = {file.rfilename for file in before.siblings or ()}
+        for file in sorted(there & set(files.names(folder))):
+            # The card may have been written by a person.
+            if file.endswith(".md"):
+                logging.warning(
+                    "%s: replaces %s of commit %s, where the old one stays",
+                    text,
+                    file,
+                    before.sha,
+                )
         done = api.upload_folder(
             repo_id=named.repository,
             folder_path=folder,

@@ -9,6 +9,7 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
+import math
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -17,12 +18,20 @@ from absl import logging
 
 from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
+from adapter_bert.flags import (
+    FLAGS,
+    POSITIVE,
+    Range,
+    Topic,
+    is_given,
+    read,
+)
 from adapter_bert.tasks.custom import Table, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_label import PROBABILITY
 from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
+from adapter_bert.tasks.new_labels import DISTILL_WEIGHT, extend_labels
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -89,6 +98,23 @@ class Classification:
         "Weights of the labels' losses in training: balanced (rare labels "
         'count as much as common ones), or JSON as {"spam": 2.5}. A label '
         "that is not named has weight 1.",
+    )
+    extend_labels: bool = Topic.METHOD.setting(
+        False,
+        "Train --adapter to answer the new labels of the training file too. "
+        "The old rows of the head's last layer keep their bits.",
+    )
+    replay_file: str = Topic.METHOD.setting(
+        "",
+        f"--extend_labels: {OWN_FILE} of rows with old labels, in the columns "
+        "of the training file, to train on too.",
+    )
+    distill_weight: Optional[float] = Topic.METHOD.setting(
+        None,
+        "--extend_labels without --replay_file: factor of the loss that keeps "
+        "the old adapter's answers to the new rows; 0 for none. Default: "
+        f"{DISTILL_WEIGHT:g}.",
+        Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
     )
     eval_batch_size: int = Topic.EVALUATION.setting(
         8, "Examples evaluated at once.", POSITIVE
@@ -233,6 +259,8 @@ def run(
     own = read(Classification)
     if own.class_weights is not None:
         task = weigh_classes(task, own.class_weights)
+    if _extends(own):
+        task = extend_labels(task, own.replay_file, own.distill_weight)
     _check_calibrates(task, own)
     return run_from_flags.run_or_describe(
         task,
@@ -240,6 +268,33 @@ def run(
         calibrate=own.calibrate,
         abstain_at=own.abstain_at,
     )
+
+
+def _extends(own: Classification) -> bool:
+    """Whether an adapter learns new labels.
+
+    Raises:
+        UserError: a flag for that is given alone, or lacks others.
+    """
+    if not own.extend_labels:
+        for name in ("replay_file", "distill_weight"):
+            if is_given(name):
+                raise UserError(
+                    f"--{name} is for an adapter that learns new labels; pass "
+                    "--extend_labels=true too"
+                )
+        return False
+    if not FLAGS.adapter:
+        raise UserError(
+            "--extend_labels adds labels to a trained adapter; pass its "
+            "folder as --adapter"
+        )
+    if not (FLAGS.do_train or FLAGS.describe):
+        raise UserError(
+            "--extend_labels is for a training: pass --do_train=true; an "
+            "adapter that has learned the labels needs no such flag"
+        )
+    return True
 
 
 def _check_calibrates(task: Task, own: Classification) -> None:

@@ -44,19 +44,22 @@ from adapter_bert.flags import FLAGS, Range, Topic, read
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import json_log
 from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import is_version
+from adapter_bert.serving.exported import GRAPH, is_version, versions_in
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.http_api import PatientProtocol, RestServer
 from adapter_bert.serving.http_guard import Tokens, read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.model_versions import (
     LibraryVersion,
+    ModelVersions,
     VersionFolder,
     VersionPolicy,
 )
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.request_core import Limits, RequestCore
 from adapter_bert.serving.served_models import ServedModels
+from adapter_bert.serving.shadow import Shadow
 
 LATEST, ALL, SPECIFIC = POLICIES = ("latest", "all", "specific")
 TEXT, JSON = "text", "json"
@@ -90,10 +93,21 @@ class Served:
         "TensorFlow Serving's file of several exported models, instead of "
         "--model.",
     )
+    shadow: str = Topic.SERVED.setting(
+        "",
+        "Library, or folder of an exported model, whose answers to the same "
+        "rows are compared with the served ones in the metrics, and given to "
+        "no client.",
+    )
+    shadow_init_checkpoint: str = Topic.SERVED.setting(
+        "",
+        "The pretrained BERT of a library of --shadow; default: "
+        "--init_checkpoint.",
+    )
     poll_seconds: int = Topic.SERVED.setting(
         10,
-        "Seconds from one look at --library, --model or --model_config_file "
-        "to the next.",
+        "Seconds from one look at --library, --model, --model_config_file or "
+        "--shadow to the next.",
         LARGE,
     )
     name: str = Topic.SERVED.setting(
@@ -276,6 +290,53 @@ def _check_served() -> None:
         raise UserError(
             "--name is passed, and --model_config_file has the models' names"
         )
+    _check_shadow()
+
+
+def _check_shadow() -> None:
+    """Raises UserError unless --shadow names another model, or none."""
+    shadow = FLAGS.shadow
+    if not shadow:
+        if FLAGS.shadow_init_checkpoint:
+            raise UserError("--shadow_init_checkpoint needs --shadow")
+        return
+    if FLAGS.model_config_file:
+        raise UserError(
+            "--shadow is for one model; pass --library or --model instead of "
+            "--model_config_file"
+        )
+    if not files.is_folder(shadow):
+        raise UserError(
+            f"--shadow is {shadow}, where there is no folder; pass a library, "
+            "or the --output_dir of adapter-bert export"
+        )
+    served = "model" if FLAGS.model else "library"
+    if os.path.realpath(shadow) == os.path.realpath(FLAGS[served].value):
+        raise UserError(
+            f"--shadow and --{served} are one folder, {shadow}; pass the "
+            "folder of another model"
+        )
+    if _is_export(shadow):
+        if FLAGS.shadow_init_checkpoint:
+            raise UserError(
+                f"--shadow_init_checkpoint is for a library, and --shadow="
+                f"{shadow} is an exported model; pass one of the two"
+            )
+        return
+    AdapterLibrary(shadow)
+    if FLAGS.model and not FLAGS.shadow_init_checkpoint:
+        raise UserError(
+            f"--shadow is {shadow}, which holds no version of an exported "
+            "model; of a library pass --shadow_init_checkpoint too"
+        )
+
+
+def _is_export(folder: str) -> bool:
+    """Whether a folder has an exported model, and not adapters."""
+    return any(
+        files.exists(os.path.join(folder, version, GRAPH))
+        for version in versions_in(folder)
+    )
 
 
 def read_policy() -> VersionPolicy:
@@ -327,20 +388,53 @@ def open_models() -> ServedModels:
         return ServedModels.of_file(
             functools.partial(config.read_config, FLAGS.model_config_file)
         )
+    bert = None
+    model: ModelVersions
     if FLAGS.model:
-        folder = VersionFolder(FLAGS.model, read_policy(), {})
-        return ServedModels({FLAGS.name: folder})
-    asked = adapter_flags.read_asked(adapter_flags.OneBert)
-    library = AdapterLibrary(asked.library)
+        model = VersionFolder(FLAGS.model, read_policy(), {})
+    else:
+        asked = adapter_flags.read_asked(adapter_flags.OneBert)
+        library = AdapterLibrary(asked.library)
+        bert = adapter_flags.open_bert(asked)
+        model = _live(library, bert, asked)
+    shadow = None
+    if FLAGS.shadow:
+        shadow = Shadow(FLAGS.name, model, _open_shadow(bert), FLAGS.shadow)
+    return ServedModels({FLAGS.name: model}, shadow)
+
+
+def _open_shadow(bert: Optional[FrozenBert]) -> ModelVersions:
+    """Loads --shadow; `bert` is that of --init_checkpoint.
+
+    Raises UserError as `open_models`.
+    """
+    if _is_export(FLAGS.shadow):
+        return VersionFolder(FLAGS.shadow, VersionPolicy(), {})
+    asked = read(adapter_flags.OneBert)
+    if FLAGS.shadow_init_checkpoint:
+        # The other BERT's files are next to it.
+        asked = dataclasses.replace(
+            asked,
+            init_checkpoint=FLAGS.shadow_init_checkpoint,
+            bert_config_file="",
+            vocab_file="",
+        )
+        bert = adapter_flags.open_bert(asked)
+    return _live(AdapterLibrary(FLAGS.shadow), bert, asked)
+
+
+def _live(
+    library: AdapterLibrary, bert: FrozenBert, asked: adapter_flags.OneBert
+) -> LibraryVersion:
+    """A library's tasks, loaded; raises UserError if it cannot be read."""
     predictor = Predictor(
-        adapter_flags.open_bert(asked),
+        bert,
         asked.predict_batch_size,
         asked.max_seq_length,
         asked.adapter_dtype,
-        asked.library,
+        library.path,
     )
-    live = LiveLibrary(library, predictor)
-    return ServedModels({FLAGS.name: LibraryVersion(live)})
+    return LibraryVersion(LiveLibrary(library, predictor))
 
 
 def _import_of(flag: str, module: str) -> ModuleType:

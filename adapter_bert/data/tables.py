@@ -11,6 +11,7 @@ import csv
 import dataclasses
 import decimal
 import itertools
+import operator
 import os
 import re
 import sys
@@ -493,6 +494,23 @@ class Rows:
             lines=self.lines[chosen],
             choices=tuple(map(cells, self.choices)),
             **{name: cells(getattr(self, name)) for name in names},
+        )
+
+    def followed_by(self, more: "Rows") -> "Rows":
+        """These rows, then those of another file with the same columns.
+
+        Lines stay those of each file.
+        """
+        names = "text_a", "text_b", "label", "row_id"
+        columns = {name: getattr(self, name) for name in names}
+        return dataclasses.replace(
+            self,
+            lines=np.concatenate([self.lines, more.lines]),
+            choices=tuple(map(operator.add, self.choices, more.choices)),
+            **{
+                name: own and own + getattr(more, name)
+                for name, own in columns.items()
+            },
         )
 
 

@@ -45,6 +45,8 @@ TRAINING = {
     "max_seq_length": "max_seq_length",
     "task_sampling": "task_sampling",
     "class_weights": "class_weights",
+    "extend_labels": "extend_labels",
+    "distill_weight": "distill_weight",
     "loss": "loss",
     "temperature": "temperature",
     "two_adapters": "two_adapters",
@@ -167,6 +169,11 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     found["do_train"], found["do_eval"] = trains, evaluates
     found["do_predict"] = predicts
     found.update({flag: training.get(k) for k, flag in TRAINING.items()})
+    if training.get("replays"):
+        del found["distill_weight"]
+        found["replay_file"] = Unknown(
+            "REPLAY_FILE", "the file of rows with old labels"
+        )
     found.update(_calibration(folder))
     of_task = OF_TASKS.get(task["name"], {})
     found.update({flag: task.get(k) for k, flag in of_task.items()})

@@ -16,7 +16,11 @@ from absl import logging
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving.answers import Answer, to_outputs
-from adapter_bert.serving.explanations import can_explain
+from adapter_bert.serving.explanations import (
+    EXPLAINED,
+    can_explain,
+    check_explained,
+)
 from adapter_bert.serving.exported import (
     CHOICES,
     EMBED,
@@ -204,6 +208,15 @@ class LiveLibrary(ServedModel):
     def explained(self):
         tasks = self._tasks.items()
         return [name for name, task in tasks if can_explain(task.loaded)]
+
+    def unexplained(self):
+        for task in self._tasks.values():
+            if task.description["kind"] in EXPLAINED:
+                try:
+                    check_explained(task.loaded)
+                except UserError as error:
+                    return str(error)
+        return ""
 
     def explanations(self, questions):
         return self._predictor.answer_each(

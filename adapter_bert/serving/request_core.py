@@ -25,6 +25,7 @@ from adapter_bert.serving.exported import EMBED
 from adapter_bert.serving.request_metrics import RequestMetrics
 from adapter_bert.serving.served import AskedRow, Question, ServedModel
 from adapter_bert.serving.served_models import NotServed, ServedModels
+from adapter_bert.serving.shadow import Answered
 
 Done = TypeVar("Done")
 # What is asked of a row, next to its vector (`EMBED`).
@@ -60,11 +61,13 @@ class Asked(NamedTuple):
     Attributes:
         model: the version that the request found, which stays until then.
         kind: `ANSWER` for outputs, `EMBED` or `EXPLAIN`.
+        row: as the client sent it.
     """
 
     model: ServedModel
     question: Question
     kind: str
+    row: AskedRow
 
 
 @dataclasses.dataclass
@@ -95,10 +98,14 @@ class RequestCore:
         self.models, self.limits = models, limits
         self.is_ending = False
         self._held = 0
-        self._batcher: Any = None
-        self.metrics = RequestMetrics(
-            models, lambda: self._batcher.waiting if self._batcher else 0
-        )
+        # One computes explanations, whose graphs are traced at first use, so
+        # that no other row waits for them.
+        self._batchers: Dict[bool, Batcher] = {}
+        self.metrics = RequestMetrics(lambda: models.models, self._waiting)
+
+    def _waiting(self) -> int:
+        """Rows that are not yet computed."""
+        return sum(one.waiting for one in self._batchers.values())
 
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
@@ -107,13 +114,24 @@ class RequestCore:
 
         def size_of(asked: Asked) -> int:
             # Explanations are computed one by one. Each is a batch of its own,
-            # so that others wait for one at most.
+            # so that rows of clients that have gone are not computed.
             is_whole = asked.kind == EXPLAIN
             return bounds.batch_bytes if is_whole else asked.question.size
 
-        self._batcher = Batcher(self._compute, size_of, bounds)
-        yield
-        await self._batcher.close()
+        self._batchers = {
+            explains: Batcher(self._compute, size_of, bounds)
+            for explains in (False, True)
+        }
+        async with contextlib.AsyncExitStack() as stack:
+            if self.models.shadow:
+                await stack.enter_async_context(
+                    self.models.shadow.live(
+                        lambda: self._waiting() > 0, self.metrics
+                    )
+                )
+            yield
+            for batcher in self._batchers.values():
+                await batcher.close()
 
     def _compute(self, asked: Sequence[Asked]) -> List[Any]:
         """The outputs, vector or explained answer of each row."""
@@ -158,11 +176,13 @@ class RequestCore:
         if kind == EXPLAIN and not explained:
             raise Refused(
                 404,
-                "the model explains no answers: a library's tasks of "
+                model.unexplained()
+                or "the model explains no answers: a library's tasks of "
                 f"{', '.join(EXPLAINED)} do, exported models do not",
             )
         asked = []
-        for number, row in enumerate(rows, 1):
+        for number, given in enumerate(rows, 1):
+            row = given.without_padding()
             question = self._question(model, row, number, kind == EMBED)
             if kind == EXPLAIN and question.task not in explained:
                 raise Refused(
@@ -171,7 +191,7 @@ class RequestCore:
                     "not explained; explained are tasks of "
                     f"{', '.join(EXPLAINED)}",
                 )
-            asked.append(Asked(model, question, kind))
+            asked.append(Asked(model, question, kind, row))
         return asked
 
     def _question(
@@ -185,13 +205,23 @@ class RequestCore:
                     f"row {number}: {name} has {size} bytes, of at most {most}",
                 )
         try:
-            return model.accept(row.without_padding(), for_vector)
+            return model.accept(row, for_vector)
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
 
     async def ask(self, asked: Sequence[Asked]) -> List[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
-        return await self._batcher.ask(asked)
+        explains = any(one.kind == EXPLAIN for one in asked)
+        found = await self._batchers[explains].ask(asked)
+        if self.models.shadow:
+            self.models.shadow.offer(
+                [
+                    Answered(one.row, one.model, one.question, result)
+                    for one, result in zip(asked, found)
+                    if one.kind != EMBED
+                ]
+            )
+        return found
 
     def hold(self, count: int) -> None:
         """Counts bytes of a request as held; raises `Refused` if too many.

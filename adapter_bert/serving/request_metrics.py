@@ -1,24 +1,35 @@
 """Counts, times and sizes of a server's requests, for Prometheus."""
 
 import collections
-import contextlib
-from typing import Callable, Sequence, Set, Tuple
+from typing import Any, Callable, Mapping, Sequence, Set, Tuple
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from adapter_bert.serving.served_models import ServedModels
+from adapter_bert.serving.model_versions import ModelVersions
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+# What becomes of a row that is put to a shadow.
+OUTCOMES = EQUAL, DIFFERENT, DROPPED, FAILED = (
+    "equal",
+    "different",
+    "dropped",
+    "failed",
+)
 
 
 class RequestMetrics:
     """Metrics of a server, and of its process."""
 
-    def __init__(self, models: ServedModels, waiting: Callable[[], int]):
-        """Takes the models, and tells the number of rows that wait."""
+    def __init__(
+        self,
+        models: Callable[[], Mapping[str, ModelVersions]],
+        waiting: Callable[[], int],
+    ):
+        """Takes what tells the models by name, and how many rows wait."""
         self._models = models
         self._registry = CollectorRegistry()
+        of_task = ["model", "task"]
         kept = {"registry": self._registry, "namespace": "adapter_bert"}
         self._requests = Counter(
             "requests",
@@ -29,20 +40,38 @@ class RequestMetrics:
         self._task_requests = Counter(
             "task_requests",
             "The same by task; one of several tasks counts for each.",
-            ["model", "task", "code"],
+            [*of_task, "code"],
             **kept,
         )
-        # Labels of the tasks' metrics.
-        self._counted: Set[Tuple[str, str, str]] = set()
-        self._rows = Counter(
-            "rows", "Rows answered, by task.", ["model", "task"], **kept
-        )
+        # Metrics of tasks with their labels, of which two are model and task.
+        self._counted: Set[Tuple[Any, Tuple[str, ...]]] = set()
+        self._rows = Counter("rows", "Rows answered, by task.", of_task, **kept)
         self._seconds = Histogram(
             "request_seconds", "From a request to its answer.", **kept
         )
         sizes = [2**n for n in range(11)]
         self._batch_rows = Histogram(
             "batch_rows", "Rows computed at once.", buckets=sizes, **kept
+        )
+        self._shadow_rows = Counter(
+            "shadow_rows",
+            "Rows answered that the shadow was to answer too, by what became "
+            "of them.",
+            [*of_task, "outcome"],
+            **kept,
+        )
+        self._shadow_distance = Histogram(
+            "shadow_distance",
+            "Distance of a regression's two values.",
+            of_task,
+            buckets=[10.0**n for n in range(-4, 4)],
+            **kept,
+        )
+        self._shadow_seconds = Histogram(
+            "shadow_batch_seconds",
+            "From a batch of rows to the shadow's answers.",
+            ["model"],
+            **kept,
         )
         Gauge("waiting_rows", "Rows not yet computed.", **kept).set_function(
             waiting
@@ -57,7 +86,7 @@ class RequestMetrics:
         """Model, version and name of each task."""
         return {
             (name, version, task)
-            for name, model in self._models.models.items()
+            for name, model in self._models().items()
             for version, served in model.served.items()
             for task in served.tasks
         }
@@ -76,11 +105,29 @@ class RequestMetrics:
         self._requests.labels(str(code)).inc()
         self._seconds.observe(seconds)
         for task, rows in collections.Counter(tasks).items():
-            labels = (model, task, str(code))
-            self._counted.add(labels)
-            self._task_requests.labels(*labels).inc()
+            self._of_task(self._task_requests, model, task, str(code)).inc()
             if code == 200:
-                self._rows.labels(model, task).inc(rows)
+                self._of_task(self._rows, model, task).inc(rows)
+
+    def count_shadow(self, model: str, task: str, outcome: str) -> None:
+        """Counts a row put to a model's shadow, by what became of it."""
+        # A share of rows can be computed where there is a 0.
+        for one in OUTCOMES:
+            counter = self._of_task(self._shadow_rows, model, task, one)
+            counter.inc(one == outcome)
+
+    def count_distance(self, model: str, task: str, distance: float) -> None:
+        """Counts the distance of a regression's value to the shadow's."""
+        self._of_task(self._shadow_distance, model, task).observe(distance)
+
+    def count_shadow_batch(self, model: str, seconds: float) -> None:
+        """Counts a batch that a shadow has answered, in any thread."""
+        self._shadow_seconds.labels(model).observe(seconds)
+
+    def _of_task(self, metric: Any, *labels: str) -> Any:
+        """A metric of a model's task, until the task goes."""
+        self._counted.add((metric, labels))
+        return metric.labels(*labels)
 
     def count_batch(self, rows: int) -> None:
         """Counts rows that are computed at once."""
@@ -89,14 +136,10 @@ class RequestMetrics:
     def _forget_tasks(self) -> None:
         """Drops the metrics of tasks that have gone, which may be many."""
         served = {(model, task) for model, _, task in self._served()}
-        gone = {one for one in self._counted if one[:2] not in served}
+        gone = {one for one in self._counted if one[1][:2] not in served}
         self._counted -= gone
-        for labels in gone:
-            self._task_requests.remove(*labels)
-        for labels in {one[:2] for one in gone}:
-            # Refused requests have no rows.
-            with contextlib.suppress(KeyError):
-                self._rows.remove(*labels)
+        for metric, labels in gone:
+            metric.remove(*labels)
 
     def tell(self) -> bytes:
         """The metrics in Prometheus' text format, `CONTENT_TYPE`."""

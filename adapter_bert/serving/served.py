@@ -130,6 +130,10 @@ class ServedModel(abc.ABC):
         """Names of the tasks whose answers it can explain."""
         return []
 
+    def unexplained(self) -> str:
+        """Why answers of kinds that are explained are not, or ""."""
+        return ""
+
     def explanations(self, questions: Sequence[Question]) -> List[Any]:
         """As `compute`, of tasks of `explained`; for `answer`, explained."""
         raise NotImplementedError

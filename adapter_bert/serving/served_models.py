@@ -14,6 +14,7 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
+    Union,
 )
 
 from absl import logging
@@ -27,6 +28,7 @@ from adapter_bert.serving.model_versions import (
     look_of,
 )
 from adapter_bert.serving.served import ServedModel
+from adapter_bert.serving.shadow import Shadow
 
 
 class ModelEntry(NamedTuple):
@@ -53,11 +55,17 @@ class ServedModels:
     Attributes:
         models: by name, the first one first. Replaced, never changed, since
             other threads read it.
+        shadow: what a model is compared with.
     """
 
-    def __init__(self, models: Mapping[str, ModelVersions]):
+    def __init__(
+        self,
+        models: Mapping[str, ModelVersions],
+        shadow: Optional[Shadow] = None,
+    ):
         """Takes models that are loaded."""
         self.models: Dict[str, ModelVersions] = dict(models)
+        self.shadow = shadow
         self._read: Optional[Callable[[], Sequence[ModelEntry]]] = None
         self._looking = threading.Lock()
         # The last problem that the log has.
@@ -132,7 +140,13 @@ class ServedModels:
             except UserError as error:
                 problems.append(error)
             self._see_leaving()
-            for model in self.models.values():
+            looking: List[Union[ModelVersions, Shadow]] = [
+                *self.models.values()
+            ]
+            # Behind the model that it is compared with.
+            if self.shadow:
+                looking.append(self.shadow)
+            for model in looking:
                 try:
                     model.look()
                 except UserError as error:

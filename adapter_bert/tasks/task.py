@@ -60,6 +60,8 @@ class Head(tf.Module, abc.ABC):
     reads_first_token = False
     # Names of a batch's features that `__call__` is given by keyword.
     reads: Tuple[str, ...] = ()
+    # Names of its variables that do not decay.
+    undecayed: Tuple[str, ...] = ()
     # Names of the two sides of a row, its first text and its others, or of
     # tasks with rows of their own, if BERT reads each with trained values of
     # its own. The head's variables exist once.
@@ -305,6 +307,10 @@ class Task(abc.ABC, Generic[RowsType]):
     def begin_head(self, base: Any) -> Any:
         """Weights (`checkpoints/weights.py`) whose head fits this task's."""
         return base
+
+    def begin_from(self, trained: Any) -> Any:
+        """Trained weights, as of `begin_head`, whose head fits this task's."""
+        return trained
 
     @property
     def training_settings(self) -> Dict[str, Any]:

@@ -417,7 +417,11 @@ def list_parameters(
     head = build_head(config, lambda name, *more: of_head.update({name: more}))
     pooler, decays = head.needs_pooler, "head" not in method.undecayed
     declared = {
-        name: Declared(tuple(shape), initializer, decays=decays)
+        name: Declared(
+            tuple(shape),
+            initializer,
+            decays=decays and name not in head.undecayed,
+        )
         for name, (shape, initializer) in of_head.items()
     }
     groups = dict.fromkeys(declared, "head")

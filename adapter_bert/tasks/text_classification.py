@@ -4,14 +4,25 @@ import collections
 import contextlib
 import dataclasses
 import json
-from typing import Collection, Dict, List, Mapping, Optional, Tuple, Union
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert.bert.hooks import dropout
+from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.data.tables import (
+    Rows,
     is_one_cell,
     list_labels,
     shown,
@@ -63,13 +74,26 @@ class ClassificationHead(Head):
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"logits": float32 [B, C]}."""
+        read = self.read(bert, sequence_output, context)
+        return {"logits": self.logits(read, self.weights, self.bias)}
+
+    def read(
+        self, bert: Any, sequence_output: tf.Tensor, context: Context
+    ) -> tf.Tensor:
+        """The input of the last layer, float32 [B, D] of [B, T, D]."""
         read = sequence_output[:, 0]
         if self.needs_pooler:
             read = bert.pooled_output(sequence_output, context)
         read = dropout(read, 0.1, "head", context)
-        read = self.hidden(read, context)
-        logits = tf.matmul(read, self.weights, transpose_b=True)
-        return {"logits": logits if self.bias is None else logits + self.bias}
+        return self.hidden(read, context)
+
+    @staticmethod
+    def logits(
+        read: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor]
+    ) -> tf.Tensor:
+        """The last layer: [B, D], weights [C, D], bias [C] or None."""
+        logits = tf.matmul(read, weights, transpose_b=True)
+        return logits if bias is None else logits + bias
 
     def loss(self, predictions, features):
         """Cross entropy in nats, float32 [B], times the class's weight."""
@@ -135,16 +159,25 @@ class TextClassification(TextTask):
         return self.labels is not None
 
     def complete(self, train):
-        found = set(train.label)
-        if empty := [label for label in found if not label.strip()]:
-            where = train.where(train.label.index(empty[0]))
-            raise UserError(f"{where}: the label is empty")
+        found = self.labels_in(train)
         if len(found) < 2:
             raise UserError(
                 f"{train.path}: the column {self.labelled.label!r} holds only "
                 f"the label {found.pop()!r}, expected at least two labels"
             )
         return self.with_labels(found, train.path)
+
+    def labels_in(self, rows: Rows) -> Set[str]:
+        """The labels of rows, none of them empty.
+
+        Raises:
+            UserError: one is.
+        """
+        found = set(rows.label)
+        if empty := [label for label in found if not label.strip()]:
+            where = rows.where(rows.label.index(empty[0]))
+            raise UserError(f"{where}: the label is empty")
+        return found
 
     def with_labels(
         self, found: Collection[str], path: str

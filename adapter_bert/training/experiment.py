@@ -29,6 +29,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import calibration, task_model
+from adapter_bert.tasks.new_labels import NewLabels
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     devices,
@@ -36,6 +37,7 @@ from adapter_bert.training import (
     evaluation,
     frozen_outputs,
     fusion_report,
+    imprinting,
     loop,
     multi_worker,
     run_files,
@@ -105,6 +107,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
             experiment, compute_dtype=_choose_dtype(experiment)
         )
     model = open_model(experiment)
+    if isinstance(model.task, NewLabels):
+        imprinting.check(model)
     # As soon as more is known, each before a longer step.
     refuse_others = functools.partial(
         run_record.check,
@@ -404,6 +408,8 @@ def _train(
     experiment, model, first_step = setup.experiment, setup.model, state.step
     is_over = first_step >= schedule.num_train_steps
     resumed = bool(state.newest)
+    if isinstance(setup.task, NewLabels):
+        job, features = imprinting.begin(engine, setup, job, features)
     # Only some runs have these.
     frozen = watch = first_phase = None
     if experiment.cache_frozen_layers and not is_over:
@@ -516,6 +522,8 @@ def _answer(
                 {p.name: weights.read(p.name) for p in setup.table.trained}
             )
         answers, shown = evaluation.answer(setup, predictor, rows, rows.splits)
+        if isinstance(setup.task, NewLabels) and rows.splits.dev:
+            imprinting.measure_forgetting(setup, job, predictor, rows, answers)
     setup = _calibrate(setup, rows, answers)
     task = setup.task
     found: Dict[str, float] = {}

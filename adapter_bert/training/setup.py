@@ -350,6 +350,8 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     if opened.head or opened.labels:
         base = pretrained_head.fit(opened, task)
     base = task.begin_head(base)
+    if trained is not None:
+        trained = task.begin_from(trained)
     if model.tokenizer.new_tokens:
         base = _begin_words(experiment, model, base)
     table = task_model.list_parameters(

@@ -1,0 +1,322 @@
+"""Classification by a trained adapter that learns further labels.
+
+The rows of its head's last layer keep their bits. Those of new labels begin
+with means of features, as in weight imprinting (Qi et al. 2018, "Low-Shot
+Learning with Imprinted Weights", section 3.2). Without rows of old labels, the
+old adapter's answers to the new rows are learned too: Li and Hoiem 2017,
+"Learning without Forgetting", section 3.
+"""
+
+import dataclasses
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert import files
+from adapter_bert.data.tables import (
+    READERS,
+    check_file,
+    list_labels,
+    read_rows,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.tasks.text_classification import (
+    ClassificationHead,
+    TextClassification,
+)
+
+# Of the logits of both models; the paper's, equation 3.
+TEMPERATURE = 2.0
+# Factor of the distillation's loss; the paper's, section 3.
+DISTILL_WEIGHT = 1.0
+# The logit of a label that a row's label does not compete with.
+OUT_OF_QUESTION = -1e9
+# Among features, the logits of the old adapter, float32 [B, old labels].
+OLD_LOGITS = "old_logits"
+# Among predictions, the inputs of the head's last layer, float32 [B, D].
+FEATURES = "features"
+WEIGHTS, BIAS = "output_weights", "output_bias"
+
+
+class NewLabelsHead(ClassificationHead):
+    """A classifier's head whose first rows are not trained.
+
+    Attributes:
+        shows_features: whether predictions have `FEATURES` too.
+    """
+
+    # Decay would change the old rows.
+    undecayed = (WEIGHTS, BIAS)
+    shows_features = False
+
+    def __init__(self, old: int, distill_weight: float, *arguments: Any):
+        """Takes the number of old labels, and arguments of the base class."""
+        super().__init__(*arguments)
+        self._old, self._distill_weight = old, distill_weight
+
+    def __call__(self, bert, sequence_output, context):
+        """float32 [B, T, D] -> {"logits": float32 [B, C], `FEATURES`}."""
+        features = self.read(bert, sequence_output, context)
+        logits = self.logits(
+            features, self._keep_old(self.weights), self._keep_old(self.bias)
+        )
+        return {"logits": logits, FEATURES: features}
+
+    def _keep_old(self, variable: Optional[tf.Variable]):
+        """A variable [C, ...], whose old rows have no gradient."""
+        if variable is None:
+            return None
+        old, new = variable[: self._old], variable[self._old :]
+        return tf.concat([tf.stop_gradient(old), new], axis=0)
+
+    def select(self, predictions):
+        """The logits, and what the head `shows_features` of."""
+        if self.shows_features:
+            return predictions
+        return {"logits": predictions["logits"]}
+
+    def loss(self, predictions, features):
+        """Cross entropies in nats, float32 [B]: of labels, of old answers.
+
+        With old answers a label competes with those of its own age alone, as
+        in the paper, where old and new tasks have heads of their own.
+        Otherwise a shift of all logits to new labels would learn most.
+        """
+        if OLD_LOGITS not in features:
+            return super().loss(predictions, features)
+        logits = predictions["logits"]
+        is_old = tf.range(tf.shape(logits)[1]) < self._old
+        label_is_old = features["label_ids"] < self._old
+        competes = tf.equal(label_is_old[:, tf.newaxis], is_old)
+        among_own = tf.where(competes, logits, OUT_OF_QUESTION)
+        losses = super().loss({"logits": among_own}, features)
+        return losses + self._distill_weight * (
+            tf.nn.softmax_cross_entropy_with_logits(
+                tf.nn.softmax(features[OLD_LOGITS] / TEMPERATURE),
+                logits[:, : self._old] / TEMPERATURE,
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class NewLabels(TextClassification):
+    """A classification task that adds labels to those of a trained adapter.
+
+    Attributes:
+        old_labels: of the adapter, the first of `labels`.
+        replay_file: of rows with old labels, which join the training rows, and
+            of held out rows the dev rows; or "".
+        distill_weight: factor of the distillation's loss; 0 for none.
+    """
+
+    old_labels: Tuple[str, ...] = ()
+    replay_file: str = ""
+    distill_weight: float = DISTILL_WEIGHT
+
+    def check_files(self, data_dir, splits):
+        super().check_files(data_dir, splits)
+        if not self.replay_file:
+            return
+        check_file("--replay_file", self.replay_file, READERS)
+        if files.is_same(self.replay_file, self._find(data_dir, "train")):
+            raise UserError(
+                f"--replay_file is {self.replay_file}, which is the training "
+                "file too; name a file of rows with old labels, or leave it out"
+            )
+
+    def restore(self, description, source):
+        trained = super().restore(description, source)
+        return dataclasses.replace(
+            trained, labels=None, old_labels=trained.labels
+        )
+
+    def complete(self, train):
+        found = self.labels_in(train)
+        if found <= {*self.old_labels}:
+            raise UserError(
+                f"{train.path}: every label of the column "
+                f"{self.labelled.label!r} is one of the adapter's, "
+                f"{list_labels(self.old_labels)}; --extend_labels expects rows "
+                "of a new label"
+            )
+        task = self.with_labels(found.union(self.old_labels), train.path)
+        new = (x for x in task.labels if x not in self.old_labels)
+        return dataclasses.replace(task, labels=(*self.old_labels, *new))
+
+    def read(self, data_dir, splits):
+        """As of any table; the replayed rows follow those of the file."""
+        task, rows = super().read(data_dir, splits)
+        if not self.replay_file or "train" not in rows:
+            return task, rows
+        replayed = task._check(read_rows(self.replay_file, self.labelled))
+        divided = {"train": replayed}
+        if self.held_out:
+            divided = task._divide(replayed)
+        return task, {
+            split: own.followed_by(divided[split]) if split in divided else own
+            for split, own in rows.items()
+        }
+
+    def learn(self, rows):
+        for label in self.labels[len(self.old_labels) :]:
+            if label not in rows.label:
+                raise UserError(
+                    f"no training row has the new label {label!r}; raise "
+                    "--max_train_examples"
+                )
+        return super().learn(rows)
+
+    def build_head(self, config, create):
+        return NewLabelsHead(
+            len(self.old_labels),
+            self.distill_weight,
+            len(self.labels),
+            config,
+            create,
+            self.head,
+            self.class_weights,
+        )
+
+    def begin_from(self, trained):
+        """The adapter's values, with zeros for rows of new labels."""
+        more = len(self.labels) - len(self.old_labels)
+
+        def read(name: str) -> np.ndarray:
+            value = trained.read(name)
+            if name not in (WEIGHTS, BIAS):
+                return value
+            return np.concatenate(
+                [value, np.zeros((more, *value.shape[1:]), np.float32)]
+            )
+
+        wider = {
+            name: (shape[0] + more, *shape[1:])
+            for name, shape in trained.shapes.items()
+            if name in (WEIGHTS, BIAS)
+        }
+        shapes = {**trained.shapes, **wider}
+        return dataclasses.replace(trained, shapes=shapes, read=read)
+
+    @property
+    def training_settings(self):
+        return {
+            **super().training_settings,
+            "extend_labels": True,
+            "replays": bool(self.replay_file),
+            "distill_weight": self.distill_weight,
+        }
+
+
+def imprint(
+    features: np.ndarray,
+    labels: np.ndarray,
+    logits: np.ndarray,
+    weights: np.ndarray,
+    old: int,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """The first rows of new labels in a head's last layer.
+
+    A row of weights is the mean of its label's features, as long as an old row
+    is on average. The bias gives the label's rows, on average, the same logit
+    as their best old label.
+
+    Args:
+        features: float32 [N, D], inputs of the layer.
+        labels: int [N], numbers below C; each new one has rows.
+        logits: float32 [N, C], with those of old labels first.
+        weights: float32 [C, D], old rows first.
+        old: number of old labels.
+
+    Returns:
+        Weights [C - old, D] and biases [C - old], float32.
+    """
+    length = np.linalg.norm(weights[:old].astype(np.float64), axis=1).mean()
+    best = logits[:, :old].max(axis=1).astype(np.float64)
+    rows, biases = [], []
+    for label in range(old, len(weights)):
+        own = labels == label
+        mean = features[own].mean(axis=0, dtype=np.float64)
+        row = mean * length / np.linalg.norm(mean)
+        rows.append(row)
+        biases.append(best[own].mean() - row @ mean)
+    return np.float32(rows), np.float32(biases)
+
+
+def forgetting(
+    labels: np.ndarray,
+    begun: np.ndarray,
+    after: np.ndarray,
+    old: int,
+) -> Dict[str, Dict[str, Any]]:
+    """The content of `forgetting.json`: accuracies on dev rows.
+
+    Args:
+        labels: int [N], numbers below C.
+        begun: float32 [N, C], logits of the imprinted head before training.
+        after: float32 [N, C], logits of the result.
+        old: number of old labels.
+
+    Returns:
+        Of `old_labels` and `new_labels` the number of `rows`, and accuracies
+        among all labels, `imprinted` and `after`; None without rows. Of old
+        labels also those among the old ones alone, `before` (the old adapter's)
+        and `after_among_old`.
+    """
+    is_old = labels < old
+
+    def accuracy(logits: np.ndarray, rows: np.ndarray) -> Optional[float]:
+        right = logits[rows].argmax(axis=1) == labels[rows]
+        return float(right.mean()) if right.size else None
+
+    return {
+        "old_labels": {
+            "rows": int(is_old.sum()),
+            "before": accuracy(begun[:, :old], is_old),
+            "imprinted": accuracy(begun, is_old),
+            "after": accuracy(after, is_old),
+            "after_among_old": accuracy(after[:, :old], is_old),
+        },
+        "new_labels": {
+            "rows": int((~is_old).sum()),
+            "imprinted": accuracy(begun, ~is_old),
+            "after": accuracy(after, ~is_old),
+        },
+    }
+
+
+def extend_labels(
+    task: Any, replay_file: str, distill_weight: Optional[float]
+) -> NewLabels:
+    """A task that adds the labels of its training file to an adapter's.
+
+    Args:
+        task: of classification, over the user's own files.
+        replay_file, distill_weight: as of `NewLabels`; None is for the default,
+            which is 0 with a file.
+
+    Raises:
+        UserError: the task has no labels that its files decide, or both the
+            file and the weight are given.
+    """
+    if not isinstance(task, TextClassification) or task.has_sets:
+        raise UserError(
+            "--extend_labels is for tasks with one label for each row, which "
+            f"{task.name} with these flags has not"
+        )
+    if task.labels is not None:
+        raise UserError(
+            f"--extend_labels adds the labels of your own files, but "
+            f"{task.name} has the labels {list_labels(task.labels)}; pass "
+            "--task_name=custom and the columns of your files"
+        )
+    if replay_file and distill_weight is not None:
+        raise UserError(
+            f"--distill_weight={distill_weight:g} is for trainings without old "
+            "rows, but --replay_file has some; leave one of them out"
+        )
+    if distill_weight is None:
+        distill_weight = 0.0 if replay_file else DISTILL_WEIGHT
+    return NewLabels(
+        **vars(task), replay_file=replay_file, distill_weight=distill_weight
+    )

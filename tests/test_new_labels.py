@@ -1,0 +1,315 @@
+"""Adapters that learn labels which they never saw."""
+
+import logging
+import shutil
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import SENTENCES, entry_point, make_flags, write_table
+from run_folders import artifact_bytes, read
+from task_files import refusal
+
+from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.commands import run_classifier
+from adapter_bert.errors import UserError
+from adapter_bert.methods import registry
+from adapter_bert.reports.run_command import command_of
+from adapter_bert.tasks import metrics, new_labels
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.new_labels import (
+    OLD_LOGITS,
+    NewLabelsHead,
+    extend_labels,
+)
+from adapter_bert.training import imprinting
+from adapter_bert.training.engines import ENGINES
+
+OLD = ("bad", "good")
+NEW_LABELS = ("!", "about mats")
+# Sorted with the old labels they would come first.
+NEW = tuple((text + " a mat", "about mats") for text, _ in SENTENCES[:4])
+NEW += tuple((text + " a dog", "!") for text, _ in SENTENCES[:4])
+
+
+# Mathematics
+
+
+@pytest.mark.newer_stack
+def test_first_rows_by_hand():
+    features = np.float32([[3, 4], [5, 0], [9, 9]])
+    logits = np.float32([[1, 2, 0], [6, 3, 0], [9, 9, 0]])
+    weights = np.float32([[0, 2], [4, 0], [0, 0]])
+    labels = np.array([2, 2, 0])
+    rows, bias = new_labels.imprint(features, labels, logits, weights, 2)
+    # The mean (4, 2), as long as the old rows are on average, which is 3.
+    np.testing.assert_allclose(rows, [[12 / 20**0.5, 6 / 20**0.5]], rtol=1e-6)
+    # The label's rows have their best old logits, 2 and 6, on average.
+    own = features[:2] @ rows[0] + bias[0]
+    np.testing.assert_allclose(own.mean(), 4, rtol=1e-6)
+    assert rows.dtype == bias.dtype == np.float32
+
+
+@pytest.mark.newer_stack
+def test_forgetting_by_hand():
+    labels = np.array([0, 1, 1, 2])
+    begun = np.float32([[3, 1, 0], [0, 2, 4], [1, 0, 0], [1, 0, 0]])
+    after = np.float32([[1, 2, 0], [0, 2, 4], [0, 1, 0], [0, 0, 1]])
+    assert new_labels.forgetting(labels, begun, after, 2) == {
+        "old_labels": {
+            "rows": 3,
+            "before": 2 / 3,
+            "imprinted": 1 / 3,
+            "after": 1 / 3,
+            "after_among_old": 2 / 3,
+        },
+        "new_labels": {"rows": 1, "imprinted": 0, "after": 1},
+    }
+    found = new_labels.forgetting(labels[:3], begun[:3], after[:3], 2)
+    assert found["new_labels"] == {"rows": 0, "imprinted": None, "after": None}
+
+
+@pytest.mark.newer_stack
+def test_the_distilling_loss_by_hand(tiny_config):
+    """Labels compete with those of their age, old answers are softened."""
+
+    def cross_entropy(logits, target):
+        return -(target * metrics.log_softmax(np.array(logits))).sum()
+
+    head = NewLabelsHead(
+        2, 0.5, 4, tiny_config, lambda _, shape, __: tf.zeros(shape)
+    )
+    logits, known = [2.0, 0.0, 1.0, 3.0], [0.0, 2.0]
+    predictions = {"logits": tf.constant([logits] * 2)}
+    features = {"label_ids": tf.constant([2, 0])}
+    target = np.exp(metrics.log_softmax(np.array(known) / 2))
+    kept = 0.5 * cross_entropy([1, 0], target)
+    old = {OLD_LOGITS: tf.constant([known] * 2)}
+    np.testing.assert_allclose(
+        head.loss(predictions, {**features, **old}),
+        [
+            cross_entropy([1, 3], [1, 0]) + kept,
+            cross_entropy([2, 0], [1, 0]) + kept,
+        ],
+        rtol=1e-5,
+    )
+    # With replayed rows, or without old answers, all labels compete.
+    np.testing.assert_allclose(
+        head.loss(predictions, features),
+        [cross_entropy(logits, np.eye(4)[place]) for place in (2, 0)],
+        rtol=1e-5,
+    )
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, tiny_bert, tiny_data):
+    """`old`, a trained adapter of two labels, and `data` with more labels."""
+    found = tmp_path_factory.mktemp("new_labels")
+    with entry_point(run_classifier) as run:
+        run(**make_flags(tiny_bert, tiny_data, found / "old"), do_eval=True)
+    (found / "data").mkdir()
+    write_table(found / "data" / "train.tsv", NEW * 3)
+    write_table(found / "data" / "dev.tsv", SENTENCES + NEW)
+    write_table(found / "replay.tsv", SENTENCES)
+    return found
+
+
+@pytest.fixture
+def flags(folder, tiny_bert, tmp_path):
+    """Flags of a run that learns the new labels."""
+    return {
+        **make_flags(tiny_bert, folder / "data", tmp_path / "out"),
+        "adapter": folder / "old" / "adapter",
+        "extend_labels": True,
+        "do_eval": True,
+    }
+
+
+def weights_of(run):
+    return adapter_artifact.read(str(run / "adapter")).weights
+
+
+def check_old_rows(before, after):
+    """Compares the heads of an old adapter and of its extension."""
+    for name in ("output_weights", "output_bias"):
+        old, new = before.read(name), after.read(name)
+        assert new[:2].tobytes() == old.tobytes()
+        assert len(new) == 4 and np.abs(new[2:]).min(axis=-1).all()
+
+
+@pytest.mark.older_stack
+def test_old_rows_keep_their_bits_and_all_else_is_learned(
+    classify, folder, flags, caplog
+):
+    """With old rows, and without them by both engines, which agree."""
+    before = weights_of(folder / "old")
+    adapters = {}
+    for name, more in (
+        ("replayed", {"replay_file": folder / "replay.tsv"}),
+        *((engine, {"engine": engine}) for engine in ENGINES),
+    ):
+        out = flags["output_dir"].with_name(name)
+        with caplog.at_level(logging.INFO, "absl"):
+            classify(**{**flags, **more, "output_dir": out})
+        after = weights_of(out)
+        check_old_rows(before, after)
+        for variable in before.shapes:
+            values = after.read(variable).tobytes()
+            assert values != before.read(variable).tobytes()
+        config = read(out, "adapter", "adapter_config.json")
+        assert config["task"]["labels"] == [*OLD, *NEW_LABELS]
+        found = read(out, "forgetting.json")
+        assert found["old_labels"]["rows"] == found["new_labels"]["rows"] == 8
+        scores = read(folder / "old", "eval_results.json")
+        assert found["old_labels"]["before"] == scores["eval_accuracy"]
+        scores = read(out, "eval_results.json")
+        assert scores["eval_accuracy"] == np.mean(
+            [found[of]["after"] for of in ("old_labels", "new_labels")]
+        )
+        assert "accuracy on 8 dev rows of old labels: " in caplog.text
+        adapters[name] = artifact_bytes(out)
+        of_run = command_of(out, read(out, "run.json")).flags
+        assert ("replay_file" in of_run) is (name == "replayed")
+        assert ("distill_weight" in of_run) is (name != "replayed")
+    assert adapters["estimator"] == adapters["strategy"]
+    assert adapters["estimator"] != adapters["replayed"]
+
+
+@pytest.mark.newer_stack
+def test_a_killed_run_ends_in_the_same_bits(
+    classify, folder, flags, monkeypatch
+):
+    """The training stops after a checkpoint, and goes on."""
+    flags.update(save_checkpoints_steps=4, engine="strategy")
+    classify(**{**flags, "output_dir": flags["output_dir"].with_name("whole")})
+    save = training_state.save_training
+
+    def save_and_stop(folder, step, values):
+        save(folder, step, values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_state, "save_training", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            classify(**flags)
+    out = flags["output_dir"]
+    assert not (out / "adapter" / "adapter.safetensors").exists()
+    classify(**flags)
+    check_old_rows(weights_of(folder / "old"), weights_of(out))
+    whole = out.with_name("whole")
+    assert artifact_bytes(out) == artifact_bytes(whole)
+    assert read(out, "forgetting.json") == read(whole, "forgetting.json")
+    # Another weight, or no flag, is another run.
+    for change in ({"distill_weight": 0.5}, {"extend_labels": False}):
+        with pytest.raises(UserError, match="another|unknown label"):
+            classify(**{**flags, **change})
+    flags_of_run = command_of(out, read(out, "run.json")).flags
+    assert flags_of_run["extend_labels"] == "true"
+    assert flags_of_run["distill_weight"] == "1.0"
+    assert "replay_file" not in flags_of_run
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"adapter": ""}, "pass its folder as --adapter"),
+        ({"do_train": False}, "pass --do_train=true; an adapter that has"),
+        ({"extend_labels": False, "distill_weight": 1}, "--distill_weight is"),
+        ({"extend_labels": False, "replay_file": "a"}, "--replay_file is for"),
+        ({"replay_file": "a.tsv"}, "--replay_file is a.tsv, which does not"),
+        ({"replay_file": "a.tsv", "distill_weight": 1}, "leave one of them"),
+        ({"distill_weight": -1}, "expected 0 or a positive number"),
+        ({"multi_label": True}, "one label for each row, which custom with"),
+        ({"task_name": "sst-2"}, "pass --task_name=custom and the columns"),
+        ({"max_train_examples": 1}, "no training row has the new label '!'"),
+    ],
+)
+def test_what_cannot_be_extended_is_one_line(classify, flags, change, words):
+    with pytest.raises(UserError) as caught:
+        classify(**{**flags, **change})
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert not flags["output_dir"].exists()
+
+
+@pytest.mark.newer_stack
+def test_files_without_a_new_label_are_refused(
+    classify, flags, folder, tmp_path
+):
+    own = tmp_path / "own"
+    own.mkdir()
+    write_table(own / "train.tsv", SENTENCES)
+    write_table(own / "dev.tsv", SENTENCES)
+    flags["data_dir"] = own
+    with pytest.raises(UserError, match="expects rows of a new label"):
+        classify(**flags)
+    write_table(own / "train.tsv", NEW)
+    replay = own / "replay.tsv"
+    for rows, words in (
+        ([("a", "other")], "replay.tsv:2: unknown label 'other'"),
+        ([], "replay.tsv holds no rows"),
+    ):
+        write_table(replay, rows)
+        with pytest.raises(UserError, match=words):
+            classify(**flags, replay_file=replay)
+    flags["replay_file"] = own / "train.tsv"
+    with pytest.raises(UserError, match="which is the training file too"):
+        classify(**flags)
+
+
+@pytest.mark.newer_stack
+def test_held_out_rows_are_of_both_files(tmp_path):
+    """Replayed rows are divided as in the old adapter's own training."""
+    share = {"dev_share": 0.25, "split_seed": 3}
+    old = [(f"text {i}", OLD[i % 2]) for i in range(16)]
+    write_table(tmp_path / "replay.tsv", old)
+    write_table(tmp_path / "train.tsv", old)
+    plain = custom_task(**share)
+    _, before = plain.read(str(tmp_path), ["train", "dev"])
+    write_table(tmp_path / "train.tsv", NEW)
+    task = extend_labels(plain, str(tmp_path / "replay.tsv"), None)
+    task = task.restore(
+        {"name": "custom", "labels": list(OLD), "pairs": False}, "an adapter"
+    )
+    task, rows = task.read(str(tmp_path), ["train", "dev"])
+    assert task.labels == (*OLD, "!", "about mats")
+    for split, count in (("train", 6), ("dev", 2)):
+        found = rows[split]
+        assert len(found) == count + len(before[split])
+        assert {*found.label[:count]} == {*NEW_LABELS}
+        assert found.label[count:] == before[split].label
+        assert found.text_a[count:] == before[split].text_a
+
+
+@pytest.mark.newer_stack
+def test_a_composition_is_refused():
+    model = types.SimpleNamespace(
+        method=registry.parse("union(lora, prefix)"),
+        sources=types.SimpleNamespace(
+            trained=types.SimpleNamespace(source="old")
+        ),
+    )
+    assert "old is the composition union(" in refusal(imprinting.check, model)
+
+
+@pytest.mark.newer_stack
+def test_a_lost_calibration_is_told(classify, flags, folder, tmp_path, caplog):
+    adapter = tmp_path / "calibrated"
+    shutil.copytree(folder / "old" / "adapter", adapter)
+    settings = adapter_artifact.settings_of(str(adapter))
+    fitted = {"temperature": 2.0, "abstain_below": 0.0}
+    adapter_artifact.change_settings(
+        str(adapter), {**settings, "calibration": fitted}
+    )
+    write_table(tmp_path / "train.tsv", NEW)
+    write_table(tmp_path / "dev.tsv", NEW)
+    flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
+    classify(**flags)
+    assert "--calibrate=true fits another one" in caplog.text
+    assert "no dev row has an old label" in caplog.text
+    out = str(flags["output_dir"] / "adapter")
+    assert "calibration" not in adapter_artifact.settings_of(out)
