@@ -39,7 +39,12 @@ SHELF = {
     ),
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
-TRAINING = {"num_train_epochs": 40, "learning_rate": 1e-2, "held_out": 0.2}
+EPOCHS = 80
+TRAINING = {
+    "num_train_epochs": EPOCHS,
+    "learning_rate": 5e-3,
+    "held_out": 0.2,
+}
 
 
 def texts_of(name):
@@ -192,8 +197,8 @@ def test_tasks_of_one_method_share_a_run_and_its_batches(moved):
     assert sorted(run.name for run in runs.iterdir()) == ["one", "sets"]
     run = json.loads((runs / "one" / "run.json").read_text())
     assert run["training"]["trained_together"] == ["one", "value"]
-    # Forty epochs of twice 102 rows, in batches of 32.
-    assert run["training"]["steps"] == 40 * 204 // 32
+    # Epochs of twice 102 rows, in batches of 32.
+    assert run["training"]["steps"] == EPOCHS * 204 // 32
 
 
 def test_a_killed_move_goes_on_with_the_same_bits(
