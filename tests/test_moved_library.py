@@ -1,5 +1,6 @@
 """A library's adapters, trained anew on another BERT."""
 
+import collections
 import json
 import sys
 
@@ -40,8 +41,6 @@ SHELF = {
     ),
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
-# Those of a smaller shelf, which share a run.
-TWO = "one", "value"
 EPOCHS = 60
 TRAINING = {
     "num_train_epochs": EPOCHS,
@@ -107,18 +106,13 @@ def place(tmp_path_factory, tiny_bert):
     """A folder with the shelf, texts, and dev rows that `one` is right on."""
     folder = tmp_path_factory.mktemp("moved")
     bert = FrozenBert.open(str(tiny_bert))
-    shelf, two = (
-        AdapterLibrary(str(folder / name), create=True)
-        for name in ("shelf", "two")
-    )
+    shelf = AdapterLibrary(str(folder / "shelf"), create=True)
     for seed, (name, (method, task)) in enumerate(SHELF.items()):
         made = folder / "made" / name
         make_artifact(made, tiny_bert, method, description=task, seed=seed)
         if name != "questions":
             spread(bert, made, name)
         shelf.add(str(made), name)
-        if name in TWO:
-            two.add(str(made), name)
     lines = [json.dumps({"text": a, "text_b": b}) for a, b in PAIRS * 8]
     (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
     asked = {"one": (load_task(bert, shelf.folder("one"), None), PAIRS[::2])}
@@ -126,7 +120,8 @@ def place(tmp_path_factory, tiny_bert):
     [logits] = moved_library._compute(MixedBert(bert), asked)["one"].values()
     labels = np.array(CLASSIFICATION["labels"])[logits.argmax(axis=1)]
     rows = [(text, label) for (text, _), label in zip(PAIRS[::2], labels)]
-    assert len(set(labels)) == 2
+    # An adapter that gives all texts one label does not agree.
+    assert max(collections.Counter(labels).values()) <= 0.75 * len(labels)
     write_table(folder / "dev.tsv", rows)
     return folder
 
@@ -159,20 +154,13 @@ def moved(move, place):
     return move("whole", f"--dev=one={place / 'dev.tsv'}")
 
 
-@pytest.fixture(scope="module")
-def hardly_moved(move, place):
-    dev = f"--dev=one={place / 'dev.tsv'}"
-    return move("hardly", dev, shelf="two", num_train_epochs=1)
-
-
 def read(folder):
     """What came of each adapter, by name."""
     record = json.loads((folder / moved_library.RECORD_FILE).read_text())
     return {one["name"]: one for one in record["adapters"]}
 
 
-def test_new_adapters_agree_with_the_old_ones(moved, hardly_moved):
-    """One that hardly trained does not."""
+def test_new_adapters_agree_with_the_old_ones(moved):
     found = read(moved)
     assert set(found) == set(SHELF) - {"questions"}
     for one in found.values():
@@ -180,7 +168,6 @@ def test_new_adapters_agree_with_the_old_ones(moved, hardly_moved):
     assert found["one"]["agreement"] >= 0.9
     assert found["value"]["agreement"] >= 0.8
     assert found["value"]["measure"] == "pearson"
-    assert read(hardly_moved)["one"]["agreement"] < 0.8
 
 
 def test_dev_rows_score_both(moved):
@@ -225,7 +212,7 @@ def test_tasks_of_one_method_share_a_run_and_its_batches(moved):
 
 
 def test_a_killed_move_goes_on_with_the_same_bits(
-    hardly_moved, move, place, monkeypatch
+    moved, move, place, monkeypatch
 ):
     """At a checkpoint of the run of several adapters."""
     save = training_state.save_training
@@ -235,13 +222,8 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         raise KeyboardInterrupt
 
     def go_on():
-        return move(
-            "killed",
-            f"--dev=one={place / 'dev.tsv'}",
-            "--save_checkpoints_steps=3",
-            shelf="two",
-            num_train_epochs=1,
-        )
+        dev = f"--dev=one={place / 'dev.tsv'}"
+        return move("killed", dev, save_checkpoints_steps=300)
 
     monkeypatch.setattr(training_state, "save_training", save_and_end)
     with pytest.raises(KeyboardInterrupt):
@@ -249,11 +231,11 @@ def test_a_killed_move_goes_on_with_the_same_bits(
     monkeypatch.undo()
     assert AdapterLibrary(str(place / "killed")).names() == []
     killed = go_on()
-    assert read(killed) == read(hardly_moved)
-    for name in TWO:
+    assert read(killed) == read(moved)
+    for name in AdapterLibrary(str(moved)).names():
         first, second = (
             (folder / name / adapter_artifact.WEIGHTS_FILE).read_bytes()
-            for folder in (hardly_moved, killed)
+            for folder in (moved, killed)
         )
         assert first == second
 
@@ -302,10 +284,10 @@ def test_what_does_not_fit_is_refused_first(
     assert not (place / "refused").exists()
 
 
-def test_a_library_is_not_moved_into_itself(hardly_moved, move):
+def test_a_library_is_not_moved_into_itself(moved, move):
     """Not even one that a move has made."""
     with pytest.raises(UserError, match="expected a new or empty folder"):
-        move(hardly_moved.name, shelf=hardly_moved.name)
+        move(moved.name, shelf=moved.name)
 
 
 def test_a_library_without_a_fitting_adapter_is_refused(
