@@ -1,5 +1,6 @@
 """A library's adapters, trained anew on another BERT."""
 
+import collections
 import json
 import sys
 
@@ -17,6 +18,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks import novelty
 
 PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]
 UNIT = {"mean": 3.0, "deviation": 2.0, "low": 0.0, "high": 6.0}
@@ -39,7 +41,7 @@ SHELF = {
     ),
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
-EPOCHS = 80
+EPOCHS = 60
 TRAINING = {
     "num_train_epochs": EPOCHS,
     "learning_rate": 5e-3,
@@ -65,7 +67,15 @@ def spread(bert, folder, name):
     mean, deviation = outputs.mean(axis=0), outputs.std(axis=0)
     values["output_weights"] *= 2 / deviation[:, np.newaxis]
     values["output_bias"] = 2 * (values["output_bias"] - mean) / deviation
-    adapter_artifact.write(str(folder), artifact.config, values)
+    config = {**artifact.config, "task_settings": of_old_bert(bert)}
+    adapter_artifact.write(str(folder), config, values)
+
+
+def of_old_bert(bert):
+    """A sketch of novelty, which no other BERT can tell."""
+    size = bert.config.hidden_size
+    rows = np.random.default_rng(0).normal(size=(novelty.LEAST_ROWS, size))
+    return {novelty.NOVELTY: novelty.fit(rows.astype(np.float32)).settings}
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +120,17 @@ def place(tmp_path_factory, tiny_bert):
     [logits] = moved_library._compute(MixedBert(bert), asked)["one"].values()
     labels = np.array(CLASSIFICATION["labels"])[logits.argmax(axis=1)]
     rows = [(text, label) for (text, _), label in zip(PAIRS[::2], labels)]
-    assert len(set(labels)) == 2
+    # An adapter that gives all texts one label does not agree.
+    assert max(collections.Counter(labels).values()) <= 0.75 * len(labels)
     write_table(folder / "dev.tsv", rows)
     return folder
 
 
 @pytest.fixture(scope="module")
 def move(place, tiny_bert, other_bert):
-    """Moves the shelf by the command; gives the new library's folder."""
+    """Moves a shelf by the command; gives the new library's folder."""
 
-    def move(name, *more, **changed):
+    def move(name, *more, shelf="shelf", **changed):
         flags = {
             "init_checkpoint": tiny_bert,
             "to": other_bert,
@@ -130,7 +141,7 @@ def move(place, tiny_bert, other_bert):
         }
         given = [f"--{flag}={value}" for flag, value in flags.items()]
         with pytest.MonkeyPatch.context() as patch:
-            command = ["library", "move", str(place / "shelf"), *given, *more]
+            command = ["library", "move", str(place / shelf), *given, *more]
             patch.setattr(sys, "argv", command)
             library.main()
         return place / name
@@ -149,8 +160,7 @@ def read(folder):
     return {one["name"]: one for one in record["adapters"]}
 
 
-def test_new_adapters_agree_with_the_old_ones(moved, move):
-    """One that hardly trained does not."""
+def test_new_adapters_agree_with_the_old_ones(moved):
     found = read(moved)
     assert set(found) == set(SHELF) - {"questions"}
     for one in found.values():
@@ -158,8 +168,6 @@ def test_new_adapters_agree_with_the_old_ones(moved, move):
     assert found["one"]["agreement"] >= 0.9
     assert found["value"]["agreement"] >= 0.8
     assert found["value"]["measure"] == "pearson"
-    lazy = read(move("lazy", learning_rate=1e-9, num_train_epochs=1))
-    assert lazy["one"]["agreement"] < 0.8, lazy
 
 
 def test_dev_rows_score_both(moved):
@@ -183,6 +191,8 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
             adapter_artifact.read_config(one.folder(name)) for one in (old, new)
         )
         assert after["method"] == before["method"]
+        assert novelty.NOVELTY in before["task_settings"]
+        assert novelty.NOVELTY not in after["task_settings"]
         assert after["task"] == {
             **before["task"],
             "pairs": bool(before["task"].get("pairs")),
@@ -211,13 +221,16 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         save(folder, step, values)
         raise KeyboardInterrupt
 
-    flags = f"--dev=one={place / 'dev.tsv'}", "--save_checkpoints_steps=90"
+    def go_on():
+        dev = f"--dev=one={place / 'dev.tsv'}"
+        return move("killed", dev, save_checkpoints_steps=300)
+
     monkeypatch.setattr(training_state, "save_training", save_and_end)
     with pytest.raises(KeyboardInterrupt):
-        move("killed", *flags)
+        go_on()
     monkeypatch.undo()
     assert AdapterLibrary(str(place / "killed")).names() == []
-    killed = move("killed", *flags)
+    killed = go_on()
     assert read(killed) == read(moved)
     for name in AdapterLibrary(str(moved)).names():
         first, second = (
@@ -227,6 +240,17 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         assert first == second
 
 
+def test_an_adapter_is_added_once(moved):
+    """A move that was killed between two of them adds the rest."""
+    library = AdapterLibrary(str(moved))
+    run = moved / moved_library.WORK_FOLDER / "runs" / "one" / "tasks"
+    before = library.entry("one")
+    moved_library._add(library, "one", str(run / "one" / "adapter"))
+    assert library.entry("one") == before
+    with pytest.raises(UserError, match="has an adapter 'one' already"):
+        moved_library._add(library, "one", str(run / "value" / "adapter"))
+
+
 @pytest.mark.parametrize(
     "more, changed, expected",
     [
@@ -234,7 +258,9 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         ([], {"to": "old"}, "expected another one"),
         ([], {"texts": "one={}/texts.jsonl"}, "--texts=FILE for all adapters"),
         ([], {"texts": "{}/few.txt"}, "at least 4"),
+        ([], {"texts": "{}/a=b.txt"}, "at least 4"),
         (["--texts=value={}/few.txt"], {}, "which reads text and text_b"),
+        (["--texts=value={}/a=b.txt"], {}, "which reads text and text_b"),
         (["--dev=other={}/dev.tsv"], {}, "--dev names the adapter 'other'"),
         (["--dev={}/dev.tsv"], {}, "expected --dev=NAME=FILE"),
         (["--texts={}/few.txt"], {}, "two files for all adapters"),
@@ -245,7 +271,8 @@ def test_a_killed_move_goes_on_with_the_same_bits(
 def test_what_does_not_fit_is_refused_first(
     move, place, tiny_bert, more, changed, expected
 ):
-    (place / "few.txt").write_text("a cat\na dog\n")
+    for name in ("few.txt", "a=b.txt"):
+        (place / name).write_text("a cat\na dog\n")
     named = {"shelf": place / "shelf", "old": tiny_bert}
     changed = {
         flag: named.get(value, str(value).format(place))
@@ -257,11 +284,21 @@ def test_what_does_not_fit_is_refused_first(
     assert not (place / "refused").exists()
 
 
+def test_a_library_is_not_moved_into_itself(moved, move):
+    """Not even one that a move has made."""
+    with pytest.raises(UserError, match="expected a new or empty folder"):
+        move(moved.name, shelf=moved.name)
+
+
 def test_a_library_without_a_fitting_adapter_is_refused(
     place, tiny_bert, other_bert, tmp_path, caplog
 ):
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     shelf.add(str(place / "made" / "questions"), "questions")
+    either = {**CLASSIFICATION, "pairs": None}
+    made = tmp_path / "either"
+    make_artifact(made, tiny_bert, "houlsby(size=4)", description=either)
+    shelf.add(str(made), "either")
     asked = moved_library.Move(
         str(other_bert),
         str(tmp_path / "moved"),
@@ -273,3 +310,4 @@ def test_a_library_without_a_fitting_adapter_is_refused(
     with pytest.raises(UserError, match="no adapter that can be moved"):
         moved_library.move(shelf, FrozenBert.open(str(tiny_bert)), asked)
     assert "questions is not moved: its kind is questions" in caplog.text
+    assert "either is not moved: its files do not tell" in caplog.text

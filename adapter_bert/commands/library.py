@@ -560,7 +560,10 @@ def _files_by_name(flag: str, given: Sequence[str]) -> Dict[str, str]:
     """
     found: Dict[str, str] = {}
     for text in given:
-        name, _, path = text.rpartition("=")
+        name, separator, path = text.partition("=")
+        # A path may have an equals sign of its own.
+        if not separator or files.exists(text):
+            name, path = "", text
         if name in found:
             raise UserError(
                 f"{flag} names two files for {name or 'all adapters'}: "

@@ -139,7 +139,7 @@ class _Adapter:
 
     Attributes:
         name: in both libraries.
-        old: it, on the old BERT, without its calibration.
+        old: it, on the old BERT, without its calibration and novelty.
         method: that trains the new one.
         max_seq_length: of the new one, in tokens.
         rows: the texts.
@@ -194,7 +194,10 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> List[Moved]:
     output_dir = asked.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
     names = files.names(output_dir) if files.is_folder(output_dir) else []
-    if names and WORK_FOLDER not in names:
+    # The library itself may be what another move has made.
+    if names and (
+        WORK_FOLDER not in names or files.is_same(output_dir, library.path)
+    ):
         raise UserError(
             f"{output_dir} holds {names[0]}; expected a new or empty folder, "
             "or one in which this move has begun"
@@ -256,7 +259,15 @@ def _choose(
                 "on dev rows",
                 name,
             )
-        task = dataclasses.replace(loaded.task, calibration=Calibration())
+        if loaded.task.novelty:
+            logging.warning(
+                "the novelty of %s is left out: it is told by what the old "
+                "BERT computes",
+                name,
+            )
+        task = dataclasses.replace(
+            loaded.task, calibration=Calibration(), novelty=None
+        )
         loaded = dataclasses.replace(loaded, task=task)
         path = asked.texts.get(name, asked.texts.get("", ""))
         if not path:
@@ -302,6 +313,11 @@ def _problem(
     kind = kind_of(config["task"])
     if kind not in KINDS:
         return f"its kind is {kind}, expected {', '.join(KINDS)}"
+    if len(loaded.numbers_of_texts) > 1:
+        return (
+            "its files do not tell whether its rows are pairs; import it "
+            "again with --texts=one or --texts=two"
+        )
     if config.get("parts"):
         return "it is made of other trained adapters, of the old BERT"
     if run_record.new_tokens(config, loaded.task.name):
