@@ -203,6 +203,12 @@ def test_a_killed_run_ends_in_the_same_bits(
     whole = out.with_name("whole")
     assert artifact_bytes(out) == artifact_bytes(whole)
     assert read(out, "forgetting.json") == read(whole, "forgetting.json")
+    # It is evaluated like any run, though no training row has an old label.
+    scores = read(out, "eval_results.json")
+    (out / "eval_results.json").unlink()
+    more = {"do_train": False, "extend_labels": False, "adapter": ""}
+    classify(**{**flags, **more})
+    assert read(out, "eval_results.json") == scores
     # Another weight, or no flag, is another run.
     for change in ({"distill_weight": 0.5}, {"extend_labels": False}):
         with pytest.raises(UserError, match="another|unknown label"):
@@ -297,19 +303,22 @@ def test_a_composition_is_refused():
 
 
 @pytest.mark.newer_stack
-def test_a_lost_calibration_is_told(classify, flags, folder, tmp_path, caplog):
+def test_what_an_adapter_loses_is_told(
+    classify, flags, folder, tmp_path, caplog
+):
     adapter = tmp_path / "calibrated"
     shutil.copytree(folder / "old" / "adapter", adapter)
     settings = adapter_artifact.settings_of(str(adapter))
     fitted = {"temperature": 2.0, "abstain_below": 0.0}
     adapter_artifact.change_settings(
-        str(adapter), {**settings, "calibration": fitted}
+        str(adapter), {**settings, "calibration": fitted, "novelty": {}}
     )
     write_table(tmp_path / "train.tsv", NEW)
     write_table(tmp_path / "dev.tsv", NEW)
     flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
     classify(**flags)
     assert "--calibrate=true fits another one" in caplog.text
+    assert "--score_novelty=true fits another one" in caplog.text
     assert "no dev row has an old label" in caplog.text
     out = str(flags["output_dir"] / "adapter")
     assert "calibration" not in adapter_artifact.settings_of(out)

@@ -245,6 +245,9 @@ def test_several_tasks(tmp_path):
 def test_what_a_run_began_with_is_asked_for(tmp_path):
     run = description({"name": "rte"}, start="f")
     assert "ADAPTER" in unknown(command_of(tmp_path, run))
+    run["training"]["new_head"] = True
+    found = command_of(tmp_path, run)
+    assert "init_adapter" in found.flags and "adapter" not in found.flags
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
     assert len(starts) == 3
     record = setup.describe_settings(found.experiment, found.model, found)
     assert record["training"]["start"] == found.start
+    assert record["training"]["new_head"] is True
 
 
 @pytest.mark.newer_stack

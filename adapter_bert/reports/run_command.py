@@ -160,7 +160,8 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
         found["init_checkpoint"] = Unknown("BERT", meaning)
     found["do_lower_case"] = run["tokenizer"].get("do_lower_case")
     if training.get("start") or not trains:
-        found["adapter"] = Unknown(
+        flag = "init_adapter" if training.get("new_head") else "adapter"
+        found[flag] = Unknown(
             "ADAPTER", "the folder of the trained adapter that it began with"
         )
     if run["tokenizer"].get(NEW):

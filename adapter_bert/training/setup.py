@@ -211,6 +211,10 @@ def _task_and_method(
         task = task.fit_base(sources.opened)
     if is_new and begun:
         task = task.go_on(begun["task"], experiment.output_dir)
+        extended = (begun.get("training") or {}).get("extend_labels")
+        if extended and not experiment.do_train:
+            # The training file may have no row of an old label.
+            task = task.restore(begun["task"], experiment.output_dir)
     if sources.description is not None:
         source = sources.trained.source
         if "tasks" in sources.description["task"] and "" in task.members:
@@ -513,6 +517,8 @@ def describe_settings(
     training["learning_rate"] = model.learning_rate
     if setup:
         training["start"] = setup.start
+    if model.sources.new_head:
+        training["new_head"] = True
     training.update(recorded(experiment))
     # Runs before there was a choice say nothing.
     if experiment.base_dtype == FLOAT32:
