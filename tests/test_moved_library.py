@@ -17,6 +17,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks import novelty
 
 PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]
 UNIT = {"mean": 3.0, "deviation": 2.0, "low": 0.0, "high": 6.0}
@@ -39,6 +40,8 @@ SHELF = {
     ),
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
+# By features of the old BERT.
+SKETCH = novelty.fit(np.random.default_rng(1).normal(size=(20, 16)))
 EPOCHS = 80
 TRAINING = {
     "num_train_epochs": EPOCHS,
@@ -102,6 +105,9 @@ def place(tmp_path_factory, tiny_bert):
         make_artifact(made, tiny_bert, method, description=task, seed=seed)
         if name != "questions":
             spread(bert, made, name)
+        if name == "one":
+            settings = {"columns": ["text"], "novelty": SKETCH.settings}
+            adapter_artifact.change_settings(str(made), settings)
         shelf.add(str(made), name)
     lines = [json.dumps({"text": a, "text_b": b}) for a, b in PAIRS * 8]
     (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
@@ -189,6 +195,7 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
             **({"label_threshold": 0.5} if name == "sets" else {}),
         }
         loaded = load_task(bert, new.folder(name), None)
+        assert loaded.task.novelty is None
         assert loaded.max_seq_length == before["training"]["max_seq_length"]
 
 

@@ -139,7 +139,7 @@ class _Adapter:
 
     Attributes:
         name: in both libraries.
-        old: it, on the old BERT, without its calibration.
+        old: it, on the old BERT, without its calibration and novelty.
         method: that trains the new one.
         max_seq_length: of the new one, in tokens.
         rows: the texts.
@@ -256,7 +256,15 @@ def _choose(
                 "on dev rows",
                 name,
             )
-        task = dataclasses.replace(loaded.task, calibration=Calibration())
+        if loaded.task.novelty:
+            logging.warning(
+                "the novelty of %s is left out: it is by features of the old "
+                "BERT",
+                name,
+            )
+        task = dataclasses.replace(
+            loaded.task, calibration=Calibration(), novelty=None
+        )
         loaded = dataclasses.replace(loaded, task=task)
         path = asked.texts.get(name, asked.texts.get("", ""))
         if not path:
