@@ -208,7 +208,7 @@ def trained(tiny_bert, tmp_path_factory):
             (shelf / "plain" / file.name).write_bytes(file.read_bytes())
         classify(**flags, score_novelty=True)
     made.rename(shelf / "novel")
-    make_artifact(shelf / "score", tiny_bert, "lora(rank=2)", None, SCORE, 1)
+    make_artifact(shelf / "score", tiny_bert, "houlsby(size=4)", None, SCORE, 1)
     settings = adapter_artifact.settings_of(str(shelf / "novel"))
     settings = {"columns": ["text", "text_b"], "novelty": settings["novelty"]}
     adapter_artifact.change_settings(str(shelf / "score"), settings)
