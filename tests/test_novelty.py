@@ -20,7 +20,7 @@ from adapter_bert.checkpoints import (
     run_record,
 )
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
-from adapter_bert.commands import run_classifier
+from adapter_bert.commands import library, run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.reports import run_command
@@ -343,8 +343,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
 
 @pytest.mark.older_stack
 def test_a_server_of_a_library_answers_as_predict(bert, trained, answers):
-    library = AdapterLibrary(str(trained))
-    live = LiveLibrary(library, Predictor(bert))
+    live = LiveLibrary(AdapterLibrary(str(trained)), Predictor(bert))
     limits = dataclasses.replace(LIMITS, timeout=60.0)
     server = Server(limits, models={"tiny": Only(live)})
     for name in ("plain", "novel"):
@@ -388,6 +387,18 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     found, _ = merge_adapters(base, some, [0.5, 0.5], how)
     assert "novelty" not in found["task_settings"]
     assert f"has no novelty: {some[0]}" in caplog.text
+
+
+def test_a_library_shows_no_sketch(trained, monkeypatch, capsys):
+    for name in ("plain", "novel"):
+        words = ["library", "show", str(trained), name]
+        monkeypatch.setattr("sys.argv", words)
+        library.main()
+        shown = json.loads(capsys.readouterr().out)["adapter_config"]
+        expected = read_config(trained / name)
+        if name == "novel":
+            expected["task_settings"]["novelty"] = True
+        assert shown == expected
 
 
 def test_the_command_of_a_run_names_the_flag(trained):
