@@ -258,8 +258,8 @@ def _choose(
             )
         if loaded.task.novelty:
             logging.warning(
-                "the novelty of %s is left out: it is by features of the old "
-                "BERT",
+                "the novelty of %s is left out: it is told by what the old "
+                "BERT computes",
                 name,
             )
         task = dataclasses.replace(
