@@ -389,10 +389,11 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     assert f"has no novelty: {some[0]}" in caplog.text
 
 
-def test_a_library_shows_no_sketch(trained, monkeypatch, capsys):
+def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for name in ("plain", "novel"):
-        words = ["library", "show", str(trained), name]
-        monkeypatch.setattr("sys.argv", words)
+        shelf.add(str(trained / name), name)
+        monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
         library.main()
         shown = json.loads(capsys.readouterr().out)["adapter_config"]
         expected = read_config(trained / name)
