@@ -937,7 +937,7 @@ def select(
     *,
     adapter: Optional[Adapter] = None,
     by: Optional[str] = None,
-    columns: Sequence[str] = (),
+    columns: Union[str, Sequence[str]] = (),
     max_seq_length: Optional[int] = None,
     predict_batch_size: int = 32,
 ) -> List[Dict[str, Any]]:
@@ -949,7 +949,7 @@ def select(
         count: of rows to choose.
         adapter: folder or run of an adapter that was trained on labelled rows.
         by: `margin` or `k_centre`; default: `margin` with an adapter.
-        columns: of the texts; default: the adapter's, else `text`.
+        columns: one or two, of the texts; default: the adapter's, else `text`.
         max_seq_length: longest input in tokens; default: the adapter's.
         predict_batch_size: rows computed at once.
 
@@ -962,12 +962,13 @@ def select(
         UserError: an argument or a row is not as expected, or the adapter is
             missing, damaged, of another BERT, or gives no labels.
     """
+    named = [columns] if isinstance(columns, str) else list(columns)
     values = {
         "init_checkpoint": _checked(bert).init_checkpoint,
         "adapter": [] if adapter is None else [_folder(adapter)],
         "count": count,
         "by": by,
-        "columns": list(columns),
+        "columns": named,
         "max_seq_length": max_seq_length,
         "predict_batch_size": predict_batch_size,
     }
@@ -981,7 +982,7 @@ def select(
             if rows and not isinstance(rows[0], Mapping):
                 is_text = isinstance(rows[0], str)
                 texts = TEXT_COLUMNS[:1] if is_text else TEXT_COLUMNS
-                values["columns"] = list(columns) or texts
+                values["columns"] = named or texts
             memory_rows.write_json_lines(path, rows, values["columns"], "pool")
         values["pool"] = path
         classes = select_program.SETTINGS

@@ -275,6 +275,8 @@ def test_rows_to_label_next(run, bert, place):
     centres = ab.select(bert, texts * 2)
     assert {row["text"] for row in centres[:8]} == set(texts)
     assert len(centres) == 16 and set(centres[0]) == {"row", "text", "k_centre"}
+    said = [{"said": text} for text in texts * 2]
+    assert ab.select(bert, said, columns="said") == centres
     pairs = ab.select(bert, list(zip(texts, texts[1:])), 2)
     assert set(pairs[0]) == {"row", "text", "text_b", "k_centre"}
     for pool, settings, message in (

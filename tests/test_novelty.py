@@ -20,7 +20,7 @@ from adapter_bert.checkpoints import (
     run_record,
 )
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
-from adapter_bert.commands import run_classifier
+from adapter_bert.commands import library, run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.reports import run_command
@@ -153,7 +153,8 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@pytest.mark.newer_stack
+@settings(deadline=None, max_examples=50)
 @given(JSON)
 def test_anything_else_is_no_sketch(found):
     assert "damaged" in refusal(Sketch.restore, found, "head")
@@ -207,7 +208,7 @@ def trained(tiny_bert, tmp_path_factory):
             (shelf / "plain" / file.name).write_bytes(file.read_bytes())
         classify(**flags, score_novelty=True)
     made.rename(shelf / "novel")
-    make_artifact(shelf / "score", tiny_bert, "lora(rank=2)", None, SCORE, 1)
+    make_artifact(shelf / "score", tiny_bert, "houlsby(size=4)", None, SCORE, 1)
     settings = adapter_artifact.settings_of(str(shelf / "novel"))
     settings = {"columns": ["text", "text_b"], "novelty": settings["novelty"]}
     adapter_artifact.change_settings(str(shelf / "score"), settings)
@@ -225,8 +226,21 @@ def folders(trained):
 
 
 @pytest.fixture(scope="module")
-def answers(tiny_bert, folders):
-    predictor = Predictor.load(str(tiny_bert), folders)
+def bert(tiny_bert):
+    """One for all predictors, so that models are traced once."""
+    return FrozenBert.open(str(tiny_bert))
+
+
+def predictor_of(bert, folders, **options):
+    predictor = Predictor(bert, **options)
+    for name, folder in folders.items():
+        predictor.add(folder, name)
+    return predictor
+
+
+@pytest.fixture(scope="module")
+def answers(bert, folders):
+    predictor = predictor_of(bert, folders)
     rows = {"plain": TEXTS, "novel": TEXTS, "score": PAIRS}
     return {name: predictor(name, rows[name]) for name in NAMES}
 
@@ -253,8 +267,8 @@ def test_own_texts_are_near_and_others_far(answers):
         assert novel["scores"] == plain["scores"]
 
 
-def test_rows_of_all_tasks_have_the_same_novelty(tiny_bert, folders, answers):
-    predictor = Predictor.load(str(tiny_bert), folders, batch_size=7)
+def test_rows_of_all_tasks_have_the_same_novelty(bert, folders, answers):
+    predictor = predictor_of(bert, folders, batch_size=7)
     asked = [(name, TEXTS[n]) for n in (0, 40) for name in NAMES[:2]]
     asked.insert(1, ("score", PAIRS[0]))
     expected = [answers[name][n] for n in (0, 40) for name in NAMES[:2]]
@@ -277,8 +291,7 @@ def assert_alike(found, expected):
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny_bert, folders):
-    bert = FrozenBert.open(str(tiny_bert))
+def loaded(bert, folders):
     return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
 
 
@@ -301,6 +314,7 @@ def row_of(name, texts):
     return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
 
 
+@pytest.mark.newer_stack
 def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))
@@ -327,9 +341,9 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     )
 
 
-def test_a_server_of_a_library_answers_as_predict(tiny_bert, trained, answers):
-    library = AdapterLibrary(str(trained))
-    live = LiveLibrary(library, Predictor(FrozenBert.open(str(tiny_bert))))
+@pytest.mark.older_stack
+def test_a_server_of_a_library_answers_as_predict(bert, trained, answers):
+    live = LiveLibrary(AdapterLibrary(str(trained)), Predictor(bert))
     limits = dataclasses.replace(LIMITS, timeout=60.0)
     server = Server(limits, models={"tiny": Only(live)})
     for name in ("plain", "novel"):
@@ -373,6 +387,19 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     found, _ = merge_adapters(base, some, [0.5, 0.5], how)
     assert "novelty" not in found["task_settings"]
     assert f"has no novelty: {some[0]}" in caplog.text
+
+
+def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    for name in ("plain", "novel"):
+        shelf.add(str(trained / name), name)
+        monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
+        library.main()
+        shown = json.loads(capsys.readouterr().out)["adapter_config"]
+        expected = read_config(trained / name)
+        if name == "novel":
+            expected["task_settings"]["novelty"] = True
+        assert shown == expected
 
 
 def test_the_command_of_a_run_names_the_flag(trained):

@@ -60,6 +60,7 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
+from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.training import saved_steps
 from adapter_bert.training.settings import Experiment, Training
 
@@ -398,6 +399,10 @@ def _show(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library)
     entry = dataclasses.asdict(library.entry(arguments.name))
     config = adapter_artifact.read_config(library.folder(arguments.name))
+    settings = config.get("task_settings", {})
+    if NOVELTY in settings:
+        # A sketch is a hundred thousand letters.
+        config["task_settings"] = {**settings, NOVELTY: True}
     print(_plain_json({**entry, "adapter_config": config}), end="")
 
 
