@@ -24,7 +24,6 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import command_line, files
-from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.foreign_base import exported
@@ -37,7 +36,6 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.task_model import TaskModel, list_parameters
 
 PEER = os.path.abspath(
     os.path.join(os.path.dirname(__file__), "peers", "exchange.py")
@@ -220,32 +218,29 @@ def logits(
         ids = examples["input_ids"].copy()
         ids[:, 1] = bert.config.vocab_size + np.arange(len(ids)) % new
         examples = {**examples, "input_ids": ids}
-    table = list_parameters(bert.config, method, task.build_head)
+    kind = bert.kind(method, task)
     initial = choose_initial_values(
-        table.parameters, bert.weights, artifact.weights, seed=0
+        kind.table.parameters, bert.weights, artifact.weights, seed=0
     )
-    # Without a graph, whose building takes longer than a few rows.
-    model = TaskModel(
-        bert.config,
-        method,
-        task.build_head,
-        lambda name, *_: tf.constant(initial[name](), tf.float32),
-    )
+    values = {
+        p.name: tf.constant(initial[p.name](), tf.float32)
+        for p in kind.table.parameters
+        if p.trained or p.is_added
+    }
     batch = {k: tf.constant(v, tf.int32) for k, v in examples.items()}
     batch["row"] = tf.range(len(examples["input_ids"]))
-    found = model(batch, Context(batch["input_mask"]))
-    outputs = {name: value.numpy() for name, value in found.items()}
+    outputs = {k: v.numpy() for k, v in kind.compute(values, batch).items()}
     if "logits" in outputs:
         return outputs["logits"]
     if "scores" in outputs:
         return outputs["scores"][:, np.newaxis]
-    both = np.zeros((*examples["input_ids"].shape, 2), np.float32)
+    found = np.zeros((*examples["input_ids"].shape, 2), np.float32)
     for side, name in enumerate(("start", "end")):
         places = outputs[f"{name}_indexes"]
         np.put_along_axis(
-            both[..., side], places, outputs[f"{name}_logits"], axis=1
+            found[..., side], places, outputs[f"{name}_logits"], axis=1
         )
-    return both * examples["input_mask"][..., np.newaxis]
+    return found * examples["input_mask"][..., np.newaxis]
 
 
 def difference(
