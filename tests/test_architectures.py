@@ -334,6 +334,29 @@ def test_what_transformers_saved_is_written_the_same(
 
 
 @NEWER
+def test_a_robertas_pooler_is_written_though_it_is_not_computed(
+    roberta_folder, tmp_path, command
+):
+    """As `RobertaModel` saves one, and sentence-transformers."""
+    path, target = roberta_folder / "model.safetensors", tmp_path / "written"
+    tensors = safetensors.numpy.load_file(path)
+    size = len(tensors["roberta.encoder.layer.0.output.dense.bias"])
+    tensors["roberta.pooler.dense.weight"] = np.tri(size, dtype=np.float32)
+    tensors["roberta.pooler.dense.bias"] = np.ones(size, np.float32)
+    safetensors.numpy.save_file(tensors, path)
+    command(
+        convert,
+        init_checkpoint=roberta_folder,
+        to="hugging_face",
+        output_dir=target,
+    )
+    written = safetensors.numpy.load_file(target / "model.safetensors")
+    for name in ("weight", "bias"):
+        name = f"roberta.pooler.dense.{name}"
+        np.testing.assert_array_equal(written[name], tensors[name])
+
+
+@NEWER
 @ALL
 @pytest.mark.parametrize("method", ["lora(rank=2)", "full"])
 def test_a_merged_model_computes_the_same(

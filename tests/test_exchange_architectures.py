@@ -4,6 +4,7 @@ What `lab/speed/exchange_architectures.py` recorded: adapters of AdapterHub's
 library and of peft, theirs and this project's, and merged models.
 """
 
+import dataclasses
 import json
 import shutil
 
@@ -20,15 +21,30 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from lab.speed import exchange
 from lab.speed import exchange_architectures as both
 
-pytestmark = pytest.mark.newer_stack
-
 GOLDEN = RECORDED / "exchange_architectures"
 OF_BERT = RECORDED / "exchange"
-ALL = pytest.mark.parametrize("name", both.MODELS)
+NEWER = pytest.mark.newer_stack
+# The models, each with one TensorFlow.
+STACKS = {
+    "distilbert": NEWER,
+    "electra": pytest.mark.older_stack,
+    "albert": NEWER,
+    "roberta": pytest.mark.older_stack,
+}
+ALL = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=STACKS[name]) for name in both.MODELS]
+)
+CHOICES = {"name": "custom", "pairs": None, "choices": 2}
+# Of heads that were not exchanged with the programs.
+OTHER_TASKS = (
+    CHOICES,
+    {"name": "tagging", "tags": ["O", "B-LOC", "I-LOC"]},
+    {"name": "masked_lm"},
+)
 
 
 @pytest.fixture(scope="module")
-def open_bert(eagerly):
+def open_bert():
     """Opens a model once."""
     opened = {}
 
@@ -37,24 +53,6 @@ def open_bert(eagerly):
             folder = RECORDED / both.MODELS[name]
             opened[name] = FrozenBert.open(str(folder))
         return opened[name]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def ours_of(open_bert):
-    """All adapters of this project's that were exchanged, by place."""
-    found = {}
-
-    def get(name):
-        if name not in found:
-            found[name] = {
-                f"{program}/{case}": artifact
-                for program, case, artifact in both.our_artifacts(
-                    open_bert(name)
-                )
-            }
-        return found[name]
 
     return get
 
@@ -72,14 +70,14 @@ def test_golden_adapters_of_others_compute_the_same(open_bert, name):
 
 @ALL
 def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
-    open_bert, ours_of, name, tmp_path
+    open_bert, name, tmp_path
 ):
-    bert, cases = open_bert(name), ours_of(name)
+    bert, places = open_bert(name), []
     examples = exchange.read_examples(str(GOLDEN / name))
-    assert len(cases) == 9
-    for case, artifact in cases.items():
-        recorded, folder = GOLDEN / name / "ours" / case, tmp_path / case
-        program = case.partition("/")[0]
+    for program, case, artifact in both.our_artifacts(bert):
+        places.append(f"{program}/{case}")
+        recorded = GOLDEN / name / "ours" / places[-1]
+        folder = tmp_path / places[-1]
         foreign_adapters.write(
             program, str(folder), exported(artifact, "our_task"), ""
         )
@@ -101,6 +99,55 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
                 back.weights.read(key), artifact.weights.read(key)
             )
         assert "head" not in back.config["task"]
+    assert len(places) == 9
+
+
+@ALL
+@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
+def test_other_heads_are_read_as_they_were_written(
+    open_bert, name, program, tmp_path
+):
+    bert = open_bert(name)
+    words = bert.weights.read("bert/embeddings/word_embeddings")
+    for task in OTHER_TASKS:
+        folder = tmp_path / task["name"]
+        artifact = both.our_artifact(bert, program, "lora(2)", task)
+        ours = exported(artifact, "x")
+        if task["name"] == "masked_lm":
+            head = dataclasses.replace(ours.head, words=words)
+            ours = dataclasses.replace(ours, head=head)
+        foreign_adapters.write(program, str(folder), ours, "")
+        back = foreign_adapters.read(str(folder), bert.config)
+        assert back.task == task
+        assert back.values.keys() == artifact.weights.shapes.keys()
+        for key, value in back.values.items():
+            np.testing.assert_array_equal(value, artifact.weights.read(key))
+
+
+@pytest.mark.older_stack
+def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
+    artifact = both.our_artifact(open_bert("roberta"), "x", "lora(2)", CHOICES)
+    foreign_adapters.write("peft", str(tmp_path), exported(artifact, "x"), "")
+    described = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert described["modules_to_save"] == ["pooler", "classifier"]
+
+
+@pytest.mark.older_stack
+def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
+    theirs = GOLDEN / "roberta" / "adapterhub" / "pfeiffer"
+    folder = shutil.copytree(theirs, tmp_path / "xlm")
+    for path in folder.glob("*.json"):
+        about = json.loads(path.read_text())
+        assert about["model_class"] == "RobertaAdapterModel"
+        about["model_class"] = "XLMRobertaAdapterModel"
+        about["model_type"] = "xlm-roberta"
+        path.write_text(json.dumps(about))
+    config = open_bert("roberta").config
+    found = foreign_adapters.read(str(folder), config)
+    expected = foreign_adapters.read(str(theirs), config)
+    assert found.task == expected.task
+    for key, value in expected.values.items():
+        np.testing.assert_array_equal(found.values[key], value)
 
 
 @ALL
@@ -127,27 +174,53 @@ def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     assert exchange.difference(logits, str(recorded), examples) < 1e-5
 
 
+@NEWER
+def test_invertible_adapters_have_the_size_of_the_embeddings(
+    open_bert, tmp_path
+):
+    bert, folder = open_bert("albert"), str(tmp_path / "out")
+    assert bert.config.embedding_size == 8 < bert.config.hidden_size
+    method = "mad_x(size=5, inverse_size=3)"
+    artifact = both.our_artifact(bert, "x", method, exchange.THREE)
+    foreign_adapters.write("adapterhub", folder, exported(artifact, "x"), "")
+    described = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    # The library divides half of the embeddings' size, and rounds down.
+    factor = described["config"]["inv_adapter_reduction_factor"]
+    assert 4 // factor == 3
+    back = foreign_adapters.read(folder, bert.config)
+    assert back.method == parse(method)
+
+
+@NEWER
+@pytest.mark.parametrize("name", ["albert", "electra"])
+def test_prompts_are_not_projected(open_bert, name, tmp_path):
+    bert = open_bert(name)
+    artifact = exchange.random_artifact(
+        bert, parse("prompt(3)"), exchange.THREE, 0
+    )
+    with pytest.raises(UserError, match="projection of embeddings, but this"):
+        foreign_adapters.write(
+            "adapterhub", str(tmp_path / "out"), exported(artifact, "x"), ""
+        )
+
+
+@NEWER
 @pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
-@pytest.mark.parametrize(
-    "method, message",
-    [
-        ("lora(2)", "share their adapter in other programs"),
-        ("lora(2, alpha_pattern='1:3')", "share their adapter in other"),
-    ],
-)
+@pytest.mark.parametrize("method", ["lora(2)", "lora(2, alpha_pattern='1:3')"])
 def test_layers_that_share_have_one_adapter(
-    open_bert, program, method, message, tmp_path
+    open_bert, program, method, tmp_path
 ):
     bert = open_bert("albert")
     artifact = exchange.random_artifact(bert, parse(method), exchange.THREE, 0)
     if "pattern" in method:
         artifact = both.one_for_all(artifact)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="share their adapter in other prog"):
         foreign_adapters.write(
             program, str(tmp_path / "out"), exported(artifact, "x"), ""
         )
 
 
+@NEWER
 def test_adapters_after_an_alberts_attention_are_other_ones(
     open_bert, tmp_path
 ):
@@ -159,6 +232,7 @@ def test_adapters_after_an_alberts_attention_are_other_ones(
         foreign_adapters.write("adapterhub", str(tmp_path / "out"), ours, "")
 
 
+@NEWER
 @pytest.mark.parametrize(
     "name, case, message",
     [
@@ -172,6 +246,7 @@ def test_berts_adapters_are_of_another_model(open_bert, name, case, message):
         foreign_adapters.read(str(OF_BERT / case), config)
 
 
+@NEWER
 def test_a_head_lacks_no_layer(open_bert, tmp_path):
     folder = shutil.copytree(
         GOLDEN / "distilbert" / "peft" / "lora", tmp_path / "lora"
@@ -187,9 +262,9 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
         foreign_adapters.read(str(folder), open_bert("distilbert").config)
 
 
+@NEWER
 @pytest.mark.parametrize(
-    "name, other",
-    [("roberta", "electra"), ("electra", "distilbert")],
+    "name, other", [("roberta", "electra"), ("electra", "distilbert")]
 )
 def test_pefts_adapters_are_of_one_kind_of_model(open_bert, name, other):
     folder = str(GOLDEN / other / "peft" / "lora")

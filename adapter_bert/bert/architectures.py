@@ -37,7 +37,8 @@ class Architecture:
     Attributes:
         prefix: before names of Hugging Face models that have more than the
             encoder.
-        classes: the beginning of the names of transformers' classes.
+        classes: the beginning of the names of transformers' classes, of which
+            the first is written.
         keys: a field of `BertConfig` -> its key in `config.json`, if another.
         own_keys: fields of `BertConfig` that `config.json` has besides BERT's.
         fixed: fields of `BertConfig` with one value in all such models.
@@ -54,7 +55,7 @@ class Architecture:
     """
 
     prefix: str
-    classes: str
+    classes: Tuple[str, ...]
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     own_keys: Tuple[str, ...] = ()
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -71,12 +72,12 @@ class Architecture:
 # the like in `adapters` 1.3.
 BERT = Architecture(
     "bert.",
-    "Bert",
+    ("Bert",),
     biases=("cls.predictions.bias", "cls.predictions.decoder.bias"),
 )
 ROBERTA = Architecture(
     "roberta.",
-    "Roberta",
+    ("Roberta", "XLMRoberta"),
     scopes=(
         ("lm_head.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
         ("lm_head.layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
@@ -89,7 +90,7 @@ ROBERTA = Architecture(
 _LAYER = "transformer.layer.{layer}"
 DISTILBERT = Architecture(
     "distilbert.",
-    "DistilBert",
+    ("DistilBert",),
     keys={
         "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
@@ -140,7 +141,7 @@ DISTILBERT = Architecture(
 )
 ELECTRA = Architecture(
     "electra.",
-    "Electra",
+    ("Electra",),
     own_keys=("embedding_size",),
     fixed={"head_activation": "gelu_erf"},
     scopes=(
@@ -159,7 +160,7 @@ ELECTRA = Architecture(
 _GROUP = "encoder.albert_layer_groups.0.albert_layers.0"
 ALBERT = Architecture(
     "albert.",
-    "Albert",
+    ("Albert",),
     own_keys=("embedding_size", "num_hidden_groups"),
     fixed={"num_hidden_groups": 1},
     expected={"num_hidden_groups": 1, "inner_group_num": 1},

@@ -520,7 +520,8 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     if len(layers) < config.num_hidden_layers:
         arguments["layers"] = ",".join(map(str, layers))
     if kind is MadX:
-        half, key = hidden // 2, "inv_adapter_reduction_factor"
+        half = config.embedding_width // 2
+        key = "inv_adapter_reduction_factor"
         arguments["inverse_size"] = _size(adapter, key, half)
     if kind is Parallel:
         arguments["scale"] = float(scaling) if _is_number(scaling) else 1.0
@@ -562,6 +563,20 @@ def _check_sites(sites: Iterable[str], config: BertConfig, source: str) -> None:
             f"{source}: AdapterHub's library has adapters after the attention "
             "of an ALBERT, which read the layer's input there; expected "
             "adapters after the feed-forward sublayer alone (sites='ffn')"
+        )
+
+
+def _check_prompt(config: BertConfig, source: str) -> None:
+    """Raises UserError for prompts of a model that projects its embeddings.
+
+    There the library's prompts are projected, too. Source: its
+    `PromptTuningLayer`.
+    """
+    if config.embedding_size:
+        raise UserError(
+            f"{source}: prompts of AdapterHub's library go through the model's "
+            "projection of embeddings, but this project's stand after it; "
+            "expected another method, as prefix"
         )
 
 
@@ -708,6 +723,7 @@ def _read_prompt(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
             f"{adapter.path}: combine is {str(combine)[:80]}, expected "
             f"{' or '.join(COMBINED)}"
         )
+    _check_prompt(adapter.config, adapter.path)
     length = _count(adapter, "prompt_length")
     name = PROMPT_TENSOR.format(adapter.name)
     prompt = adapter.tensors.take(name, length, adapter.config.hidden_size)
@@ -891,6 +907,7 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
     if reason:
         raise UserError(f"{exported.source}: {reason}")
     if isinstance(method, Prompt):
+        _check_prompt(exported.config, exported.source)
         combined = {read: combine for combine, read in COMBINED.items()}
         return {
             "architecture": "prompt_tuning",
@@ -960,7 +977,8 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
     if isinstance(method, Parallel):
         config["scaling"] = method.scale
     if isinstance(method, MadX):
-        factor = hidden // 2 / (method.inverse_size + 0.5)
+        half = exported.config.embedding_width // 2
+        factor = half / (method.inverse_size + 0.5)
         config.update(inv_adapter=NICE, inv_adapter_reduction_factor=factor)
     return config
 

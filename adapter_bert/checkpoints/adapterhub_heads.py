@@ -12,7 +12,7 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
-from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import foreign_fields, foreign_heads
 from adapter_bert.checkpoints.foreign_base import (
     MASKED_LM_SCOPE,
@@ -87,8 +87,8 @@ def _masked_lm_modules(config: BertConfig) -> Dict[str, str]:
 
 def flexible(config: BertConfig) -> List[str]:
     """The classes of the library's own models of a BERT."""
-    classes = ARCHITECTURES[config.model_type].classes
-    return [f"{classes}{end}" for end in FLEXIBLE]
+    names = ARCHITECTURES[config.model_type].classes
+    return [f"{name}{end}" for name in names for end in FLEXIBLE]
 
 
 def is_in(folder: str) -> bool:
@@ -223,7 +223,7 @@ def _read_masked_lm(
                 "only BERT's own head of masked words is read"
             )
     found = activation(own.get("activation_function"), path)
-    if found != config.hidden_act:
+    if not same_activation(found, config.hidden_act):
         raise UserError(
             f"{path}: activation_function is {str(found)[:80]}, expected the "
             f"BERT's, {config.hidden_act}"

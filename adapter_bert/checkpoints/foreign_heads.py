@@ -54,8 +54,10 @@ THRESHOLD = "label_threshold"
 
 def classes(config: BertConfig) -> Dict[str, str]:
     """Classes of a model of transformers -> kinds of their heads."""
-    own = ARCHITECTURES[config.model_type]
-    return {f"{own.classes}{end}": kind for end, kind in KINDS.items()}
+    names = ARCHITECTURES[config.model_type].classes
+    return {
+        f"{name}{end}": kind for name in names for end, kind in KINDS.items()
+    }
 
 
 def modules_of(kind: str, config: BertConfig) -> Tuple[str, ...]:

@@ -267,8 +267,8 @@ def describe_head(
     `labels` are those of the outputs, in order, if these have any.
     """
     end, problem = HEAD_CLASSES[kind]
-    classes = ARCHITECTURES[model_type].classes
-    found: Dict[str, Any] = {"architectures": [f"{classes}{end}"]}
+    [name, *_] = ARCHITECTURES[model_type].classes
+    found: Dict[str, Any] = {"architectures": [f"{name}{end}"]}
     if problem:
         found["problem_type"] = problem
     if kind == "regression":

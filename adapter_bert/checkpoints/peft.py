@@ -364,7 +364,8 @@ def write(exported: Exported) -> Dict[str, Any]:
             tensors[f"{ROOT}{name}.weight"] = weights
             tensors[f"{ROOT}{name}.bias"] = bias
         # A head of several layers may be one module.
-        saved = tuple(dict.fromkeys(n.partition(".")[0] for n in saved))
+        modules = (name.removeprefix(own.prefix) for name in saved)
+        saved = tuple(dict.fromkeys(n.partition(".")[0] for n in modules))
     tensors.update(_adapter_tensors(method, exported, shared))
     kind = exported.config.model_type
     labels = () if head.kind == CHOICE else head.labels

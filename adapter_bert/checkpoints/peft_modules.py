@@ -256,7 +256,7 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
     # A model for questions has no pooler.
     mapping = described.get("auto_mapping") or {}
     said = described.get("task_type"), mapping.get("base_model_class")
-    with_pooler = {WITH_POOLER, f"{own.classes}{CHOICES}"}
+    with_pooler = {WITH_POOLER, *(f"{name}{CHOICES}" for name in own.classes)}
     if config.has_pooler and with_pooler.intersection(said):
         known.append(root + ending_of(encoder.POOLER, config))
     wanted = _targeted(described, [*known, *held], path)

@@ -68,7 +68,9 @@ def read_values(weights: Weights, config: BertConfig) -> Dict[str, np.ndarray]:
     names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
     for name in names:
         is_known = hugging_face.hugging_face_name(name, kind) is not None
-        if not is_known or name.startswith("bert/") and name not in variables:
+        # A RoBERTa may have a pooler, which is not computed.
+        is_own = name in variables or name.startswith(encoder.POOLER)
+        if not is_known or name.startswith("bert/") and not is_own:
             raise UserError(
                 f"{weights.source} holds {name}, which is no part of a plain "
                 "BERT of its config; adapter-bert merge merges adapters"
@@ -113,7 +115,7 @@ def _config(
     elif same_activation(config.hidden_act, "gelu_erf"):
         values["hidden_act"] = "gelu"
     return {
-        "architectures": [f"{own.classes}Model"],
+        "architectures": [f"{own.classes[0]}Model"],
         "model_type": model_type,
         **{own.keys.get(name, name): value for name, value in values.items()},
         "pad_token_id": max(0, config.first_position - 1),

@@ -355,8 +355,7 @@ def main() -> None:
     check_free(folder)
     artifacts = read_all(opened.weights, adapters)
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
-    found = add(opened.weights, artifacts, weights)
-    config = found["config"]
+    config = run_record.bert_config(artifacts[0].config, adapters[0])
     form = form_of(config)
     said: Dict[str, Any] = {}
     if form == GOOGLE:
@@ -365,6 +364,7 @@ def main() -> None:
         lower = artifacts[0].config["tokenizer"].get("do_lower_case")
         tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
         said = tokenizer_fields(config, tokenizer)
+    found = add(opened.weights, artifacts, weights)
     files.prepare_folder(folder)
     write_vocabulary(folder, vocabulary, tokenizer, **said)
     prefix = write_model(folder, form, **found)
