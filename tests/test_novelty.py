@@ -396,7 +396,7 @@ def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
         library.main()
         shown = json.loads(capsys.readouterr().out)["adapter_config"]
-        expected = read_config(trained / name)
+        expected = adapter_artifact.read_config(str(trained / name))
         if name == "novel":
             expected["task_settings"]["novelty"] = True
         assert shown == expected
