@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from adapter_bert.api import (
         Answer,
         Answers,
+        Audit,
         Bert,
         Library,
         Predictor,
         Run,
         TokenVectors,
+        audit,
         embed,
         evaluate,
         export,
         load_bert,
+        select,
         train,
     )
     from adapter_bert.errors import UserError
@@ -32,16 +35,19 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Answers",
+    "Audit",
     "Bert",
     "Library",
     "Predictor",
     "Run",
     "TokenVectors",
     "UserError",
+    "audit",
     "embed",
     "evaluate",
     "export",
     "load_bert",
+    "select",
     "train",
 ]
 

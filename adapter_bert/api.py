@@ -17,6 +17,7 @@ from typing import (
     Callable,
     Dict,
     Iterable,
+    Iterator,
     List,
     Mapping,
     Optional,
@@ -33,6 +34,7 @@ import numpy as np
 from adapter_bert import files, json_lines
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, run_record, sources
+from adapter_bert.commands import audit as audit_program
 from adapter_bert.commands import export as export_program
 from adapter_bert.commands import (
     minilm,
@@ -43,6 +45,8 @@ from adapter_bert.commands import (
     run_tagger,
     run_vectors,
 )
+from adapter_bert.commands import select as select_program
+from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared, is_given, of_keywords, read
@@ -476,19 +480,31 @@ def _run(
             or (program is run_squad and values["do_eval"])
         )
         values.update(settings)
-        try:
-            with process_options.restored():
-                with of_keywords(program.SETTINGS, values, caller):
-                    program.run()
-        except UserError as error:
-            message = str(error)
-            for name, path in paths.items():
-                if path.startswith(place):
-                    message = message.replace(path, name)
-            if message == str(error):
-                raise
-            raise UserError(message) from error
+        with (
+            _named(paths, place),
+            process_options.restored(),
+            of_keywords(program.SETTINGS, values, caller),
+        ):
+            program.run()
     return Run(os.fspath(values["output_dir"]))
+
+
+@contextlib.contextmanager
+def _named(paths: Mapping[str, str], place: str) -> Iterator[None]:
+    """Errors have the names of rows, not the paths of their files in a folder.
+
+    `paths` are by the rows' names.
+    """
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+        for name, path in paths.items():
+            if path.startswith(place):
+                message = message.replace(path, name)
+        if message == str(error):
+            raise
+        raise UserError(message) from error
 
 
 def _refuse(
@@ -860,6 +876,125 @@ def embed(
             batch_size=asked.predict_batch_size,
             max_seq_length=asked.max_seq_length,
         )
+
+
+@_shows_settings(
+    audit_program.SETTINGS, (*OF_RUNS, *audit_program.REFUSED, "train_file")
+)
+def audit(
+    bert: Bert,
+    rows: Table = None,
+    *,
+    task_name: str = CUSTOM,
+    **settings: Any,
+) -> Audit:
+    """Finds rows whose labels are probably wrong; see docs/audit.md.
+
+    Args:
+        bert: the pretrained model.
+        rows: with labels, as of `train`; None: `data_dir`.
+        task_name: `custom`, or a GLUE task with `data_dir`.
+        **settings: flags of `adapter-bert audit` by their names, as `folds` or
+            `tuning_method`. `output_dir` is for the files, which are not kept
+            by default.
+
+    Raises:
+        UserError: as of `train`, or there is one label, or there are fewer rows
+            than folds.
+    """
+    caller, program = "audit()", audit_program
+    _refuse(caller, settings, (*OF_RUNS, "train_file"))
+    values = {
+        **_checked(bert).settings,
+        "init_checkpoint": bert.init_checkpoint,
+        "task_name": task_name,
+        **settings,
+    }
+    with files.temporary_folder() as place:
+        values["output_dir"] = settings.get("output_dir") or os.path.join(
+            place, "out"
+        )
+        paths: Dict[str, str] = {}
+        if rows is not None:
+            with of_keywords(program.SETTINGS, settings, caller):
+                columns = _columns(run_classifier, "")
+            paths["rows"] = _file_of(
+                "rows", rows, run_classifier, columns, place
+            )
+            values["train_file"] = paths["rows"]
+        with (
+            _named(paths, place),
+            process_options.restored(),
+            of_keywords(program.SETTINGS, values, caller),
+        ):
+            return program.run()
+
+
+def select(
+    bert: Bert,
+    pool: Table,
+    count: int = 100,
+    *,
+    adapter: Optional[Adapter] = None,
+    by: Optional[str] = None,
+    columns: Sequence[str] = (),
+    max_seq_length: Optional[int] = None,
+    predict_batch_size: int = 32,
+) -> List[Dict[str, Any]]:
+    """Chooses the rows of a pool to be labelled next; see docs/audit.md.
+
+    Args:
+        bert: the pretrained model.
+        pool: rows without labels, as of `Predictor.predict`.
+        count: of rows to choose.
+        adapter: folder or run of an adapter that was trained on labelled rows.
+        by: `margin` or `k_centre`; default: `margin` with an adapter.
+        columns: of the texts; default: the adapter's, else `text`.
+        max_seq_length: longest input in tokens; default: the adapter's.
+        predict_batch_size: rows computed at once.
+
+    Returns:
+        The chosen rows, the first to be labelled first: `row` (number of the
+        row in the pool, from 1), `text` and of pairs `text_b`, and `margin` or
+        `k_centre`.
+
+    Raises:
+        UserError: an argument or a row is not as expected, or the adapter is
+            missing, damaged, of another BERT, or gives no labels.
+    """
+    values = {
+        "init_checkpoint": _checked(bert).init_checkpoint,
+        "adapter": [] if adapter is None else [_folder(adapter)],
+        "count": count,
+        "by": by,
+        "columns": list(columns),
+        "max_seq_length": max_seq_length,
+        "predict_batch_size": predict_batch_size,
+    }
+    with files.temporary_folder() as place:
+        if isinstance(pool, os.PathLike):
+            path = os.fspath(pool)
+        else:
+            path = os.path.join(place, "pool.jsonl")
+            is_one = isinstance(pool, (str, tuple))
+            rows = [pool] if is_one else list(memory_rows.records(pool, "pool"))
+            if rows and not isinstance(rows[0], Mapping):
+                is_text = isinstance(rows[0], str)
+                texts = TEXT_COLUMNS[:1] if is_text else TEXT_COLUMNS
+                values["columns"] = list(columns) or texts
+            memory_rows.write_json_lines(path, rows, values["columns"], "pool")
+        values["pool"] = path
+        classes = select_program.SETTINGS
+        with (
+            _named({"pool": path}, place),
+            process_options.restored(),
+            of_keywords(classes, values, "select()"),
+        ):
+            asked, frozen = read(select_program.Selection), bert.frozen
+            devices.choose_graph_optimizer(
+                Hardware(), frozen.compute_dtype.name
+            )
+            return select_program.choose(asked, frozen)
 
 
 @_shows_settings(export_program.SETTINGS, OF_ADAPTERS)

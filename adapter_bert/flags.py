@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import (
     Any,
     Callable,
+    Collection,
     Dict,
     Iterator,
     List,
@@ -239,14 +240,16 @@ flag per line."""
 
 
 def by_topic(
-    classes: Sequence[type], known: flags.FlagValues = flags.FLAGS
+    classes: Sequence[type],
+    known: flags.FlagValues = flags.FLAGS,
+    without: Collection[str] = (),
 ) -> Iterator[Tuple[str, List[flags.Flag]]]:
-    """Topics in their order, with the flags of each."""
+    """Topics in their order, with the flags of each, `without` some."""
     for topic in Topic:
         names = [
             name
             for first, about, _ in declared(classes)
-            if about.topic is topic
+            if about.topic is topic and first not in without
             for name in (first, about.alias)
             if name
         ]
@@ -267,8 +270,12 @@ def page(
     doc: str,
     classes: Sequence[type],
     known: flags.FlagValues = flags.FLAGS,
+    without: Collection[str] = (),
 ) -> str:
-    """The text of `--help`: a program's purpose, and its flags by topic."""
+    """The text of `--help`: a program's purpose, and its flags by topic.
+
+    `without` names flags that the program refuses.
+    """
     parser = argparse.ArgumentParser(
         prog=program,
         usage="%(prog)s [flags]",
@@ -279,7 +286,7 @@ def page(
         ),
         add_help=False,
     )
-    for topic, shown in by_topic(classes, known):
+    for topic, shown in by_topic(classes, known, without):
         group = parser.add_argument_group(topic)
         for flag in shown:
             meaning, default = flag.help, default_of(flag)
@@ -378,7 +385,13 @@ def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
     """Parses a program's flags, or prints its page and ends the program."""
     if any(map(HELP.fullmatch, arguments[1:])):
         name = os.path.basename(arguments[0])
-        print(page(name, module.__doc__, module.SETTINGS), end="")
+        shown = page(
+            name,
+            module.__doc__,
+            module.SETTINGS,
+            without=getattr(module, "REFUSED", ()),
+        )
+        print(shown, end="")
         sys.exit(0)
     return parse(flags.FLAGS, arguments)
 

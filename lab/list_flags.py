@@ -24,11 +24,16 @@ GROUPS = (
         "run_mlm",
         "run_vectors",
         "run_pretraining",
-        "audit",
     ),
     ("predict", "export"),
 )
-OTHERS = ("create_pretraining_data", "extract_features", "select", "serve")
+OTHERS = (
+    "audit",
+    "create_pretraining_data",
+    "extract_features",
+    "select",
+    "serve",
+)
 
 # Name -> (topic, default, meaning)
 Flags = Dict[str, Tuple[str, str, str]]
@@ -44,13 +49,14 @@ def flags_of(program: str) -> Flags:
     """The flags of a subcommand, without those of absl."""
     module = importlib.import_module(f"adapter_bert.commands.{program}")
     known = define(module.SETTINGS, FlagValues())
+    refused = getattr(module, "REFUSED", ())
     return {
         flag.name: (
             topic,
             default_of(flag),
             " ".join(flag.help.split()).replace("|", r"\|"),
         )
-        for topic, shown in by_topic(module.SETTINGS, known)
+        for topic, shown in by_topic(module.SETTINGS, known, refused)
         for flag in shown
     }
 

@@ -1,6 +1,7 @@
 """`adapter-bert audit`: flipped labels are found, bad input is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from conftest import SENTENCES, entry_point, own_lines, run_process, write_table
 from task_files import make_rows, refusal
 
 from adapter_bert.commands import audit
-from adapter_bert.flags import FLAGS
+from adapter_bert.flags import FLAGS, parse_or_help
 from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.frozen_bert import FrozenBert
 
@@ -205,11 +206,23 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("name", audit.OF_RUNS)
+@pytest.mark.parametrize("name", audit.REFUSED)
 def test_flags_that_change_nothing_are_refused(run, name):
-    value = True if FLAGS[name].boolean else "1"
+    value = getattr(FLAGS[name].parser, "enum_values", ["1"])[0]
+    value = True if FLAGS[name].boolean else value
     found = refusal(lambda: run(**{name: value}))
-    assert found.startswith(f"--{name} is for a run of run_classifier.py")
+    assert found.startswith(f"--{name} ") and found.endswith("; leave it out")
+
+
+def test_help_has_the_flags_that_are_taken(run, capsys):
+    with pytest.raises(SystemExit):
+        parse_or_help(audit, ["audit", "--help"])
+    shown = capsys.readouterr().out
+    assert "--folds N" in shown and "--tuning_method TEXT" in shown
+    assert "--text_a_column TEXT" in shown
+    for name in audit.REFUSED:
+        flag = re.compile(rf"^  --(\[no\])?{name}\b", re.M)
+        assert not flag.search(shown), name
 
 
 @pytest.mark.newer_stack

@@ -334,8 +334,9 @@ def test_other_programs_get_divided_heads(folders, caplog):
     heads = []
     for name in ("plain", "fitted"):
         artifact = adapter_artifact.read(folders[name])
-        heads.append(foreign_base.head_of(artifact).layers[-1])
-        values, _ = merge.head_of(artifact, artifact_config(artifact))
+        config = artifact_config(artifact)
+        heads.append(foreign_base.head_of(artifact, config).layers[-1])
+        values, _ = merge.head_of(artifact, config)
         for ours, value in zip(heads[-1], map(values.get, OUTPUTS)):
             assert np.array_equal(sorted_rows(ours), sorted_rows(value))
     for plain, fitted in zip(*heads):

@@ -71,7 +71,7 @@ def test_a_title_stands_before_the_text(tmp_path):
         st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5)),
         min_size=1,
     ),
-    st.integers(1, 20),
+    st.integers(0, 20),
 )
 def test_a_search_is_that_of_its_first_pairs(pairs, count):
     corpus = Corpus(

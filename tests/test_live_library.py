@@ -227,9 +227,11 @@ def test_the_signature_is_tensorflows(live):
     assert found.outputs["start"].dtype == types_pb2.DT_INT32
 
 
-@pytest.mark.parametrize(
-    "row, message",
-    [
+def test_rows_that_a_task_does_not_read(add, live):
+    for name in ("small", "choice"):
+        add(name, name)
+    live.look()
+    for row, message in (
         (AskedRow(b"nobody", b"a"), "unknown task nobody; there are: "),
         (AskedRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
         (AskedRow(b"small", (b"a",)), "reads texts, but text is a list"),
@@ -240,14 +242,9 @@ def test_the_signature_is_tensorflows(live):
             AskedRow(b"choice", b"a", b"b", (b"b", b"c")),
             "choice reads one text, but text_b is not empty",
         ),
-    ],
-)
-def test_rows_that_a_task_does_not_read(add, live, row, message):
-    for name in ("small", "choice"):
-        add(name, name)
-    live.look()
-    with pytest.raises(UserError, match=message):
-        live.accept(row)
+    ):
+        with pytest.raises(UserError, match=message):
+            live.accept(row)
 
 
 def test_bytes_that_are_no_text_are_left_out(add, live):

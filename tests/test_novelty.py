@@ -14,7 +14,11 @@ from test_http_api import LIMITS, Server
 from test_live_library import Only
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.checkpoints import adapter_artifact, foreign_base
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    foreign_base,
+    run_record,
+)
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
@@ -360,7 +364,9 @@ def test_files_of_other_runtimes_say_nothing_of_it(
 
 
 def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
-    foreign_base.head_of(adapter_artifact.read(folders["novel"]))
+    artifact = adapter_artifact.read(folders["novel"])
+    config = run_record.bert_config(artifact.config, "")
+    foreign_base.head_of(artifact, config)
     assert "scores the novelty of texts, for which other" in caplog.text
     some = [folders["novel"], folders["plain"]]
     base, how = loaded[0].weights, WeightedSum(AVERAGE)

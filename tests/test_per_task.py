@@ -101,6 +101,7 @@ def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
         ("per_task(pals, lora)", "takes one method that adds to BERT"),
         ("per_task(lt_sft)", "takes one method that adds to BERT"),
         ("per_task()", "has no parts"),
+        ("per_task(adalora, tasks='a,b')", "the hook `penalty`"),
     ],
 )
 def test_what_is_no_addition_is_refused(tiny_config, text, words):

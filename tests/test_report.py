@@ -157,6 +157,9 @@ def test_each_of_several_tasks_has_a_part(fake, report):
     own_parts = [h for h in sections(page) if "Task" in h]
     assert own_parts == ["Task cola", "Task rte"]
     assert page.texts("h3").count("Labels") == 2
+    # No scores of the first one, as of a side of pairs, are no news.
+    assert page.texts("h3").count("Scores") == 1
+    assert "has not been evaluated" not in page.text
     assert "0.9" in page.texts("td")
     assert "--task_name=cola,rte" in page.text
     # Of one of them alone there is no command.

@@ -15,8 +15,11 @@ from tiny_artifacts import make_artifact
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.checkpoints import foreign_base as exchange_base
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    foreign_base,
+    run_record,
+)
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
@@ -392,7 +395,9 @@ def test_a_head_of_any_number_of_layers_goes_to_other_programs_and_back(
     assert {"name": "tagging", **task.describe()} == description
     make_artifact(tmp_path / "tags", tiny_bert, "ia3", task, description)
     artifact = adapter_artifact.read(str(tmp_path / "tags"))
-    found, values = exchange_base.task_of(exchange_base.head_of(artifact), None)
+    config = run_record.bert_config(artifact.config, "")
+    head = foreign_base.head_of(artifact, config)
+    found, values = foreign_base.task_of(head, None)
     assert found == description
     assert len(values) == 2 * layers
     for name, value in values.items():

@@ -13,7 +13,7 @@ are computed once. Confident learning then compares guesses and labels
 
 import dataclasses
 import os
-from typing import Any, Callable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -56,32 +56,51 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # (inputs, labels, number of classes, strength) -> a function from inputs to
 # probabilities, float64 [N, C].
 Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
-# Flags of a run that an audit has no use for.
-OF_RUNS = (
-    "do_train",
-    "do_eval",
-    "do_predict",
-    "describe",
-    "eval_file",
-    "predict_file",
-    "id_column",
-    "max_train_examples",
-    "max_eval_examples",
-    "save_checkpoints_steps",
-    "eval_steps",
-    "keep_best",
-    "early_stopping",
-    "cache_frozen_layers",
-    "carry_parts",
-    "extend_labels",
-    "replay_file",
-    "distill_weight",
-    "calibrate",
-    "abstain_at",
-    "score_novelty",
-    "predict_batch_size",
-    "engine",
-)
+# Flags that an audit refuses, and why; --help leaves them out.
+OF_A_RUN = "is for a run of run_classifier.py and changes nothing in an audit"
+REFUSED = {
+    **dict.fromkeys(
+        (
+            "do_train",
+            "do_eval",
+            "do_predict",
+            "describe",
+            "eval_file",
+            "predict_file",
+            "id_column",
+            "split_seed",
+            "task_sampling",
+            "max_train_examples",
+            "max_eval_examples",
+            "save_checkpoints_steps",
+            "eval_steps",
+            "keep_best",
+            "early_stopping",
+            "cache_frozen_layers",
+            "carry_parts",
+            "extend_labels",
+            "replay_file",
+            "distill_weight",
+            "calibrate",
+            "abstain_at",
+            "score_novelty",
+            "predict_batch_size",
+            "engine",
+        ),
+        OF_A_RUN,
+    ),
+    **dict.fromkeys(
+        run_classifier.LABEL_FLAGS,
+        "is for numbers, sets of labels or choices, but an audit is for rows "
+        "with one label each",
+    ),
+    **dict.fromkeys(
+        ("adapter", "init_adapter"),
+        "names an adapter that may have seen the rows, but an audit trains its "
+        "own",
+    ),
+    "dev_share": "holds out rows, but an audit looks at every row",
+}
 # Flags of these topics, but for some, are of models trained by gradient.
 OF_ADAPTERS = (Topic.METHOD, Topic.TRAINING, Topic.EVALUATION, Topic.HARDWARE)
 OF_HEADS = ("compute_dtype", "base_dtype")
@@ -99,6 +118,30 @@ class Folds:
 
 
 SETTINGS = (*run_classifier.SETTINGS, Folds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    Attributes:
+        model: description of the one that guessed the labels.
+        rows: their number.
+        suspects: the rows for which another label is more probable, the worst
+            first: `row` (number of the data row, from 1), `text` and of pairs
+            `text_b`, `label`, `suggested`, and `score`, from 0 to 0.5.
+        wrong_labels: about so many labels are wrong.
+        labels: in the order of `joint`.
+        joint: about so many rows have a label (line) and belong to a class
+            (column).
+    """
+
+    model: str
+    rows: int
+    suspects: List[Dict[str, Any]]
+    wrong_labels: int
+    labels: List[str]
+    joint: List[List[float]]
 
 
 def divide(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
@@ -216,24 +259,21 @@ def guess(
 
 def suspects(
     task: TextClassification, rows: Rows, probabilities: np.ndarray
-) -> List[Tuple[str, ...]]:
-    """A header, and the rows for which another label is more probable.
-
-    The worst come first.
-    """
+) -> List[Dict[str, Any]]:
+    """The rows for which another label is more probable, as of `Audit`."""
     labels = task.label_features(rows.label)["label_ids"]
     scores = label_errors.margins(probabilities, labels)
     others = label_errors.suggested(probabilities, labels)
-    texts = [x for x in (rows.text_a, rows.text_b) if x is not None]
-    header = ("row", *TEXT_COLUMNS[: len(texts)], "label", "suggested", "score")
-    return [header] + [
-        (
-            str(row + 1),
-            *(cell(text[row]) for text in texts),
-            rows.label[row],
-            task.labels[others[row]],
-            f"{scores[row]:.6f}",
-        )
+    texts = zip(TEXT_COLUMNS, (rows.text_a, rows.text_b))
+    known = {name: column for name, column in texts if column is not None}
+    return [
+        {
+            "row": int(row) + 1,
+            **{name: column[row] for name, column in known.items()},
+            "label": rows.label[row],
+            "suggested": task.labels[others[row]],
+            "score": float(scores[row]),
+        }
         for row in np.argsort(scores, kind="stable")
         if scores[row] < 0.5
     ]
@@ -257,7 +297,7 @@ def check(rows: Rows, folds: int) -> None:
         )
 
 
-def audit(
+def guess_all(
     settings: Experiment, task: TextClassification, rows: Rows, folds: int
 ) -> Tuple[np.ndarray, str]:
     """Guesses the labels of all rows, by the model that the flags name.
@@ -286,40 +326,48 @@ def audit(
     return found, f"linear heads on means of layers, C = {strength:g}"
 
 
-def write(
-    output_dir: str,
-    task: TextClassification,
-    rows: Rows,
-    probabilities: np.ndarray,
-    model: str,
-) -> None:
-    """Writes `suspects.tsv` and `audit.json`, and says what they hold.
-
-    `model` describes the one whose `probabilities`, [N, C], these are.
-    """
+def compare(
+    task: TextClassification, rows: Rows, probabilities: np.ndarray, model: str
+) -> Audit:
+    """Compares labels and the `probabilities`, [N, C], that a model gives."""
     labels = task.label_features(rows.label)["label_ids"]
-    table = suspects(task, rows, probabilities)
     counted = label_errors.joint(probabilities, labels)
-    wrong = round(counted.sum() - np.trace(counted))
+    return Audit(
+        model,
+        len(rows),
+        suspects(task, rows, probabilities),
+        round(counted.sum() - np.trace(counted)),
+        list(task.labels),
+        counted.round(1).tolist(),
+    )
+
+
+def write(output_dir: str, found: Audit, is_pair: bool) -> None:
+    """Writes `suspects.tsv` and `audit.json`, and says what they hold."""
+    texts = TEXT_COLUMNS[: 1 + is_pair]
+    header = ("row", *texts, "label", "suggested", "score")
+    table = [header] + [
+        (
+            str(suspect["row"]),
+            *(cell(suspect[name]) for name in texts),
+            suspect["label"],
+            suspect["suggested"],
+            f"{suspect['score']:.6f}",
+        )
+        for suspect in found.suspects
+    ]
     path = write_table(os.path.join(output_dir, SUSPECTS_FILE), table)
+    count = len(found.suspects)
     files.write_json(
-        os.path.join(output_dir, AUDIT_FILE),
-        {
-            "model": model,
-            "rows": len(rows),
-            "suspects": len(table) - 1,
-            "wrong_labels": wrong,
-            "labels": list(task.labels),
-            "joint": counted.round(1).tolist(),
-        },
+        os.path.join(output_dir, AUDIT_FILE), {**vars(found), "suspects": count}
     )
     logging.info(
         "%s: %d suspects of %d rows, the worst first; about %d labels are "
         "wrong by confident learning's count",
         path,
-        len(table) - 1,
-        len(rows),
-        wrong,
+        count,
+        found.rows,
+        found.wrong_labels,
     )
 
 
@@ -329,17 +377,9 @@ def check_flags() -> None:
     Raises:
         UserError: a flag is of runs, or of adapters without a method.
     """
-    for name in OF_RUNS:
+    for name, problem in REFUSED.items():
         if is_given(name):
-            raise UserError(
-                f"--{name} is for a run of run_classifier.py and changes "
-                "nothing in an audit; leave it out"
-            )
-    if FLAGS.adapter:
-        raise UserError(
-            "--adapter names an adapter that may have seen the rows; leave it "
-            "out, since an audit trains its own"
-        )
+            raise UserError(f"--{name} {problem}; leave it out")
     if is_given("tuning_method"):
         return
     for name, about, _ in declared(SETTINGS):
@@ -354,9 +394,12 @@ def check_flags() -> None:
             )
 
 
-def main() -> None:
-    """Audits what the flags name."""
-    logging.set_verbosity(logging.INFO)
+def run() -> Audit:
+    """Audits what the flags name.
+
+    Raises:
+        UserError: anything that the user can mend.
+    """
     check_flags()
     task = run_classifier.task_from_flags(
         default=run_classifier.CUSTOM if FLAGS.train_file else ""
@@ -365,11 +408,6 @@ def main() -> None:
         raise UserError(
             f"the task {task.name} with these flags cannot be audited: an "
             "audit is for rows with one label each"
-        )
-    if task.held_out:
-        raise UserError(
-            "--dev_share holds out rows; leave it out, since an audit looks at "
-            "every row"
         )
     if not FLAGS.data_dir and not task.train_file:
         raise UserError(
@@ -392,5 +430,12 @@ def main() -> None:
     task = task.learn(rows)
     files.prepare_folder(settings.output_dir)
     with folder_lock.hold(settings.output_dir):
-        probabilities, model = audit(settings, task, rows, folds)
-        write(settings.output_dir, task, rows, probabilities, model)
+        found = compare(task, rows, *guess_all(settings, task, rows, folds))
+        write(settings.output_dir, found, rows.text_b is not None)
+    return found
+
+
+def main() -> None:
+    """Audits what the flags name."""
+    logging.set_verbosity(logging.INFO)
+    run()

@@ -5,22 +5,26 @@ r"""Keeps trained adapters in a library; exchanges them with other programs.
     .venv/bin/adapter-bert library export shelf mrpc hub/mrpc \
         --to=adapterhub
     .venv/bin/adapter-bert library push shelf mrpc hf:ORG/mrpc
+    .venv/bin/adapter-bert library move shelf --init_checkpoint=$BERT \
+        --to=$NEW_BERT --texts=texts.jsonl --output_dir=new_shelf
 
-docs/adapter_library.md and docs/exchange.md tell more.
+docs/adapter_library.md, docs/exchange.md and docs/moving.md tell more.
 """
 
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import os
-from typing import Any, Dict, List, Optional, Sequence
+import typing
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert import command_line, files
+from adapter_bert import command_line, files, flags
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -47,7 +51,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
-from adapter_bert.serving import suggestion
+from adapter_bert.serving import moved_library, suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
 from adapter_bert.serving.trained_task import load_task
@@ -59,6 +63,17 @@ from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 from adapter_bert.training import saved_steps
 from adapter_bert.training.settings import Experiment, Training
 
+# Settings of a training that a move has.
+OF_MOVES = (
+    "temperature",
+    "held_out",
+    "train_batch_size",
+    "learning_rate",
+    "num_train_epochs",
+    "num_train_steps",
+    "save_checkpoints_steps",
+    "seed",
+)
 COLUMNS = "name task kind labels method MB score data added base".split()
 
 
@@ -325,7 +340,7 @@ def _list(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(_plain_json(entries), end="")
     else:
-        print(_table(COLUMNS, list(map(_row, entries))), end="")
+        print(_table([COLUMNS, *map(_row, entries)]), end="")
 
 
 def _row(entry: Dict[str, Any]) -> List[str]:
@@ -359,18 +374,18 @@ def _plain_json(value: Any) -> str:
     )
 
 
-def _table(columns: List[str], rows: List[List[str]]) -> str:
-    """Aligned columns under a header.
+def _table(table: List[List[str]]) -> str:
+    """Aligned columns, of which the first row is the header.
 
     Control characters of an adapter's description, which could command a
     terminal, become spaces.
     """
-    table = [columns] + [
+    table = [
         ["".join(c if c.isprintable() else " " for c in t) for t in row]
-        for row in rows
+        for row in table
     ]
     # A damaged adapter's row has two columns, of any width.
-    whole = [row for row in table if len(row) == len(columns)]
+    whole = [row for row in table if len(row) == len(table[0])]
     widths = [max(map(len, column)) for column in zip(*whole)]
     lines = (
         "  ".join(text.ljust(width) for text, width in zip(row, widths))
@@ -476,7 +491,8 @@ def _suggest(arguments: argparse.Namespace) -> None:
             else ["-", "-", "BERT alone", f"{c.logme:.4f}"]
             for c in found
         ]
-        print(_table(["name", "task", "method", "LogME"], lines), end="")
+        header = ["name", "task", "method", "LogME"]
+        print(_table([header, *lines]), end="")
     if arguments.try_steps:
         first = next(candidate for candidate in found if candidate.name)
         saved = saved_steps.measure(
@@ -508,6 +524,66 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return int(text)
+
+
+def _move(arguments: argparse.Namespace) -> None:
+    """Trains a library's adapters anew on another BERT, by distillation."""
+    logging.set_verbosity(logging.INFO)
+    asked = moved_library.Move(
+        to=arguments.to,
+        output_dir=arguments.output_dir,
+        texts=_files_by_name("--texts", arguments.texts),
+        dev=_files_by_name("--dev", arguments.dev),
+        distilling=_read(arguments, moved_library.Distilling),
+        training=_read(arguments, Training),
+    )
+    if "" in asked.dev:
+        raise UserError(
+            f"--dev is {asked.dev['']}; expected --dev=NAME=FILE, an adapter "
+            "and a file of labelled rows of its task"
+        )
+    library = AdapterLibrary(arguments.library)
+    bert = FrozenBert.open(
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+    )
+    moved = moved_library.move(library, bert, asked)
+    print(_table(moved_library.table(moved)), end="")
+
+
+def _files_by_name(flag: str, given: Sequence[str]) -> Dict[str, str]:
+    """Files of `NAME=FILE`, and under "" of a `FILE` alone.
+
+    Raises:
+        UserError: there are two files of one name.
+    """
+    found: Dict[str, str] = {}
+    for text in given:
+        name, _, path = text.rpartition("=")
+        if name in found:
+            raise UserError(
+                f"{flag} names two files for {name or 'all adapters'}: "
+                f"{found[name]} and {path}; leave one out"
+            )
+        found[name] = path
+    return found
+
+
+def _settings(
+    declaring: type,
+) -> Iterator[Tuple[str, flags.About, Any]]:
+    """Flags of `move`, (name, about, field), that a dataclass declares."""
+    for name, about, field in flags.declared([declaring]):
+        if name in OF_MOVES:
+            yield name, about, field
+
+
+def _read(arguments: argparse.Namespace, declaring: type) -> Any:
+    """A dataclass with the values of `_settings`; raises UserError."""
+    found = _settings(declaring)
+    values = {field.name: getattr(arguments, name) for name, _, field in found}
+    return flags.check(declaring(**values))
 
 
 def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
@@ -708,6 +784,39 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         help=f"the program that is to read the adapter; default: {OWN}",
     )
     form_flags(flag)
+    flag = command(
+        "move", _move, "Train the adapters anew on another BERT, from texts."
+    )
+    bert_flags(flag, required=True)
+    flag("--to", required=True, help="the other BERT, as --init_checkpoint")
+    flag(
+        "--output_dir",
+        required=True,
+        help="folder of the new library, new or of a move that was killed",
+    )
+    flag(
+        "--texts",
+        required=True,
+        action="append",
+        metavar="[NAME=]FILE",
+        help="texts without labels, that the old adapters answer; repeat it "
+        "with an adapter's name for texts of its own",
+    )
+    flag(
+        "--dev",
+        default=[],
+        action="append",
+        metavar="NAME=FILE",
+        help="labelled rows of an adapter's task, which score the old and the "
+        "new one",
+    )
+    settings = map(_settings, (moved_library.Distilling, Training))
+    for name, about, field in itertools.chain(*settings):
+        [kind] = {*(typing.get_args(field.type) or [field.type])} - {type(None)}
+        shown = about.meaning
+        if field.default is not None:
+            shown = f"{shown} Default: {field.default}."
+        flag(f"--{name}", type=kind, default=field.default, help=shown)
     return parser.parse_args(given)
 
 

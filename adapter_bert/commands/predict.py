@@ -163,9 +163,9 @@ def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
 
 
 def open_embedder(
-    form: VectorForm,
+    form: VectorForm, bert: Optional[FrozenBert] = None
 ) -> Tuple[Embedder, row_stream.Alternatives]:
-    """Loads what the flags name, at most one adapter.
+    """Loads what the flags name, at most one adapter, and unless open the BERT.
 
     Returns:
         What makes vectors, and possible names of a row's texts.
@@ -185,7 +185,7 @@ def open_embedder(
         )
     if folders and FLAGS.do_lower_case is not None:
         raise UserError(LETTER_CASE)
-    bert = adapter_flags.open_bert(asked, FLAGS.do_lower_case)
+    bert = bert or adapter_flags.open_bert(asked, FLAGS.do_lower_case)
     form.check(bert.config)
     columns = TEXT_COLUMNS[:1]
     exchanged = exchanged_in(

@@ -11,7 +11,7 @@ Without one they are rows that differ most from one another
 
 import dataclasses
 import os
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -26,6 +26,7 @@ from adapter_bert.progress import Progress
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.embeddings import VectorForm
+from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import Row
 from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import TextClassification
@@ -120,7 +121,7 @@ def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
 
 
 def choose_by_margin(
-    asked: Selection,
+    asked: Selection, bert: Optional[FrozenBert]
 ) -> Tuple[List[Row], np.ndarray, np.ndarray]:
     """The pool's rows, the chosen ones, and their margins.
 
@@ -131,7 +132,7 @@ def choose_by_margin(
     """
     if asked.do_lower_case is not None:
         raise UserError(predict.LETTER_CASE)
-    predictor = predict.open_predictor()
+    predictor = predict.open_predictor(bert)
     names = predictor.names
     if len(names) > 1:
         raise UserError(
@@ -157,14 +158,14 @@ def choose_by_margin(
 
 
 def choose_by_distance(
-    asked: Selection,
+    asked: Selection, bert: Optional[FrozenBert]
 ) -> Tuple[List[Row], np.ndarray, np.ndarray]:
     """The pool's rows, the chosen ones, and their distances.
 
     Raises:
         UserError: the pool, the BERT or the adapter is missing or damaged.
     """
-    embedder, columns = predict.open_embedder(VectorForm())
+    embedder, columns = predict.open_embedder(VectorForm(normalize=True), bert)
     rows, places = read_pool(asked, columns)
     numbered = list(zip(rows, places))
     vectors = _in_chunks(
@@ -188,10 +189,42 @@ def read_pool(
     return rows, places
 
 
+def choose(
+    asked: Selection, bert: Optional[FrozenBert] = None
+) -> List[Dict[str, Any]]:
+    """The rows to label next of the pool and adapter that the flags name.
+
+    Args:
+        asked: the pool, and how many rows are chosen.
+        bert: the BERT, if it is open already.
+
+    Returns:
+        The chosen rows, the first to be labelled first: `row` (number of the
+        data row, from 1), `text` and of pairs `text_b`, and `margin` or
+        `k_centre`.
+
+    Raises:
+        UserError: the pool, the BERT or the adapter is missing, damaged or does
+            not fit.
+    """
+    answering = adapter_flags.read_flags()
+    by = asked.by or (MARGIN if answering.adapter else K_CENTRE)
+    ways = {MARGIN: choose_by_margin, K_CENTRE: choose_by_distance}
+    rows, chosen, scores = ways[by](asked, bert)
+    return [
+        {
+            "row": int(row) + 1,
+            **dict(zip(TEXT_COLUMNS, rows[row])),
+            by: float(score),
+        }
+        for row, score in zip(chosen, scores)
+    ]
+
+
 def main() -> None:
     """Chooses from the pool that the flags name."""
     logging.set_verbosity(logging.INFO)
-    asked, answering = read(Selection), adapter_flags.read_flags()
+    asked = read(Selection)
     for name in ("pool", "output"):
         path = getattr(asked, name)
         if not path:
@@ -208,17 +241,16 @@ def main() -> None:
     folder = os.path.dirname(files.absolute(asked.output))
     if not files.is_folder(folder):
         raise UserError(f"the folder {folder} of --output does not exist")
-    by = asked.by or (MARGIN if answering.adapter else K_CENTRE)
-    choose = choose_by_margin if by == MARGIN else choose_by_distance
-    rows, chosen, scores = choose(asked)
-    texts = TEXT_COLUMNS[: len(rows[0])]
-    table = [("row", *texts, by)] + [
+    found = choose(asked)
+    header = tuple(found[0])
+    *texts, by = header[1:]
+    table = [header] + [
         (
-            str(row + 1),
-            *map(cell, rows[row]),
-            f"{score:.6f}",
+            str(row["row"]),
+            *(cell(row[name]) for name in texts),
+            f"{row[by]:.6f}",
         )
-        for row, score in zip(chosen, scores)
+        for row in found
     ]
     path = write_table(asked.output, table)
-    logging.info("%s: %d of %d rows, by %s", path, len(chosen), len(rows), by)
+    logging.info("%s: %d rows, by %s", path, len(found), by)

@@ -604,8 +604,11 @@ def sections_of_run(
         (run["task"].get("tasks") or {}).items()
     ):
         place = folder / "tasks" / name
+        before = earlier and earlier / "tasks" / name
+        # A side of pairs has no scores of its own.
+        has_scores = (place / "eval_results.json").exists()
         parts = (
-            _scores(place, 3, task, earlier and earlier / "tasks" / name),
+            *([_scores(place, 3, task, before)] if has_scores else []),
             *evaluation_sections(place, 3),
             norm_section(place, 3, f"norms-{number}"),
         )

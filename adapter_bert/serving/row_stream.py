@@ -95,7 +95,7 @@ def _rows(
                 f"({json_lines.list_keys(cells)}), expected "
                 f"{json_lines.list_keys(columns[0])} among their names, or "
                 f"only {count} "
-                "without names; pass --columns"
+                "without names; name the columns in the first line"
             )
     if not names:
         yield from _unnamed(name, lines, ending, count)

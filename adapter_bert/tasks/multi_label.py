@@ -44,6 +44,14 @@ class MultiLabelHead(ClassificationHead):
         )
         return tf.reduce_mean(losses, axis=1)
 
+    def distillation_loss(self, predictions, outputs, temperature):
+        """Mean of the C labels' binary cross entropies, float32 [B]."""
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(
+            labels=tf.sigmoid(outputs["logits"] / temperature),
+            logits=predictions["logits"] / temperature,
+        )
+        return tf.reduce_mean(losses, axis=1) * temperature**2
+
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(TextClassification):

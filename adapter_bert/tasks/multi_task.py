@@ -274,10 +274,20 @@ class MultiTaskHead(Head):
         """The loss of each row's own task, float32 [B]."""
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
-            own = head.loss(_own(name, predictions), _own(name, features))
+            mine = _own(name, predictions), _own(name, features)
+            own = self.loss_of(head, *mine)
             is_own = tf.equal(features["task_ids"], number)
             losses.append(tf.where(is_own, own, 0.0))
         return tf.add_n(losses)
+
+    def loss_of(
+        self,
+        head: Head,
+        predictions: Mapping[str, tf.Tensor],
+        features: Mapping[str, tf.Tensor],
+    ) -> tf.Tensor:
+        """The loss of one head for all rows, float32 [B]."""
+        return head.loss(predictions, features)
 
 
 def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:

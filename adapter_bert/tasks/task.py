@@ -62,8 +62,9 @@ class Head(tf.Module, abc.ABC):
     reads: Tuple[str, ...] = ()
     # Names of its variables that do not decay.
     undecayed: Tuple[str, ...] = ()
-    # Names of the two sides of a row, its first text and its others, if BERT
-    # reads each side with trained values of its own. The head itself has none.
+    # Names of the two sides of a row, its first text and its others, or of
+    # tasks with rows of their own, if BERT reads each with trained values of
+    # its own. The head's variables exist once.
     sides: Tuple[str, ...] = ()
 
     def create_last(

@@ -101,8 +101,9 @@ class TaskModel:
         Args:
             features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
                 other inputs of the head, and in a run of several tasks
-                `task_ids`, int32 [B], all alike. Rows of C choices are
-                [B, C, T], each choice a row for BERT and for the head.
+                `task_ids`, int32 [B], all alike unless the head has `sides`.
+                Rows of C choices are [B, C, T], each choice a row for BERT and
+                for the head.
                 `frozen_outputs`, float32 [B, T or 1, D] or the bits of
                 bfloat16 as uint16, replace the tokens if there are any;
                 `word_vectors`, float32 [B, T, E], their word embeddings. Texts
@@ -144,16 +145,13 @@ class TaskModel:
     def _compute_texts(
         self, features: Dict[str, tf.Tensor], context: Context
     ) -> Dict[str, tf.Tensor]:
-        """The outputs for texts, each of the side in `task_ids`."""
+        """The outputs for texts, each of the side, or task, in `task_ids`."""
         features = dict(features)
         sides, mask = features.pop("task_ids"), context.input_mask
-        if sides.shape[0] is not None:
+        if features["input_ids"].shape.is_fully_defined():
             # Compilers take no number of rows that depends on values.
             found = [self._compute(x, features, context) for x in self.berts]
-            return _joined(
-                found,
-                lambda x: tf.where(tf.equal(sides[:, tf.newaxis], 0), *x),
-            )
+            return _joined(found, functools.partial(_choose, sides))
         places, found = [], []
         for number, bert in enumerate(self.berts):
             rows = tf.where(tf.equal(sides, number))[:, 0]
@@ -229,6 +227,16 @@ def _joined(
 ) -> Dict[str, tf.Tensor]:
     """What `join` makes of both sides' outputs, by name."""
     return {name: join([one[name] for one in found]) for name in found[0]}
+
+
+def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Of each row, [B, ...], the value of its side, int32 [B]."""
+    chosen = values[0]
+    for number, value in enumerate(values[1:], 1):
+        shape = [-1, *[1] * (value.shape.rank - 1)]
+        own = tf.reshape(tf.equal(sides, number), shape)
+        chosen = tf.where(own, value, chosen)
+    return chosen
 
 
 def _of_sides(
@@ -448,9 +456,12 @@ def list_parameters(
     hooks = method.hooks(config, added)
     plain = {name: name for name in declared}
     if head.sides:
-        _check_sides(method, hooks, declared.keys() - added.keys(), declared)
+        own = declared.keys() - added.keys() - of_head.keys()
+        _check_sides(method, hooks, own, declared)
         plain = {
-            scoped(side, name) if one.trained else name: name
+            scoped(side, name)
+            if one.trained and groups[name] != "head"
+            else name: name
             for name, one in declared.items()
             for side in head.sides
         }

@@ -117,6 +117,12 @@ class RegressionHead(ClassificationHead):
             labels = (labels - self.unit.mean) / self.unit.deviation
         return tf.math.squared_difference(predictions["scores"], labels)
 
+    def distillation_loss(self, predictions, outputs, temperature):
+        """Squared error in the unit's deviations, float32 [B]."""
+        return tf.math.squared_difference(
+            predictions["scores"], outputs["scores"]
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class TextRegression(TextTask):

@@ -68,25 +68,27 @@ class Chosen(Features):
         self.inner.finish(batch, self.rows[rows], step)
 
 
-def predict(
-    experiment: Experiment, task: Task, rows: Rows, fold: np.ndarray
-) -> Dict[str, np.ndarray]:
-    """The outputs of a task's head for rows that its training has not seen.
+class Trainings:
+    """Trainings of one task on parts of its rows, which answer other parts.
 
-    Args:
-        experiment: how each model is trained; its folder is not used.
-        task: with its labels.
-        rows: with labels.
-        fold: int64 [N], the fold of each row, from 0.
-
-    Returns:
-        The head's outputs by name, [N, ...].
-
-    Raises:
-        UserError: the BERT is trained already, the BERT, the method or the
-            rows do not fit one another, or a training diverges.
+    Layers below everything trained are computed once, at the beginning.
     """
-    with files.temporary_folder() as folder:
+
+    def __init__(
+        self, experiment: Experiment, task: Task, rows: Rows, folder: str
+    ):
+        """Opens the BERT, and computes the frozen layers of all rows.
+
+        Args:
+            experiment: how each model is trained; its folder is not used.
+            task: with its labels.
+            rows: with labels.
+            folder: for the frozen layers, unless the experiment has one.
+
+        Raises:
+            UserError: the BERT is trained already, or the BERT, the method or
+                the rows do not fit one another.
+        """
         experiment = dataclasses.replace(
             experiment,
             task=task,
@@ -96,7 +98,7 @@ def predict(
             output_dir=folder,
             frozen_layers_dir=experiment.frozen_layers_dir or folder,
         )
-        engine = experiments.start_engine(experiment)
+        self._engine = experiments.start_engine(experiment)
         dtype = choose_dtype(
             experiment.compute_dtype, experiment.hardware.use_tpu
         )
@@ -112,7 +114,8 @@ def predict(
                 f"{model.method.name} is trained in two phases, which models "
                 "of folds are not; pass another --tuning_method"
             )
-        setup = complete(experiment, model, task)
+        self._rows = rows
+        self._setup = setup = complete(experiment, model, task)
         features = task.featurize(
             rows, setup.model.tokenizer, experiment.max_seq_length
         )
@@ -122,36 +125,69 @@ def predict(
                 features.cut_rows,
                 len(rows),
             )
-        job = experiments.make_job(engine, setup)
-        known = features
+        self._job = experiments.make_job(self._engine, setup)
+        self._known = features
         if lowest_layer(setup.table, setup.model.config.num_hidden_layers):
             frozen_outputs.check(setup)
-            known = frozen_outputs.FrozenLayers(setup, job, features).read(
-                engine
-            )
+            self._known = frozen_outputs.FrozenLayers(
+                setup, self._job, features
+            ).read(self._engine)
+
+    def predict(
+        self, trained: np.ndarray, asked: np.ndarray, name: str
+    ) -> Dict[str, np.ndarray]:
+        """The head's outputs for some rows, after a training on others.
+
+        Args:
+            trained: int64 [M], rows to train on.
+            asked: int64 [N], rows to answer.
+            name: of these, for the progress.
+
+        Returns:
+            The outputs by name, [N, ...].
+
+        Raises:
+            UserError: the training diverges.
+        """
+        with files.temporary_folder() as folder:
+            job = dataclasses.replace(self._job, output_dir=folder)
+            known = Chosen.of(self._known, trained)
+            schedule = loop.make_schedule(self._setup, known)
+            loop.run_steps(self._engine, self._setup, job, known, schedule, 0)
+            with self._engine.predictor(job) as predictor:
+                outputs = predictor.predict(
+                    Chosen.of(self._known, asked),
+                    self._setup.experiment.eval_batch_size,
+                    name,
+                )
+        check_finite(outputs, self._rows.path)
+        return outputs
+
+
+def predict(
+    experiment: Experiment, task: Task, rows: Rows, fold: np.ndarray
+) -> Dict[str, np.ndarray]:
+    """The outputs of a task's head for rows that its training has not seen.
+
+    `fold`, int64 [N], is the fold of each row, from 0. For the other arguments
+    see `Trainings`.
+
+    Returns:
+        The head's outputs by name, [N, ...].
+
+    Raises:
+        UserError: as of `Trainings` and its `predict`.
+    """
+    with files.temporary_folder() as folder:
+        trainings = Trainings(experiment, task, rows, folder)
         found: Dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
             logging.info("fold %d of %d", number + 1, folds)
-            with files.temporary_folder() as own:
-                of_fold = dataclasses.replace(job, output_dir=own)
-                others = Chosen.of(known, np.flatnonzero(fold != number))
-                loop.run_steps(
-                    engine,
-                    setup,
-                    of_fold,
-                    others,
-                    loop.make_schedule(setup, others),
-                    0,
-                )
-                asked = np.flatnonzero(fold == number)
-                with engine.predictor(of_fold) as predictor:
-                    outputs = predictor.predict(
-                        Chosen.of(known, asked),
-                        experiment.eval_batch_size,
-                        f"fold {number + 1}",
-                    )
-            check_finite(outputs, rows.path)
+            asked = np.flatnonzero(fold == number)
+            outputs = trainings.predict(
+                np.flatnonzero(fold != number), asked, f"fold {number + 1}"
+            )
             for name, values in outputs.items():
                 shape = len(rows), *values.shape[1:]
                 found.setdefault(name, np.empty(shape, values.dtype))

@@ -1,6 +1,7 @@
 """Records what cleanlab says of labels, for tests/test_label_errors.py.
 
-    python -m venv .venv-cleanlab && .venv-cleanlab/bin/pip install cleanlab
+    python -m venv .venv-cleanlab
+    .venv-cleanlab/bin/pip install cleanlab==2.9.0
     .venv-cleanlab/bin/python lab/speed/peers/record_label_errors.py
 
 Probabilities are drawn, and some of the labels are not the most probable ones.

@@ -1,0 +1,275 @@
+"""A library's adapters, trained anew on another BERT."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import SENTENCES, TINY_WORDS, write_bert, write_table
+from tiny_artifacts import CLASSIFICATION, make_artifact
+
+from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.commands import library
+from adapter_bert.errors import UserError
+from adapter_bert.serving import moved_library
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.task_tables import MixedBert
+from adapter_bert.serving.trained_task import load_task
+
+PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]
+UNIT = {"mean": 3.0, "deviation": 2.0, "low": 0.0, "high": 6.0}
+# The method and the task of each adapter.
+SHELF = {
+    "one": ("houlsby(size=4)", CLASSIFICATION),
+    "value": (
+        "houlsby(size=4)",
+        {
+            "name": "custom",
+            "regression": True,
+            "pairs": True,
+            "label_unit": UNIT,
+        },
+    ),
+    # Another method is trained in a run of its own.
+    "sets": (
+        "pfeiffer(size=4)",
+        {**CLASSIFICATION, "labels": ["p", "q"], "multi_label": True},
+    ),
+    "questions": ("houlsby(size=4)", {"name": "squad"}),
+}
+EPOCHS = 80
+TRAINING = {
+    "num_train_epochs": EPOCHS,
+    "learning_rate": 5e-3,
+    "held_out": 0.2,
+}
+
+
+def texts_of(name):
+    """Different texts that an adapter reads."""
+    pairs = SHELF[name][1].get("pairs")
+    return PAIRS if pairs else [(text,) for text, _ in PAIRS]
+
+
+def spread(bert, folder, name):
+    """Changes a random adapter's head, so that answers differ."""
+    tables = MixedBert(bert)
+    asked = {name: (load_task(bert, str(folder), None), texts_of(name))}
+    [outputs] = moved_library._compute(tables, asked)[name].values()
+    outputs = outputs.reshape(len(outputs), -1)
+    artifact = adapter_artifact.read(str(folder), bert.weights)
+    weights = artifact.weights
+    values = {n: weights.read(n) for n in weights.shapes}
+    mean, deviation = outputs.mean(axis=0), outputs.std(axis=0)
+    values["output_weights"] *= 2 / deviation[:, np.newaxis]
+    values["output_bias"] = 2 * (values["output_bias"] - mean) / deviation
+    adapter_artifact.write(str(folder), artifact.config, values)
+
+
+@pytest.fixture(scope="module")
+def other_bert(tmp_path_factory, tiny_config):
+    """A BERT with other sizes, another vocabulary and other values."""
+    words = [*TINY_WORDS, "bird"]
+    config = encoder.BertConfig(
+        **{
+            **vars(tiny_config),
+            "vocab_size": len(words),
+            "hidden_size": 24,
+            "num_hidden_layers": 1,
+        }
+    )
+    rng, values = np.random.default_rng(5), {}
+
+    def create(name, shape, initializer):
+        mean = 1.0 if name.endswith("gamma") else 0.0
+        values[name] = rng.normal(mean, 0.1, shape).astype(np.float32)
+
+    encoder.make_variables(encoder.declare(config), create)
+    folder = tmp_path_factory.mktemp("other_bert")
+    return write_bert(folder, words, config, values)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, tiny_bert):
+    """A folder with the shelf, texts, and dev rows that `one` is right on."""
+    folder = tmp_path_factory.mktemp("moved")
+    bert = FrozenBert.open(str(tiny_bert))
+    shelf = AdapterLibrary(str(folder / "shelf"), create=True)
+    for seed, (name, (method, task)) in enumerate(SHELF.items()):
+        made = folder / "made" / name
+        make_artifact(made, tiny_bert, method, description=task, seed=seed)
+        if name != "questions":
+            spread(bert, made, name)
+        shelf.add(str(made), name)
+    lines = [json.dumps({"text": a, "text_b": b}) for a, b in PAIRS * 8]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    asked = {"one": (load_task(bert, shelf.folder("one"), None), PAIRS[::2])}
+    asked = {"one": (asked["one"][0], [row[:1] for row in PAIRS[::2]])}
+    [logits] = moved_library._compute(MixedBert(bert), asked)["one"].values()
+    labels = np.array(CLASSIFICATION["labels"])[logits.argmax(axis=1)]
+    rows = [(text, label) for (text, _), label in zip(PAIRS[::2], labels)]
+    assert len(set(labels)) == 2
+    write_table(folder / "dev.tsv", rows)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def move(place, tiny_bert, other_bert):
+    """Moves the shelf by the command; gives the new library's folder."""
+
+    def move(name, *more, **changed):
+        flags = {
+            "init_checkpoint": tiny_bert,
+            "to": other_bert,
+            "output_dir": place / name,
+            "texts": place / "texts.jsonl",
+            **TRAINING,
+            **changed,
+        }
+        given = [f"--{flag}={value}" for flag, value in flags.items()]
+        with pytest.MonkeyPatch.context() as patch:
+            command = ["library", "move", str(place / "shelf"), *given, *more]
+            patch.setattr(sys, "argv", command)
+            library.main()
+        return place / name
+
+    return move
+
+
+@pytest.fixture(scope="module")
+def moved(move, place):
+    return move("whole", f"--dev=one={place / 'dev.tsv'}")
+
+
+def read(folder):
+    """What came of each adapter, by name."""
+    record = json.loads((folder / moved_library.RECORD_FILE).read_text())
+    return {one["name"]: one for one in record["adapters"]}
+
+
+def test_new_adapters_agree_with_the_old_ones(moved, move):
+    """One that hardly trained does not."""
+    found = read(moved)
+    assert set(found) == set(SHELF) - {"questions"}
+    for one in found.values():
+        assert (one["texts"], one["held_out"]) == (102, 26)
+    assert found["one"]["agreement"] >= 0.9
+    assert found["value"]["agreement"] >= 0.8
+    assert found["value"]["measure"] == "pearson"
+    lazy = read(move("lazy", learning_rate=1e-9, num_train_epochs=1))
+    assert lazy["one"]["agreement"] < 0.8, lazy
+
+
+def test_dev_rows_score_both(moved):
+    one = read(moved)["one"]
+    assert one["old"]["accuracy"] == 1
+    assert one["new"]["accuracy"] >= 0.75
+    entry = AdapterLibrary(str(moved)).entry("one")
+    assert entry.scores == one["new"]
+    lines = (moved / moved_library.TABLE_FILE).read_text().splitlines()
+    cells = [line.split("\t") for line in lines]
+    assert cells[0][-3:] == ["score", "old", "new"]
+    assert {row[0]: row[-3:] for row in cells[1:]}["sets"] == ["-"] * 3
+
+
+def test_new_adapters_keep_task_and_method(moved, place, other_bert):
+    bert = FrozenBert.open(str(other_bert))
+    old, new = AdapterLibrary(str(place / "shelf")), AdapterLibrary(str(moved))
+    assert new.names() == sorted(set(SHELF) - {"questions"})
+    for name in new.names():
+        before, after = (
+            adapter_artifact.read_config(one.folder(name)) for one in (old, new)
+        )
+        assert after["method"] == before["method"]
+        assert after["task"] == {
+            **before["task"],
+            "pairs": bool(before["task"].get("pairs")),
+            **({"label_threshold": 0.5} if name == "sets" else {}),
+        }
+        loaded = load_task(bert, new.folder(name), None)
+        assert loaded.max_seq_length == before["training"]["max_seq_length"]
+
+
+def test_tasks_of_one_method_share_a_run_and_its_batches(moved):
+    runs = moved / moved_library.WORK_FOLDER / "runs"
+    assert sorted(run.name for run in runs.iterdir()) == ["one", "sets"]
+    run = json.loads((runs / "one" / "run.json").read_text())
+    assert run["training"]["trained_together"] == ["one", "value"]
+    # Epochs of twice 102 rows, in batches of 32.
+    assert run["training"]["steps"] == EPOCHS * 204 // 32
+
+
+def test_a_killed_move_goes_on_with_the_same_bits(
+    moved, move, place, monkeypatch
+):
+    """At a checkpoint of the run of several adapters."""
+    save = training_state.save_training
+
+    def save_and_end(folder, step, values):
+        save(folder, step, values)
+        raise KeyboardInterrupt
+
+    flags = f"--dev=one={place / 'dev.tsv'}", "--save_checkpoints_steps=90"
+    monkeypatch.setattr(training_state, "save_training", save_and_end)
+    with pytest.raises(KeyboardInterrupt):
+        move("killed", *flags)
+    monkeypatch.undo()
+    assert AdapterLibrary(str(place / "killed")).names() == []
+    killed = move("killed", *flags)
+    assert read(killed) == read(moved)
+    for name in AdapterLibrary(str(moved)).names():
+        first, second = (
+            (folder / name / adapter_artifact.WEIGHTS_FILE).read_bytes()
+            for folder in (moved, killed)
+        )
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    "more, changed, expected",
+    [
+        ([], {"output_dir": "shelf"}, "holds"),
+        ([], {"to": "old"}, "expected another one"),
+        ([], {"texts": "one={}/texts.jsonl"}, "--texts=FILE for all adapters"),
+        ([], {"texts": "{}/few.txt"}, "at least 4"),
+        (["--texts=value={}/few.txt"], {}, "which reads text and text_b"),
+        (["--dev=other={}/dev.tsv"], {}, "--dev names the adapter 'other'"),
+        (["--dev={}/dev.tsv"], {}, "expected --dev=NAME=FILE"),
+        (["--texts={}/few.txt"], {}, "two files for all adapters"),
+        ([], {"held_out": 1}, "--held_out is 1.0"),
+        ([], {"temperature": 0}, "--temperature is 0.0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_first(
+    move, place, tiny_bert, more, changed, expected
+):
+    (place / "few.txt").write_text("a cat\na dog\n")
+    named = {"shelf": place / "shelf", "old": tiny_bert}
+    changed = {
+        flag: named.get(value, str(value).format(place))
+        for flag, value in changed.items()
+    }
+    with pytest.raises(UserError, match=expected) as refused:
+        move("refused", *(text.format(place) for text in more), **changed)
+    assert "\n" not in str(refused.value)
+    assert not (place / "refused").exists()
+
+
+def test_a_library_without_a_fitting_adapter_is_refused(
+    place, tiny_bert, other_bert, tmp_path, caplog
+):
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    shelf.add(str(place / "made" / "questions"), "questions")
+    asked = moved_library.Move(
+        str(other_bert),
+        str(tmp_path / "moved"),
+        {"": str(place / "texts.jsonl")},
+        {},
+        moved_library.Distilling(),
+        library.Training(),
+    )
+    with pytest.raises(UserError, match="no adapter that can be moved"):
+        moved_library.move(shelf, FrozenBert.open(str(tiny_bert)), asked)
+    assert "questions is not moved: its kind is questions" in caplog.text
