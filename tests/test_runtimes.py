@@ -294,6 +294,38 @@ def test_int8(made, export, form, tmp_path):
     assert 0 < np.abs(found - expected).max() < 0.02
     assert 1e-5 < small.told["difference"] < 0.02
     assert small.told["weights"] == "int8" and small.told["format"] == form
+    # Activations of a row are rounded without regard to other rows.
+    batch = small.batch(PAIRS)
+    for row, together in enumerate(found):
+        one = {key: value[row : row + 1] for key, value in batch.items()}
+        alone = small.run(one)["scores"][0]
+        np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
+@pytest.mark.parametrize("method", ["lora(rank=3)", METHODS[-1]])
+def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
+    """Also words that a method with changes of its own reads, as they are."""
+    import onnx
+    import onnxruntime
+
+    base, bert = short
+    make_artifact(tmp_path / "adapter", base, method)
+    task = load_task(bert, str(tmp_path / "adapter"), None)
+    runtimes.export(bert, "mine", task, str(tmp_path / "file"), ONNX, "int8")
+    path = str(tmp_path / "file/model.onnx")
+    arrays = onnx.load(path).graph.initializer
+    matrices = [x for x in arrays if len(x.dims) == 2 and min(x.dims) > 1]
+    wide = [x for x in matrices if x.data_type != onnx.TensorProto.INT8]
+    # Positions are no factor of a product.
+    assert [tuple(x.dims) for x in wide] == [(32, 32)]
+    # The runtime multiplies by the bytes.
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "run.onnx")
+    onnxruntime.InferenceSession(path, options)
+    nodes = onnx.load(options.optimized_model_filepath).graph.node
+    found = {node.op_type for node in nodes}
+    assert "MatMulNBits" in found and "DequantizeLinear" not in found
 
 
 # What is not kept

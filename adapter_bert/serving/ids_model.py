@@ -5,6 +5,7 @@ that change BERT's matrices too. Not in here: what writes its files
 (`runtimes.py`).
 """
 
+import functools
 from typing import Dict
 
 import tensorflow as tf
@@ -58,8 +59,8 @@ class IdsModel(tf.Module):
         Args:
             bert: the task's, in float32.
             task: of a kind in `OUTPUTS`.
-            rounds_words: whether word embeddings are kept in int8 with a scale
-                for each word, unless the method changes them as they are read.
+            rounds_words: whether word embeddings, as the method gives them,
+                are kept in int8 with a scale for each word.
 
         Raises:
             UserError: the task answers no texts, or BERT is not in float32.
@@ -83,16 +84,22 @@ class IdsModel(tf.Module):
         values = dict(bert.variables)
         for name, value in task.values.get().items():
             values[name] = tf.Variable(value, trainable=False)
-        if rounds_words and "parameter" not in task.kind.table.hooks.places:
-            values[WORD_EMBEDDINGS] = int8.make_variables(
-                WORD_EMBEDDINGS, values[WORD_EMBEDDINGS].numpy()
-            )
-        self._model = TaskModel(
+        make_model = functools.partial(
+            TaskModel,
             bert.config,
             task.kind.method,
             task.task.build_head,
             lambda name, *_: values.get(name),
         )
+        self._model = make_model()
+        if rounds_words:
+            # No batch changes what is read.
+            context = Context(tf.ones([1, 1], tf.int32))
+            words = self._model.bert.read(WORD_EMBEDDINGS, context)
+            values[WORD_EMBEDDINGS] = int8.make_variables(
+                WORD_EMBEDDINGS, words.numpy()
+            )
+            self._model = make_model()
         self._values = values
         self.shape = [None, None]
         if self.kind == CHOICE:

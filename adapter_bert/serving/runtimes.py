@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import files
+from adapter_bert.bert import int8
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving.exported import digest
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -47,9 +48,6 @@ GREATEST_SIZE = 2**31 - 2**24
 # Version of ONNX's operations. Source: onnxruntime's documentation of
 # compatibility; all releases since 1.14 (2023) have these.
 OPSET = 17
-# Whether weights have seven bits: without VNNI, processors add products of two
-# bytes up in 16 bits.
-REDUCES_RANGE = True
 # Packages of `make onnx`.
 ONNX_PACKAGES = ("onnxruntime", "tf2onnx")
 # Operations that TensorFlow Lite lacks, in its converter's message.
@@ -304,7 +302,6 @@ def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
     """Converts a model to ONNX's own operations."""
     import onnx
     import tf2onnx
-    from onnxruntime import quantization
 
     try:
         proto, _ = tf2onnx.convert.from_function(
@@ -324,21 +321,35 @@ def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
             if not size.HasField("dim_value"):
                 size.dim_param = "tokens" if axis else "rows"
     if weights == INT8:
-        # Scales of words are no matrix, and would share one scale.
-        vectors = {x.name for x in proto.graph.initializer if x.dims[1:] == [1]}
-        quantization.quantize_dynamic(
-            proto,
-            path,
-            per_channel=True,
-            reduce_range=REDUCES_RANGE,
-            nodes_to_exclude=[
-                node.name
-                for node in proto.graph.node
-                if node.op_type == "Gather" and node.input[0] in vectors
-            ],
+        _round_matrices(proto.graph)
+    files.write_bytes(path, proto.SerializeToString())
+
+
+def _round_matrices(graph: Any) -> None:
+    """Keeps an ONNX graph's matrices in int8, with a scale for each output.
+
+    ONNX Runtime joins each widening with its product, and there rounds
+    activations by the range of a few values of one token. Its own
+    `quantize_dynamic` has one range for all tokens of a call, which a few large
+    values widen.
+    """
+    from onnx import helper, numpy_helper
+
+    factors = {x.input[1] for x in graph.node if x.op_type == "MatMul"}
+    for matrix in list(graph.initializer):
+        name = matrix.name
+        if name not in factors or len(matrix.dims) != 2:
+            continue
+        values, scale = int8.quantize(name, numpy_helper.to_array(matrix))
+        parts = {f"{name}/values": values, f"{name}/scale": scale[0]}
+        graph.initializer.remove(matrix)
+        graph.initializer.extend(
+            numpy_helper.from_array(part, key) for key, part in parts.items()
         )
-    else:
-        files.write_bytes(path, proto.SerializeToString())
+        widening = helper.make_node(
+            "DequantizeLinear", [*parts], [name], axis=1
+        )
+        graph.node.insert(0, widening)
 
 
 def _load_onnx(path: str) -> Run:
