@@ -412,7 +412,7 @@ def _old_outputs(
                 },
             )
             files.write_bytes(path, content.getvalue())
-        with np.load(path) as kept:
+        with np.load(path, allow_pickle=False) as kept:
             for name in some:
                 scope = f"{name}/"
                 parts[name].append(
