@@ -35,16 +35,19 @@ LAYOUTS = {
     "stsb": Layout(7, 8, label=9),
 }
 # Rows that train, and rows that score, of each task.
-ROWS, DEV_ROWS = 600, 400
+ROWS, DEV_ROWS = 2000, 400
 METHOD = "houlsby(size=64)"
 SETTINGS = {
     "tuning_method": METHOD,
-    "learning_rate": 1e-3,
     "train_batch_size": 32,
     "max_seq_length": 96,
     "eval_batch_size": 32,
+    "adam_bias_correction": True,
+    "compute_dtype": "bfloat16",
 }
-EPOCHS, MOVING_EPOCHS = 4, 8
+# Of trainings on MiniLM, and of moves and trainings on the second BERT.
+OLD = {"num_train_epochs": 3, "learning_rate": 1e-3}
+NEW = {"num_train_epochs": 6, "learning_rate": 3e-4}
 # Of the training on masked words.
 STEPS = 60
 
@@ -82,8 +85,13 @@ def read(name: str, path: str, kept: pathlib.Path) -> dict:
     return found
 
 
-def train(bert, name: str, data: dict, folder: pathlib.Path) -> dict:
-    """Trains an adapter with labels; its scores on the dev rows."""
+def train(
+    bert, name: str, data: dict, folder: pathlib.Path, length: dict
+) -> dict:
+    """Trains an adapter with labels; its scores on the dev rows.
+
+    `length` is `OLD` or `NEW`.
+    """
     run = adapter_bert.train(
         bert,
         train_file=data["train"],
@@ -92,9 +100,9 @@ def train(bert, name: str, data: dict, folder: pathlib.Path) -> dict:
         text_b_column="text_b" if LAYOUTS[name].text_b is not None else None,
         label_column="label",
         regression=name == "stsb",
-        num_train_epochs=EPOCHS,
         output_dir=folder,
         **SETTINGS,
+        **length,
     )
     return run.scores
 
@@ -167,10 +175,11 @@ def main() -> None:
     shelf, data, labelled = kept / "shelf", {}, {}
     for name, path in (text.split("=", 1) for text in asked.data):
         data[name] = read(name, path, kept)
-        train(bert, name, data[name], kept / "old" / name)
+        train(bert, name, data[name], kept / "old" / name, OLD)
         if not (shelf / name).exists():
             call("add", shelf, kept / "old" / name, "--name", name)
-        labelled[name] = train(new, name, data[name], kept / "new" / name)
+        place = kept / "new" / name
+        labelled[name] = train(new, name, data[name], place, NEW)
     flags = [
         f"--{flag}={name}={paths[use]}"
         for name, paths in data.items()
@@ -183,8 +192,7 @@ def main() -> None:
         f"--init_checkpoint={old}",
         f"--to={half}",
         f"--output_dir={moved}",
-        f"--learning_rate={SETTINGS['learning_rate']}",
-        f"--num_train_epochs={MOVING_EPOCHS}",
+        *(f"--{name}={value}" for name, value in NEW.items()),
         *flags,
     )
     record = json.loads((moved / RECORD_FILE).read_text())
