@@ -37,16 +37,16 @@ class Architecture:
     Attributes:
         prefix: before names of Hugging Face models that have more than the
             encoder.
-        classes: the beginning of the names of transformers' classes, of which
-            the first is written.
+        classes: how names of transformers' classes begin. The first one is
+            written, all are read.
         keys: a field of `BertConfig` -> its key in `config.json`, if another.
         own_keys: fields of `BertConfig` that `config.json` has besides BERT's.
         fixed: fields of `BertConfig` with one value in all such models.
         expected: keys of `config.json` with the one value that is computed
             here, which is the default.
         scopes: of variables that BERT's names do not cover.
-        biases: names of the bias of the masked-LM head, of which the first is
-            written, and the last is next to the head's matrix.
+        biases: names of the masked-LM head's bias. The first one is written,
+            the last one stands next to the head's matrix.
         texts: modules of the dense layers of a head of texts, first to last.
         choices: the same of a head of choices.
         modules: a module of BERT -> this model's, where AdapterHub's library
@@ -83,7 +83,7 @@ ROBERTA = Architecture(
         ("lm_head.layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
     ),
     biases=("lm_head.bias", "lm_head.decoder.bias"),
-    # The head of texts has two layers, that of choices the pooler.
+    # A head of texts has two layers, a head of choices has the pooler.
     texts=("classifier.dense", "classifier.out_proj"),
     choices=("roberta.pooler.dense", "classifier"),
 )

@@ -126,7 +126,7 @@ class BertConfig:
 
     @property
     def model_type(self) -> str:
-        """What `ARCHITECTURES` calls it; an XLM-R is a `roberta`."""
+        """The name in `ARCHITECTURES`; an XLM-R is a `roberta`."""
         for name, own in ARCHITECTURES.items():
             fixed = own.fixed.items()
             if fixed and all(getattr(self, k) == value for k, value in fixed):

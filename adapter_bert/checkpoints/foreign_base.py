@@ -268,7 +268,7 @@ def foreign_activation(name: str) -> str:
 
 
 def is_of(model_type: str, config: BertConfig) -> bool:
-    """Whether a `model_type` of other programs is that of a model."""
+    """Whether other programs' `model_type` names the model of a config."""
     own = ARCHITECTURES[config.model_type]
     return ARCHITECTURES.get(model_type) is own
 

@@ -122,7 +122,7 @@ def _names(scopes: Iterable[Scope], biases: Iterable[str]) -> Names:
 
 
 def _pattern(name: str, end: str = "") -> Pattern:
-    """What matches a name with places in it."""
+    """An expression that matches a name, with any value in its places."""
     pattern = re.escape(name)
     for place, expression in PLACES.items():
         pattern = pattern.replace(re.escape(place), expression)
@@ -181,7 +181,7 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
 
 @functools.cache
 def _their_names(model_type: str, kind: str) -> List[Tuple[Pattern, str]]:
-    """Google's names as patterns -> those of an architecture."""
+    """Patterns of Google's names -> names of an architecture."""
     own = ARCHITECTURES[model_type]
     kinds = kind, *HEAD_CLASSES
     heads = [scope for each in kinds for scope in _head_names(each, own)]
@@ -215,9 +215,9 @@ def hugging_face_name(
 
 @functools.cache
 def _modules(model_type: str) -> List[Tuple[str, str]]:
-    """Modules of BERT, and those of an architecture in their place.
+    """Modules of BERT, each with the architecture's module in its place.
 
-    Those within others come first.
+    Modules within others come first.
     """
     own = ARCHITECTURES[model_type]
     found = list(own.modules.items())

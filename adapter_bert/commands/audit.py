@@ -122,7 +122,7 @@ SETTINGS = (*run_classifier.SETTINGS, Folds)
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What an audit found.
+    """The findings of an audit.
 
     Attributes:
         model: description of the one that guessed the labels.

@@ -376,7 +376,7 @@ def _plain_json(value: Any) -> str:
 
 
 def _table(table: List[List[str]]) -> str:
-    """Aligned columns, of which the first row is the header.
+    """Aligned columns; the first row is the header.
 
     Control characters of an adapter's description, which could command a
     terminal, become spaces.

@@ -498,9 +498,9 @@ class Rows:
         )
 
     def followed_by(self, more: "Rows") -> "Rows":
-        """These rows, then those of another file with the same columns.
+        """These rows, then rows of another file with the same columns.
 
-        Lines stay those of each file.
+        Each row keeps its line in its own file.
         """
         names = "text_a", "text_b", "label", "row_id"
         columns = {name: getattr(self, name) for name in names}
@@ -515,19 +515,25 @@ class Rows:
         )
 
 
-def check_distinct(columns: Mapping[str, Optional[Column]]) -> None:
+def check_distinct(
+    columns: Mapping[str, Optional[Column]], hint: str = ""
+) -> Dict[Column, str]:
     """Checks that no two flags name one column; None is no column.
 
+    Returns:
+        The flag of each column.
+
     Raises:
-        UserError: two do.
+        UserError: two flags do; the message ends with the hint.
     """
     flags: Dict[Column, str] = {}
     for flag, name in columns.items():
         if name is not None and flags.setdefault(name, flag) != flag:
             raise UserError(
                 f"{flags[name]} and {flag} both name the column {name!r}; "
-                "expected a column of its own for each"
+                f"expected a column of its own for each{hint}"
             )
+    return flags
 
 
 def read_rows(path: str, layout: Layout) -> Rows:

@@ -109,7 +109,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What came of an adapter.
+    """The result of moving an adapter.
 
     Attributes:
         name: in both libraries.
@@ -168,7 +168,7 @@ class _Run:
     adapters: Dict[str, _Adapter]
 
     def folder_of(self, name: str) -> str:
-        """What the run writes of an adapter is there."""
+        """The folder into which the run writes an adapter."""
         return os.path.join(self.folder, FOLDER, name)
 
 

@@ -43,7 +43,7 @@ class RequestMetrics:
             [*of_task, "code"],
             **kept,
         )
-        # Metrics of tasks with their labels, of which two are model and task.
+        # Metrics of tasks with their labels: model, task, and some a third one.
         self._counted: Set[Tuple[Any, Tuple[str, ...]]] = set()
         self._rows = Counter("rows", "Rows answered, by task.", of_task, **kept)
         self._seconds = Histogram(

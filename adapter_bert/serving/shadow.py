@@ -77,7 +77,7 @@ class Answered(NamedTuple):
 
     Attributes:
         row: as the client sent it.
-        question, result: those of `model`, which has answered.
+        question, result: of `model`, which has answered.
     """
 
     row: AskedRow

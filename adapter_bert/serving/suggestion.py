@@ -27,7 +27,7 @@ from adapter_bert.tasks.text_task import TextTask
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """What a training may begin with.
+    """A possible beginning of a training.
 
     Attributes:
         name: the adapter's in its library; None for BERT alone.

@@ -10,6 +10,7 @@ from adapter_bert.data.tables import (
     HeldOut,
     Layout,
     SplitFiles,
+    check_distinct,
     is_one_cell,
     join_labels,
 )
@@ -222,14 +223,9 @@ def _check_own_columns(
     `flags` have a column each, `lists` several. The column of the rows' names
     may be a text's.
     """
-    used: Dict[Column, str] = {}
-    for flag, name in flags.items():
-        if name is not None and used.setdefault(name, flag) != flag:
-            raise UserError(
-                f"{used[name]} and {flag} both name the column {name!r}; "
-                "expected a column of its own for each (--label_column is "
-                "'label' unless it is named)"
-            )
+    used = check_distinct(
+        flags, " (--label_column is 'label' unless it is named)"
+    )
     others = [*used, row_id]
     for flag, columns in lists.items():
         for name in columns:

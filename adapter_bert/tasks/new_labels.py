@@ -79,7 +79,7 @@ class NewLabelsHead(ClassificationHead):
     def loss(self, predictions, features):
         """Cross entropies in nats, float32 [B]: of labels, of old answers.
 
-        With old answers a label competes with those of its own age alone, as
+        With old answers a label competes with labels of its own age alone, as
         in the paper, where old and new tasks have heads of their own.
         Otherwise a shift of all logits to new labels would learn most.
         """
@@ -101,7 +101,7 @@ class NewLabelsHead(ClassificationHead):
 
 @dataclasses.dataclass(frozen=True)
 class NewLabels(TextClassification):
-    """A classification task that adds labels to those of a trained adapter.
+    """A classification task that adds labels to a trained adapter's.
 
     Attributes:
         old_labels: of the adapter, the first of `labels`.
@@ -145,7 +145,7 @@ class NewLabels(TextClassification):
         return dataclasses.replace(task, labels=(*self.old_labels, *new))
 
     def read(self, data_dir, splits):
-        """As of any table; the replayed rows follow those of the file."""
+        """As of any table; the replayed rows follow the file's rows."""
         task, rows = super().read(data_dir, splits)
         if not self.replay_file or "train" not in rows:
             return task, rows
@@ -224,7 +224,7 @@ def imprint(
     Args:
         features: float32 [N, D], inputs of the layer.
         labels: int [N], numbers below C; each new one has rows.
-        logits: float32 [N, C], with those of old labels first.
+        logits: float32 [N, C], of old labels first.
         weights: float32 [C, D], old rows first.
         old: number of old labels.
 

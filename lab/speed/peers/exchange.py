@@ -743,7 +743,7 @@ def answer(bert, examples, folders):
         save_logits(folder, model, rows)
 
 
-def main():
+def main(write, answer):
     """Writes or answers, as the command line says."""
     transformers.logging.set_verbosity_error()
     command, *arguments = sys.argv[1:]
@@ -754,4 +754,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(write, answer)

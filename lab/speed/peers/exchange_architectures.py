@@ -13,7 +13,6 @@ this project has written: an adapter, or a whole model.
 """
 
 import os
-import sys
 
 import adapters
 import exchange
@@ -153,16 +152,6 @@ def answer(model, examples, folders):
         exchange.save_logits(folder, found, examples)
 
 
-def main():
-    """Writes or answers, as the command line says."""
-    transformers.logging.set_verbosity_error()
-    torch.manual_seed(0)
-    command, *arguments = sys.argv[1:]
-    if command == "write":
-        write(*arguments)
-    else:
-        answer(arguments[0], arguments[1], arguments[2:])
-
-
 if __name__ == "__main__":
-    main()
+    torch.manual_seed(0)
+    exchange.main(write, answer)
