@@ -40,7 +40,7 @@ STEPS: Dict[str, str] = {
     "glue_submission": "Write the file that GLUE's leaderboard takes.",
     "grid_status": "Print the state of a sweep's runs.",
     "make_mrpc": "Write GLUE's MRPC from the published corpus.",
-    "paper_protocol": "Cut dev sets, choose, compare with full fine-tuning.",
+    "paper": "Divide rows, collect runs, show tables and figures of the paper.",
     "show": "Print answers and scores for people.",
     "unpack_bert": "Unpack an archive of one of Google's BERTs.",
 }

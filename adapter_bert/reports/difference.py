@@ -41,6 +41,20 @@ def _matthews(tables: np.ndarray) -> np.ndarray:
     return _share(a * d - b * c, spread)
 
 
+def _pearson(
+    times: np.ndarray, labels: np.ndarray, answers: np.ndarray
+) -> np.ndarray:
+    """[draws, kinds], [kinds], [runs, kinds] -> correlations [draws, runs]."""
+    labels = labels - labels.mean()
+    answers = answers - answers.mean(axis=1, keepdims=True)
+    times = times / times.sum(axis=1, keepdims=True)
+    x, y = times @ labels[:, np.newaxis], times @ answers.T
+    spread_x = times @ np.square(labels)[:, np.newaxis] - np.square(x)
+    spread_y = times @ np.square(answers).T - np.square(y)
+    both = times @ (answers * labels).T - x * y
+    return _share(both, np.sqrt(np.maximum(spread_x * spread_y, 0)))
+
+
 # The last two are for two classes.
 SCORES: Dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy,
@@ -97,24 +111,26 @@ def compare(
     Source: the bootstrap (Efron 1979), over two crossed factors (Owen 2007).
 
     Args:
-        score: a name of `SCORES`.
-        labels: int [rows], from 0.
-        adapters: int [seeds, rows], their predictions.
-        full: int [seeds, rows], full fine-tuning's; may have other seeds.
+        score: a name of `SCORES`, or `pearson`.
+        labels: int [rows], from 0; float64 for `pearson`.
+        adapters: [seeds, rows], their predictions, in the labels' dtype.
+        full: [seeds, rows], full fine-tuning's; may have other seeds.
         draws: how many differences to draw.
         seed: of the draws.
     """
     rng = np.random.default_rng(seed)
-    count = 1 + max(labels.max(), adapters.max(), full.max(), 1)
     # Rows that all runs answered alike are drawn together.
     kinds, times = np.unique(
         np.vstack([labels, adapters, full]), axis=1, return_counts=True
     )
     weights = rng.multinomial(len(labels), times / len(labels), size=draws)
-    cells = np.eye(count * count)[kinds[0] * count + kinds[1:]]
 
     def scored(times: np.ndarray) -> np.ndarray:
         """int [draws, kinds] -> scores, float64 [draws, runs]."""
+        if score == "pearson":
+            return 100 * _pearson(times, kinds[0], kinds[1:])
+        count = 1 + max(kinds.max(), 1)
+        cells = np.eye(count * count)[kinds[0] * count + kinds[1:]]
         tables = np.einsum("dk,skc->dsc", times, cells, optimize=True)
         return score_tables(score, tables.reshape(*tables.shape[:2], count, -1))
 

@@ -1,0 +1,578 @@
+r"""Keeps the runs of the paper's tables and figures as rows, and shows them.
+
+These are the steps of scripts/paper/:
+
+    adapter-bert paper divide TASK FOLDER NEW_FOLDER SEED
+    adapter-bert paper missing RESULTS COMMIT < NAMES
+    adapter-bert paper collect RESULTS FOLDER COMMIT
+    adapter-bert paper best RESULTS task=RTE method=houlsby size=64
+    adapter-bert paper show STUDY RESULTS
+
+`divide` gives a task rows to choose by and rows to report. `missing` prints the
+names of runs that RESULTS lacks. `collect` adds the finished runs below FOLDER.
+`best` prints the setting with the best dev score, as variables of a sweep.
+`show` prints a table or draws a figure beside the paper's numbers.
+"""
+
+import csv
+import io
+import math
+import os
+import pathlib
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional
+
+import adapter_bert.start_tensorflow  # noqa: F401
+
+import numpy as np
+
+from adapter_bert import command_line, files
+from adapter_bert.data import tables
+from adapter_bert.errors import UserError
+from adapter_bert.reports import baselines, collect_runs, difference
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.training import cpu_cores
+
+# A row of `runs` in a results file.
+Row = dict[str, Any]
+# A run of a sweep: the task, a variant of the training, the setting.
+NAME = re.compile(
+    r"(?P<task>[^/~]+)(~(?P<variant>[^/]+))?/(?P<method>[a-z_]+)(?P<size>\d*)"
+    r"(?P<arguments>.*)-lr(?P<rate>.+)-epochs(?P<epochs>.+)-seed(?P<seed>\d+)"
+)
+# Rows to choose by, to predict, and the latter with their labels.
+CHOICE, PREDICTED, REPORT = "dev.tsv", "test.tsv", "report.tsv"
+CUSTOM = tables.Layout("text", label="label")
+BASELINE = "no BERT"
+# Method, its size if only one counts -> its title.
+METHODS = {
+    ("full", None): "full fine-tuning",
+    ("houlsby", None): "adapters, best size",
+    ("houlsby", 64): "adapters of size 64",
+    ("top_layers", None): "top layers",
+}
+SHARES = {"dev": 0.1, "test": 0.1}
+PUBLISHED = pathlib.Path(__file__).parents[2] / "scripts/paper/published.json"
+
+
+def divide(name: str, folder: str, new_folder: str, seed: int) -> None:
+    """Gives a task's folder rows to choose by and rows to report.
+
+    A task of GLUE has its dev rows cut in two, each label's rows evenly. Tables
+    with three splits stay as they are. One file, label and text without a
+    header, is cut 80/10/10, as in Houlsby et al. 2019, Table 3.
+    """
+    if name.lower() in TASKS:
+        contents = _halves(get_task(name), folder, seed)
+        links = {"train.tsv": os.path.join(folder, "train.tsv")}
+    elif os.path.isdir(folder):
+        splits = {"train.tsv": "train.tsv", CHOICE: CHOICE, REPORT: PREDICTED}
+        links = {x: os.path.join(folder, y) for x, y in splits.items()}
+        links[PREDICTED] = links[REPORT]
+        contents = {}
+    else:
+        contents, links = _cut(folder, seed), {}
+    for path in links.values():
+        if not os.path.exists(path):
+            raise UserError(
+                f"{path} is missing, expected train.tsv, dev.tsv and test.tsv: "
+                "settings are chosen by the one and reported by the other"
+            )
+    files.make_folder(new_folder)
+    for file, content in contents.items():
+        path = os.path.join(new_folder, file)
+        if files.exists(path) and files.read_text(path, "rows") != content:
+            raise UserError(
+                f"{path} is there, but {folder} and the seed {seed} give "
+                "another; choose another OUT"
+            )
+        files.write_text(path, content)
+    for file, target in links.items():
+        path = pathlib.Path(new_folder, file)
+        path.unlink(missing_ok=True)
+        path.symlink_to(os.path.abspath(target))
+
+
+def _halves(task: Any, folder: str, seed: int) -> dict[str, str]:
+    if len(task.dev_splits) > 1:
+        raise UserError(f"{task.name} has several dev files, expected one")
+    _, splits = task.read(folder, ["dev"])
+    rows = splits["dev"]
+    # Numbers are divided by their whole part.
+    labels = rows.label
+    if isinstance(task, TextRegression):
+        labels = [str(math.floor(float(x))) for x in labels]
+    reported = tables.HeldOut(0.5, seed).choose(labels, [[x] for x in labels])
+    # As they are, with all columns.
+    lines = files.read_text(rows.path, "the dev file").split("\n")
+    head = lines[:1] if task.labelled.header else []
+
+    def labelled(half: np.ndarray) -> str:
+        return "\n".join([*head, *(lines[x] for x in rows.lines[half])]) + "\n"
+
+    columns = task.unlabelled.columns
+    half = rows.take(reported)
+    texts = zip(*(getattr(half, field) for field in columns))
+    predicted = [["index", *map(str, columns.values())]]
+    predicted += [[str(n), *row] for n, row in enumerate(texts)]
+    return {
+        CHOICE: labelled(~reported),
+        REPORT: labelled(reported),
+        PREDICTED: "\n".join(map("\t".join, predicted)) + "\n",
+    }
+
+
+def _cut(path: str, seed: int) -> dict[str, str]:
+    rows = tables.read_rows(_tsv(path), tables.Layout(1, label=0, header=False))
+    left = np.ones(len(rows), bool)
+    contents = {}
+    for split, share in SHARES.items():
+        places = np.flatnonzero(left)
+        labels = [rows.label[x] for x in places]
+        share = share * len(rows) / len(places)
+        chosen = tables.HeldOut(share, seed).choose(
+            labels, [[x] for x in labels]
+        )
+        contents[f"{split}.tsv"] = _table(rows, places[chosen])
+        left[places[chosen]] = False
+    contents[REPORT] = contents[PREDICTED]
+    contents["train.tsv"] = _table(rows, np.flatnonzero(left))
+    return contents
+
+
+def _tsv(path: str) -> str:
+    """The path; a link of that ending to a file of another."""
+    if tables.ending_of(path) in tables.READERS:
+        return path
+    raise UserError(
+        f"{path} is no .tsv file or folder; link to it by a name with .tsv"
+    )
+
+
+def _table(rows: tables.Rows, places: Iterable[int]) -> str:
+    lines = [f"{rows.text_a[x]}\t{rows.label[x]}" for x in places]
+    return "\n".join(["text\tlabel", *lines]) + "\n"
+
+
+def read_results(path: str, commit: Optional[str] = None) -> list[Row]:
+    """Reads the rows of a results file; none if it is missing.
+
+    Raises:
+        UserError: the rows are of two BERTs or commits, or of another than
+            `commit`.
+    """
+    if not files.exists(path):
+        return []
+    rows = files.read_json(path, "the results")["runs"]
+    for key in ("bert", "commit"):
+        values = {row[key] for row in rows if row["method"] != BASELINE}
+        if key == "commit" and commit:
+            values.add(commit)
+        if len(values) > 1:
+            raise UserError(
+                f"{path} has rows of the {key}s {' and '.join(sorted(values))}"
+                ", expected one in a table; choose another OUT"
+            )
+    return rows
+
+
+def print_missing(path: str, commit: str, names: Sequence[str]) -> None:
+    """Prints the runs without a row, and to stderr how long they will take."""
+    rows = read_results(path, commit)
+    present = {row["run"] for row in rows}
+    missing = [name for name in names if name not in present]
+    print("\n".join(missing))
+    # Seconds an epoch, of each task and method.
+    rates: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        if row["split"] == "dev" and row["seconds"] and row["epochs"]:
+            of_row = rates.setdefault((row["task"], row["method"]), [])
+            of_row.append(row["seconds"] / row["epochs"])
+    hours, unknown = 0.0, 0
+    for name in missing:
+        parts = NAME.fullmatch(name)
+        rate = rates.get((parts["task"], parts["method"]))
+        if rate:
+            hours += statistics.fmean(rate) * float(parts["epochs"]) / 3600
+        else:
+            unknown += 1
+    if missing:
+        more = f"; {unknown} of kinds that were not run yet" if unknown else ""
+        print(
+            f"{len(missing)} of {len(names)} runs are missing: about "
+            f"{hours:.1f} hours{more}",
+            file=sys.stderr,
+        )
+
+
+def collect(path: str, folder: pathlib.Path, commit: str) -> None:
+    """Adds the rows of finished runs below a folder to a results file."""
+    rows = read_results(path, commit)
+    present = {row["run"] for row in rows}
+    for done in collect_runs.find_files(folder / "runs", "done"):
+        name = str(done.parent.relative_to(folder / "runs"))
+        if name not in present:
+            rows += _rows_of(name, done.parent, folder / "data", commit)
+    for record in collect_runs.find_files(folder, baselines.RECORD_FILE):
+        name = f"{record.parent.name}/{BASELINE}"
+        if name not in present:
+            rows.append(_baseline_row(name, record.parent, commit))
+    files.write_json(path, {"runs": rows})
+    read_results(path, commit)
+
+
+def _rows_of(
+    name: str, folder: pathlib.Path, data: pathlib.Path, commit: str
+) -> list[Row]:
+    parts, run = NAME.fullmatch(name), collect_runs.read_run(folder)
+    if parts is None or run is None:
+        raise UserError(
+            f"{folder} is marked as finished, but has no scores of its last "
+            "step; delete the folder and start the script again"
+        )
+    metric = _metric(parts["task"], run.scores)
+    row = {
+        "run": name,
+        "task": parts["task"],
+        "method": collect_runs.text_of(run.method, with_sizes=False),
+        "size": int(parts["size"]) if parts["size"] else None,
+        "rate": run.rate,
+        "epochs": run.epochs,
+        "seed": run.seed,
+        "variant": parts["variant"] or "",
+        "split": "dev",
+        "metric": metric,
+        "score": run.scores[metric],
+        "seconds": run.cost["seconds"] if run.cost else None,
+        "trained": run.kept,
+        "commit": commit,
+        "bert": f"{run.bert} parameters, {run.data['BERT'][:12]}",
+        "processor": cpu_cores.name(),
+    }
+    rows = [row]
+    report = data / parts["task"] / REPORT
+    if report.exists():
+        labels, answers = _answers(parts["task"], report, folder)
+        score = 100 * metrics.METRICS[metric](labels, answers)
+        rows.append(
+            {
+                **row,
+                "split": "test",
+                "score": score,
+                "answers": answers.tolist(),
+            }
+        )
+    return rows
+
+
+def _metric(task: str, scores: Iterable[str]) -> str:
+    for _, name, score in collect_runs.GLUE_COLUMNS:
+        if task.lower() == name:
+            return score
+    return next(x for x in ("f1", "accuracy", *scores) if x in scores)
+
+
+def _baseline_row(name: str, folder: pathlib.Path, commit: str) -> Row:
+    scores = baselines.read_baseline(folder).scores
+    task = name.partition("/")[0]
+    metric = _metric(task, scores)
+    return {
+        "run": name,
+        "task": task,
+        "method": BASELINE,
+        **dict.fromkeys(("size", "rate", "epochs", "seed", "seconds")),
+        "variant": "",
+        "split": "test",
+        "metric": metric,
+        "score": scores[metric],
+        "trained": 0,
+        "commit": commit,
+        "bert": "",
+        "processor": cpu_cores.name(),
+    }
+
+
+def _answers(
+    name: str, report: pathlib.Path, folder: pathlib.Path
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and predictions of the rows to report, both [rows].
+
+    Numbers are float64; labels are int places among the labels.
+    """
+    rows = read_report(name, report)
+    path = str(folder / "test_predictions.tsv")
+    column = "prediction" if name.lower() in TASKS else "label"
+    answers = tables.read_rows(path, tables.Layout(column))
+    if len(answers) != len(rows):
+        raise UserError(
+            f"{path} has {len(answers)} predictions, expected {len(rows)}, one "
+            f"for each row of {report}; delete the run's folder"
+        )
+    if name.lower() in TASKS and isinstance(get_task(name), TextRegression):
+        return np.array(rows.label, float), np.array(answers.text_a, float)
+    labels = sorted({*rows.label, *answers.text_a})
+    if name.lower() in TASKS:
+        labels = get_task(name).labels
+    places = {label: place for place, label in enumerate(labels)}
+    return (
+        np.array([places[x] for x in rows.label]),
+        np.array([places[x] for x in answers.text_a]),
+    )
+
+
+def read_report(name: str, report: pathlib.Path) -> tables.Rows:
+    """Reads the labelled rows of a task to report."""
+    is_glue = name.lower() in TASKS
+    layout = get_task(name).labelled if is_glue else CUSTOM
+    return tables.read_rows(str(report), layout)
+
+
+def choose(rows: Iterable[Row], **wanted: Any) -> Optional[Row]:
+    """Chooses the row with the best dev score of the first seed.
+
+    Only rows whose members equal `wanted` take part; of equal scores the first
+    row wins. None if there is no such row.
+    """
+    fitting = [
+        row
+        for row in rows
+        if row["split"] == "dev"
+        and all(row[key] == value for key, value in wanted.items())
+    ]
+    first = min((row["seed"] for row in fitting), default=None)
+    candidates = [row for row in fitting if row["seed"] == first]
+    return max(candidates, key=lambda row: row["score"], default=None)
+
+
+SETTING = ("task", "method", "size", "rate", "epochs", "variant")
+
+
+def seeds_of(rows: Iterable[Row], chosen: Row, split: str) -> list[Row]:
+    """Lists a setting's rows of a split, one a seed."""
+    return [
+        row
+        for row in rows
+        if row["split"] == split
+        and all(row[key] == chosen[key] for key in SETTING)
+    ]
+
+
+def _mean(rows: Sequence[Row]) -> str:
+    scores = [row["score"] for row in rows]
+    if len(scores) < 2:
+        return f"{scores[0]:.1f}" if scores else "-"
+    error = statistics.stdev(scores) / math.sqrt(len(scores))
+    return f"{statistics.fmean(scores):.1f} ± {error:.1f} ({len(scores)})"
+
+
+def reported(rows: Sequence[Row], task: str, method: str, size=None):
+    """Lists the test rows of a method's chosen setting, one a seed."""
+    wanted = {"task": task, "method": method, "variant": ""}
+    if size:
+        wanted["size"] = size
+    if method == BASELINE:
+        return [row for row in rows if row["run"] == f"{task}/{BASELINE}"]
+    chosen = choose(rows, **wanted)
+    return seeds_of(rows, chosen, "test") if chosen else []
+
+
+Table = list[list[str]]
+
+
+def table_1(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Table 1, with the interval of adapters less full fine-tuning."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    lines = [["", *tasks, "mean"]]
+    for (method, size), title in METHODS.items():
+        per_task = [reported(rows, task, method, size) for task in tasks]
+        if not any(per_task):
+            continue
+        means = [statistics.fmean(x["score"] for x in y) for y in per_task if y]
+        mean = f"{statistics.fmean(means):.1f}" if all(per_task) else "-"
+        lines.append([title, *map(_mean, per_task), mean])
+    for title, scores in published.items():
+        row = [scores.get(task) for task in tasks]
+        mean = f"{statistics.fmean(row):.1f}" if None not in row else "-"
+        cells = ["-" if x is None else f"{x:.1f}" for x in row]
+        lines.append([f"{title} (paper, BERT-large, test)", *cells, mean])
+    compared = {}
+    for number, task in enumerate(tasks):
+        both = [reported(rows, task, x) for x in ("houlsby", "full")]
+        if all(len(x) > 1 for x in both):
+            labels = read_report(task, folder / "data" / task / REPORT).label
+            compared[task] = difference.compare(
+                both[0][0]["metric"],
+                _places(task, labels),
+                *(np.array([row["answers"] for row in x]) for x in both),
+                seed=difference.DRAW_SEED + number,
+            )
+    shown = {task: (x.difference, x.draws) for task, x in compared.items()}
+    if len(compared) == len(tasks):
+        differences = [x.difference for x in compared.values()]
+        mean = statistics.fmean(differences)
+        shown["mean"] = mean, difference.mean_draws(list(compared.values()))
+    cells = {}
+    for task, (value, draws) in shown.items():
+        low, high = difference.interval(draws)
+        verdict = difference.verdict((low, high))
+        cells[task] = f"{value:+.1f} ({low:+.1f} to {high:+.1f}), {verdict}"
+    claim = f"within {difference.CLAIM} points of full fine-tuning"
+    lines.append([claim, *(cells.get(x, "-") for x in (*tasks, "mean"))])
+    return lines
+
+
+def _places(name: str, labels: Sequence[str]) -> np.ndarray:
+    task = get_task(name)
+    if isinstance(task, TextRegression):
+        return np.array(labels, float)
+    return np.array([task.labels.index(x) for x in labels])
+
+
+def table_2(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Table 2; a task where no method beats the baseline has a star."""
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    columns = {
+        BASELINE: BASELINE,
+        "full": "full fine-tuning",
+        "top_layers": "variable",
+        "houlsby": "adapters",
+    }
+    paper = [f"{title} (paper)" for title in columns.values()]
+    lines = [["", *columns.values(), *paper]]
+    for task in tasks:
+        by_column = [reported(rows, task, x) for x in columns]
+        means = [
+            statistics.fmean(row["score"] for row in x) if x else -math.inf
+            for x in by_column
+        ]
+        star = " *" if means[0] >= max(means[1:]) else ""
+        theirs = published.get(task, ["-"] * len(columns))
+        lines.append([task + star, *map(_mean, by_column), *map(str, theirs)])
+    return lines
+
+
+def figure_7(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 7: the best score at each learning rate."""
+    lines = [["task", "method", "variant", "rate", "score", "error", "seeds"]]
+    curves: dict[tuple[str, str, str], list[list[float]]] = {}
+    for key in dict.fromkeys(
+        (row["task"], row["method"], row["variant"], row["rate"])
+        for row in sorted(rows, key=lambda row: row["rate"])
+    ):
+        wanted = dict(zip(("task", "method", "variant", "rate"), key))
+        chosen = choose(rows, **wanted)
+        scores = [x["score"] for x in seeds_of(rows, chosen, "dev")]
+        error = 0.0
+        if len(scores) > 1:
+            error = statistics.stdev(scores) / math.sqrt(len(scores))
+        point = [key[3], statistics.fmean(scores), error]
+        curves.setdefault(key[:3], []).append(point)
+        lines.append([*key[:3], *map("{:g}".format, point), str(len(scores))])
+    _draw(curves, folder / "figure_7.png")
+    return lines
+
+
+def _draw(
+    curves: dict[tuple[str, str, str], list[list[float]]], path: pathlib.Path
+) -> None:
+    """Draws a panel for each task, a line for each method and variant."""
+    from matplotlib.figure import Figure
+
+    tasks = sorted({task for task, _, _ in curves})
+    figure = Figure(figsize=(4 * len(tasks), 3.5), layout="constrained")
+    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for panel, task in zip(panels, tasks):
+        for (name, method, variant), points in sorted(curves.items()):
+            if name != task:
+                continue
+            x, y, error = zip(*points)
+            title = collect_runs.TITLES.get(method, method)
+            label = f"{title}, {variant}" if variant else title
+            style = "--" if variant else "-"
+            colour = "#0072B2" if method == "houlsby" else "#E69F00"
+            panel.errorbar(x, y, error, label=label, ls=style, color=colour)
+        panel.set(title=task, xscale="log", xlabel="learning rate")
+    panels[0].set_ylabel("dev score")
+    panels[-1].legend()
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=150)
+    files.write_bytes(str(path), content.getvalue())
+
+
+STUDIES = {"table_1": table_1, "table_2": table_2, "figure_7": figure_7}
+
+
+def show(study: str, path: str) -> None:
+    """Prints a study as a table, and writes it as TSV next to its results."""
+    folder = pathlib.Path(path).parent
+    published = files.read_json(str(PUBLISHED), "the paper's numbers")
+    rows = read_results(path)
+    if not rows:
+        raise UserError(f"{path} has no run, expected finished ones")
+    lines = STUDIES[study](rows, folder, published.get(study, {}))
+    text = io.StringIO()
+    csv.writer(text, "excel-tab", lineterminator="\n").writerows(lines)
+    files.write_text(str(folder / f"{study}.tsv"), text.getvalue())
+    for number, line in enumerate(lines):
+        print(f"| {' | '.join(line)} |")
+        if not number:
+            print("|" + " --- |" * len(line))
+
+
+def print_best(path: str, arguments: Sequence[str]) -> None:
+    """Prints the chosen setting as variables of a sweep, one a line."""
+    wanted: dict[str, Any] = dict(x.split("=", 1) for x in arguments)
+    if "size" in wanted:
+        wanted["size"] = int(wanted["size"])
+    chosen = choose(read_results(path), variant="", **wanted)
+    if chosen is None:
+        return
+    parts = NAME.fullmatch(chosen["run"])
+    size, rate, epochs = parts["size"], parts["rate"], parts["epochs"]
+    print(
+        *(f"TASKS={parts['task']}", f"METHODS={parts['method']}"),
+        *(f"SIZES={size}", f"LAYERS={size}", f"RATES={rate}"),
+        *(f"FULL_RATES={rate}", f"EPOCHS={epochs}", f"FULL_EPOCHS={epochs}"),
+        sep="\n",
+    )
+
+
+def main() -> None:
+    """Does one of the steps."""
+    parser = command_line.Parser(description=__doc__.split("\n")[0])
+    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+    for step, arguments in {
+        "divide": ("task", "folder", "new_folder", "seed"),
+        "missing": ("results", "commit"),
+        "collect": ("results", "folder", "commit"),
+        "show": ("study", "results"),
+    }.items():
+        added = steps.add_parser(step)
+        for argument in arguments:
+            added.add_argument(argument)
+    added = steps.add_parser("best")
+    added.add_argument("results")
+    added.add_argument("wanted", nargs="*")
+    options = parser.parse_args()
+    if options.step == "divide":
+        divide(
+            options.task,
+            options.folder,
+            options.new_folder,
+            int(options.seed),
+        )
+    elif options.step == "missing":
+        names = sys.stdin.read().splitlines()
+        print_missing(options.results, options.commit, names)
+    elif options.step == "collect":
+        folder = pathlib.Path(options.folder)
+        collect(options.results, folder, options.commit)
+    elif options.step == "best":
+        print_best(options.results, options.wanted)
+    else:
+        show(options.study, options.results)

@@ -1,0 +1,338 @@
+"""Tables and figures of the paper: divided rows, choice, results, tables."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from conftest import write_table
+from fake_runs import FakeRuns
+from hypothesis import given
+from hypothesis import strategies as st
+from sweep_stand_in import SCRIPTS, wait_for
+from task_files import PROPERTY, refusal
+
+from adapter_bert.commands import paper
+from adapter_bert.reports import difference
+from adapter_bert.tasks import metrics
+from adapter_bert.tasks.registry import get_task
+
+pytestmark = pytest.mark.newer_stack
+
+HEADERS = {
+    "RTE": ("index", "sentence1", "sentence2", "label"),
+    "MRPC": ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
+    "CoLA": (),
+    "STS-B": ("index", "sentence1", "sentence2", "score"),
+}
+
+
+def write_dev(folder, name, labels):
+    """Writes a task's dev file, whose texts name their row; its lines."""
+    names = getattr(get_task(name), "labels", ("1.5", "4.0"))
+    rows = []
+    for row, place in enumerate(labels):
+        number, label, texts = str(row), names[place], (f'a "{row}', f"b {row}")
+        rows.append(
+            {
+                "RTE": (number, *texts, label),
+                "MRPC": (label, number, number, *texts),
+                "CoLA": ("gj04", label, "", texts[0]),
+                "STS-B": (number, *texts, label),
+            }[name]
+        )
+    write_table(folder / "dev.tsv", rows, HEADERS[name])
+    (folder / "train.tsv").write_text((folder / "dev.tsv").read_text())
+    return (folder / "dev.tsv").read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", HEADERS)
+@PROPERTY
+@given(
+    labels=st.lists(st.integers(0, 1), min_size=4, max_size=40),
+    seed=st.integers(0, 3),
+)
+def test_halves_are_disjoint_complete_and_balanced(name, labels, seed):
+    with tempfile.TemporaryDirectory() as place:
+        folder = pathlib.Path(place)
+        lines = write_dev(folder, name, labels)
+        new = folder / "halves"
+        for _ in range(2):
+            paper.divide(name, place, str(new), seed)
+        halves = [
+            (new / file).read_text().splitlines()
+            for file in ("dev.tsv", "report.tsv")
+        ]
+        head = lines[: len(HEADERS[name]) > 0]
+        texts = [half[len(head) :] for half in halves]
+        assert [half[: len(head)] for half in halves] == [head, head]
+        # Texts name their rows, so no two lines are equal.
+        assert sorted(sum(texts, [])) == sorted(lines[len(head) :])
+        # The same rows as run_classifier.py reads them, without labels.
+        task = get_task(name)
+        _, rows = task.read(str(new), ["dev", "test"])
+        report = paper.read_report(name, new / "report.tsv")
+        for label in set(rows["dev"].label):
+            both = [x.label.count(label) for x in (rows["dev"], report)]
+            assert abs(both[0] - both[1]) <= 1
+        assert rows["test"].label is None
+        assert rows["test"].text_a == report.text_a
+        assert rows["test"].text_b == report.text_b
+
+
+def test_one_file_is_cut_in_tenths(tmp_path):
+    rows = [("ham" if n % 4 else "spam", f"text {n}") for n in range(200)]
+    write_table(tmp_path / "all.tsv", rows, ())
+    paper.divide("sms", str(tmp_path / "all.tsv"), str(tmp_path / "sms"), 1)
+    tables = {
+        split: (tmp_path / f"sms/{split}.tsv").read_text().splitlines()
+        for split in ("train", "dev", "test", "report")
+    }
+    assert {x: len(y) - 1 for x, y in tables.items()} == {
+        **{"train": 160, "dev": 20, "test": 20, "report": 20}
+    }
+    assert {lines[0] for lines in tables.values()} == {"text\tlabel"}
+    cut = [x for y in ("train", "dev", "test") for x in tables[y][1:]]
+    assert sorted(cut) == sorted(f"{text}\t{label}" for label, text in rows)
+    assert sum(line.endswith("\tspam") for line in tables["test"]) == 5
+
+
+# Writes what a run writes: of houlsby, size 4 is best on the choice half. Each
+# seed has wrong answers of its own, and more of them without adapters.
+FINISH = """#!{python}
+import json, pathlib, sys
+out, _, *words = sys.argv[1:]
+out = pathlib.Path(out)
+flags = dict(x[2:].split("=", 1) for x in words if "=" in x)
+run = json.loads(pathlib.Path("{folder}/run.json").read_text())
+size = flags.get("adapter_size")
+run["method"] = f"houlsby(size={{size}})" if size else flags["tuning_method"]
+seed = int(flags["seed"])
+run["training"].update(
+    learning_rate=float(flags["learning_rate"]),
+    epochs=float(flags["num_train_epochs"]),
+    seed=seed,
+)
+run["parameters"]["kept"] = int(size or 1000)
+run["task"]["name"] = flags["task_name"].lower()
+(out / "run.json").write_text(json.dumps(run))
+(out / "eval_results.json").write_text(json.dumps({{
+    "eval_accuracy": 0.5 + 0.1 * (size == "4"), "global_step": 3,
+    "dev_data": {{"dev": "rows"}},
+}}))
+(out / "cost.json").write_text(json.dumps({{
+    "resumed": False, "seconds": 36.0, "processor_seconds": 2.0,
+    "peak_memory_bytes": 3.0,
+}}))
+if flags["do_predict"] == "false":
+    raise SystemExit
+report = pathlib.Path(flags["data_dir"], "report.tsv").read_text()
+column = "label" if flags["task_name"] == "custom" else "prediction"
+lines = ["index\\t" + column]
+rows = [line.split("\\t")[-1] for line in report.splitlines()[1:]]
+both = sorted(set(rows))
+for row, label in enumerate(rows):
+    wrong = row % 10 == seed or (not size and row % 5 == 0)
+    lines.append(f"{{row}}\\t{{both[both.index(label) ^ wrong]}}")
+(out / "test_predictions.tsv").write_text("\\n".join(lines) + "\\n")
+"""
+RTE_RUNS = [
+    "RTE/houlsby2-lr1e-3-epochs1-seed1",
+    "RTE/houlsby4-lr1e-3-epochs1-seed1",
+    "RTE/full-lr5e-5-epochs1-seed1",
+    "RTE/houlsby4-lr1e-3-epochs1-seed2",
+    "RTE/full-lr5e-5-epochs1-seed2",
+]
+
+
+@pytest.fixture
+def study(sweep, tiny_config):
+    """Starts a study with a stand-in; its sweep is the attribute."""
+    write_dev(sweep.folder / "glue/RTE", "RTE", [0, 1] * 20)
+    rows = [(f"good film {n} {n % 2}", "ab"[n % 2]) for n in range(40)]
+    for split in ("train", "dev", "test"):
+        folder = sweep.folder / "glue/primary_emotions"
+        folder.mkdir(exist_ok=True)
+        write_table(folder / f"{split}.tsv", rows, ("text", "label"))
+    fake = FakeRuns(sweep.folder / "fake", tiny_config)
+    run = fake.add("rte", "full", {}) / "run.json"
+    run.rename(sweep.folder / "run.json")
+    finish = sweep.folder / "finish"
+    finish.write_text(FINISH.format(python=sys.executable, folder=sweep.folder))
+    finish.chmod(0o755)
+
+    def start(name, *arguments, **environment):
+        return sweep.run_script(
+            f"paper/{name}.sh",
+            *arguments,
+            DATA=sweep.folder / "glue",
+            **environment,
+        )
+
+    start.sweep = sweep
+    return start
+
+
+def started(study):
+    """The names of the runs that were started."""
+    runs = f"{study.sweep.out}/runs/"
+    return [path.removeprefix(runs) for path in study.sweep.started()]
+
+
+@pytest.mark.gate
+def test_table_1_chooses_on_one_half_and_reports_the_other(study):
+    done = study("table_1", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert started(study) == RTE_RUNS
+    assert "| full fine-tuning | 70.0 ± 0.0 (2) | 70.0 |" in done.stdout
+    assert "| adapters, best size | 90.0 ± 0.0 (2) | 90.0 |" in done.stdout
+    line = re.search(
+        r"within 0.4 points.*?\+20.0 \((.*?)\), (\w+)", done.stdout
+    )
+    low, high = map(float, line[1].split(" to "))
+    assert 0 <= low < 20 < high and line[2] == "confirmed"
+    out = study.sweep.out
+    runs = json.loads((out / "table_1.json").read_text())["runs"]
+    of_splits = {
+        split: sorted(row["run"] for row in runs if row["split"] == split)
+        for split in ("dev", "test")
+    }
+    assert of_splits == dict.fromkeys(("dev", "test"), sorted(RTE_RUNS))
+    assert {row["score"] for row in runs if row["split"] == "dev"} == {50, 60}
+    first = runs[0]
+    assert first["bert"].endswith(" parameters, f")
+    assert {*first} >= {
+        *("task", "method", "size", "rate", "epochs", "seed", "split", "score"),
+        *("seconds", "commit", "bert", "processor"),
+    }
+    assert (out / "table_1.tsv").read_text().startswith("\tRTE\tmean\n")
+    # What a file of results holds is not run again, wherever its runs are.
+    results = (out / "table_1.json").read_bytes()
+    for path in out.iterdir():
+        path.rename(study.sweep.folder / f"old_{path.name}")
+    (out / "table_1.json").write_bytes(results)
+    again = study("table_1", "--quick")
+    assert again.returncode == 0 and len(started(study)) == len(RTE_RUNS)
+    assert again.stdout.splitlines()[-7:] == done.stdout.splitlines()[-7:]
+    assert (out / "table_1.json").read_bytes() == results
+
+
+@pytest.mark.gate
+def test_table_2_has_a_column_without_bert(study):
+    done = study("table_2", "--quick")
+    assert done.returncode == 0, done.stderr
+    (line,) = re.findall(r"^\| primary_emotions.*", done.stdout, re.M)
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    # The texts hold their labels as words, so words alone answer all rows.
+    assert cells[:5] == [
+        "primary_emotions *",
+        *("100.0", "70.0 ± 0.0 (2)", "70.0 ± 0.0 (2)", "90.0 ± 0.0 (2)"),
+    ]
+    assert cells[5:] == ["33.5", "36.9 ± 1.6", "38.2 ± 1.0", "33.9 ± 1.4"]
+
+
+@pytest.mark.gate
+def test_figure_7_has_a_curve_for_each_method_and_variant(study):
+    done = study("figure_7", "--quick")
+    assert done.returncode == 0, done.stderr
+    lines = (study.sweep.out / "figure_7.tsv").read_text().splitlines()
+    assert sorted(line.split("\t")[:4] for line in lines[1:]) == sorted(
+        ["RTE", method, variant, f"{rate:g}"]
+        for variant in ("", "bias_correction")
+        for method, rate in (
+            ("houlsby", 1e-4),
+            ("houlsby", 1e-3),
+            ("full", 1e-4),
+        )
+    )
+    assert {line.split("\t")[-1] for line in lines[1:]} == {"2"}
+    picture = (study.sweep.out / "figure_7.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+
+
+@pytest.mark.gate
+def test_a_killed_study_goes_on_and_says_what_is_missing(study):
+    sweep = study.sweep
+    sweep.mark("slow", RTE_RUNS[3])
+    process = subprocess.Popen(
+        [SCRIPTS / "paper/table_1.sh", sweep.out, "--quick"],
+        env=sweep.own_environment({"DATA": sweep.folder / "glue"}),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_for(lambda: len(sweep.started()) == 4)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (sweep.folder / "go").touch()
+    done = study("table_1", "--quick")
+    assert done.returncode == 0, done.stderr
+    # Only the one that was killed is run again: 36 seconds an epoch.
+    assert started(study) == [*RTE_RUNS[:4], *RTE_RUNS[3:]]
+    assert "1 of 1 runs are missing: about 0.0 hours\n" in done.stderr
+
+
+REFUSED = [
+    (("--preset=x",), {}, "--preset=x", "two_cores"),
+    (("--quick",), {"DATA": "/nowhere"}, "/nowhere", "DATA"),
+    (("--quick", "--", "--seed=3"), {}, "--seed", "--"),
+]
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("arguments, environment, name, way", REFUSED)
+def test_wrong_arguments_are_one_line(study, arguments, environment, name, way):
+    if environment:
+        done = study.sweep.run_script(
+            "paper/table_1.sh", *arguments, **environment
+        )
+    else:
+        done = study("table_1", *arguments)
+    assert done.returncode == 1 and started(study) == []
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and name in line and way in line
+
+
+def row(**changes):
+    """A row of results."""
+    return {
+        **{"run": "RTE/full-lr1e-3-epochs1-seed1", "task": "RTE"},
+        **{"method": "full", "bert": "b", "commit": "c", **changes},
+    }
+
+
+@pytest.mark.parametrize("key", ["bert", "commit"])
+def test_results_of_two_berts_or_commits_are_refused(tmp_path, key):
+    path = tmp_path / "table_1.json"
+    path.write_text(json.dumps({"runs": [row(), row(**{key: "other"})]}))
+    message = refusal(paper.read_results, str(path))
+    assert str(path) in message and "other" in message and key in message
+    path.write_text(json.dumps({"runs": [row()]}))
+    assert "new" in refusal(paper.read_results, str(path), "new")
+
+
+def test_a_folder_without_the_third_split_is_refused(tmp_path):
+    (tmp_path / "old").mkdir()
+    for split in ("train", "dev"):
+        (tmp_path / f"old/{split}.tsv").write_text("text\tlabel\na\tb\n")
+    message = refusal(
+        paper.divide, "own", str(tmp_path / "old"), str(tmp_path / "new"), 1
+    )
+    assert "test.tsv is missing" in message
+
+
+def test_resampled_correlations_are_those_of_the_drawn_rows():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 6, 50).astype(float)
+    answers = labels + rng.normal(size=(2, 50))
+    compared = difference.compare("pearson", labels, answers, answers[:1], 200)
+    for score, predictions in zip(compared.adapters, answers):
+        expected = 100 * metrics.pearson(labels, predictions)
+        assert score == pytest.approx(expected)
+    low, high = difference.interval(compared.draws)
+    assert low < compared.difference < high
