@@ -17,6 +17,8 @@
 #                  results/devices.json and docs/devices.md; goes on where it was left
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
+# make mpnet       setup, then a pretrained MPNet of BERT-base's size (404 MB), for
+#                  adapter-bert mpnet, in .venv/mpnet
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
 # make clean       takes the virtual environments away
 #
@@ -56,7 +58,7 @@ ONNX := .venv-onnx
 # JAX with the compilers of accelerators, and the TensorFlow that has GPUs' kernels.
 COMPILERS := .venv-compilers
 
-.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam onnx compilers tpu-client notebooks docs lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam onnx compilers tpu-client mpnet notebooks docs lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -172,6 +174,9 @@ $(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--upgrade --target $(VENV)/tpu-client -r requirements/tpu-client.txt
 	touch $@
+
+mpnet: setup
+	@$(VENV)/bin/adapter-bert mpnet requirements/mpnet.txt
 
 notebooks: $(VENV)/notebooks/installed
 

@@ -38,6 +38,7 @@ from adapter_bert.commands import audit as audit_program
 from adapter_bert.commands import export as export_program
 from adapter_bert.commands import (
     minilm,
+    mpnet,
     predict,
     run_classifier,
     run_mlm,
@@ -179,10 +180,11 @@ def load_bert(
     """Opens a pretrained BERT or a model like it, as RoBERTa or ALBERT.
 
     Args:
-        name: `minilm`, the small model that `make setup` installs, or what
-            `--init_checkpoint` takes: a folder, a checkpoint, an archive, a
-            module's handle, or a repository (`hf:ORG/NAME[@REVISION]`), whose
-            commit stays the same from then on.
+        name: `minilm`, the small model that `make setup` installs, `mpnet`,
+            that of `make mpnet`, or what `--init_checkpoint` takes: a folder, a
+            checkpoint, an archive, a module's handle, or a repository
+            (`hf:ORG/NAME[@REVISION]`), whose commit stays the same from then
+            on.
         bert_config_file: JSON file of the sizes; default: next to the model.
         vocab_file: the vocabulary; default: next to the model.
         do_lower_case: whether texts are lower-cased; default: what the model
@@ -198,10 +200,11 @@ def load_bert(
     """
     if not isinstance(name, (str, os.PathLike)):
         raise UserError(
-            f"name is a {type(name).__name__}, expected 'minilm', or a "
-            "model's folder, archive or handle"
+            f"name is a {type(name).__name__}, expected 'minilm', "
+            "'mpnet', or a model's folder, archive or handle"
         )
-    path = minilm.folder() if name == "minilm" else os.fspath(name)
+    named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
+    path = named[name]() if name in named else os.fspath(name)
     settings = {
         "bert_config_file": os.fspath(bert_config_file or ""),
         "vocab_file": os.fspath(vocab_file or ""),

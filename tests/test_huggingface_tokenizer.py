@@ -143,9 +143,9 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
 @pytest.mark.parametrize(
     "function, message",
     [
-        (put("WordPiece", "model", "type"), "of type 'WordPiece', expected"),
-        (put(["BPE"], "model", "type"), r"of type \['BPE'\], expected"),
-        (drop("model"), "of type None, expected 'BPE' or 'Unigram'"),
+        (put("WordPiece", "model", "type"), r"lacks \[UNK\]"),
+        (put(["BPE"], "model", "type"), "no model.type of type str"),
+        (drop("model"), "no model of type dict"),
         (drop("model", "vocab"), "no description of a tokenizer"),
         (put({}, "model", "vocab"), "it has no pieces"),
         (drop("model", "merges"), "no tokenizer that can be read here"),
@@ -223,7 +223,7 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
     (roberta_folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="no tokenizer.json lies .*save"):
+    with pytest.raises(UserError, match="or tokenizer.json lies .*save"):
         open_tokenizer(roberta_folder)
 
 

@@ -25,6 +25,8 @@ Scope = Tuple[str, str, Mapping[str, str]]
 TRANSFORM = "cls/predictions/transform"
 # From the embeddings' size to the layers'.
 PROJECTION = "bert/embeddings/projection"
+# Of an MPNet: scores of attention by the distance of two tokens.
+RELATIVE_BIAS = "bert/embeddings/relative_attention_bias"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{end}_0"
@@ -87,6 +89,43 @@ ROBERTA = Architecture(
     texts=("classifier.dense", "classifier.out_proj"),
     choices=("roberta.pooler.dense", "classifier"),
 )
+_OURS = "bert/encoder/layer_{layer}"
+MPNET = dataclasses.replace(
+    ROBERTA,
+    prefix="mpnet.",
+    classes=("MPNet",),
+    own_keys=("relative_attention_num_buckets",),
+    # transformers' program counts so, whatever a config says.
+    fixed={
+        "type_vocab_size": 0,
+        "first_position": 2,
+        "relative_attention_num_buckets": 32,
+    },
+    expected={"relative_attention_num_buckets": 32},
+    scopes=(
+        *(
+            (f"encoder.layer.{{layer}}.attention.{theirs}", ours, ends)
+            for theirs, ours, ends in (
+                ("attn.q", f"{_OURS}/attention/self/query/{{end}}", DENSE),
+                ("attn.k", f"{_OURS}/attention/self/key/{{end}}", DENSE),
+                ("attn.v", f"{_OURS}/attention/self/value/{{end}}", DENSE),
+                ("attn.o", f"{_OURS}/attention/output/dense/{{end}}", DENSE),
+                (
+                    "LayerNorm",
+                    f"{_OURS}/attention/output/LayerNorm/{{end}}",
+                    LAYER_NORM,
+                ),
+            )
+        ),
+        (
+            "encoder.relative_attention_bias",
+            f"{RELATIVE_BIAS}/{{end}}",
+            {"weight": "weights"},
+        ),
+        *ROBERTA.scopes,
+    ),
+    choices=("mpnet.pooler.dense", "classifier"),
+)
 _LAYER = "transformer.layer.{layer}"
 DISTILBERT = Architecture(
     "distilbert.",
@@ -109,7 +148,7 @@ DISTILBERT = Architecture(
         *(
             (
                 f"{_LAYER}.{theirs}",
-                f"bert/encoder/layer_{{layer}}/{ours}/{{end}}",
+                f"{_OURS}/{ours}/{{end}}",
                 ends,
             )
             for theirs, ours, ends in (
@@ -213,4 +252,5 @@ ARCHITECTURES = {
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "albert": ALBERT,
+    "mpnet": MPNET,
 }

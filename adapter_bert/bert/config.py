@@ -38,12 +38,14 @@ class BertConfig:
 
     `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
     the first token's position embedding: 0 in BERT, one more than the padding
-    token's id in RoBERTa, where those before it are of padding. A head of texts
-    reads a pooler, or has a layer of its own: with `head_activation` if there
-    is one, with tanh in RoBERTa. `embedding_size` is 0 where the layers read
-    the embeddings themselves, and no projection. `num_hidden_groups` is 1 if
-    all layers share their variables, else 0. `hidden_act` is a name; programs
-    that write no config may give an elementwise function.
+    token's id in RoBERTa and MPNet, where those before it are of padding. A
+    head of texts reads a pooler, or has a layer of its own: with
+    `head_activation` if there is one, with tanh in RoBERTa. `embedding_size` is
+    0 where the layers read the embeddings themselves, and no projection.
+    `num_hidden_groups` is 1 if all layers share their variables, else 0.
+    `relative_attention_num_buckets` counts an MPNet's ranges of distances, each
+    with scores of its own. `hidden_act` is a name; programs that write no
+    config may give an elementwise function.
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
@@ -68,6 +70,7 @@ class BertConfig:
     head_activation: str = ""
     embedding_size: int = 0
     num_hidden_groups: int = 0
+    relative_attention_num_buckets: int = 0
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -76,7 +79,11 @@ class BertConfig:
             if field.name == "first_position":
                 # At least one position is left.
                 least, limit = 0, self.max_position_embeddings - 1
-            if field.name in ("type_vocab_size", "embedding_size"):
+            if field.name in (
+                "type_vocab_size",
+                "embedding_size",
+                "relative_attention_num_buckets",
+            ):
                 least = 0
             if field.name == "num_hidden_groups":
                 least, limit = 0, 1
@@ -114,7 +121,7 @@ class BertConfig:
 
     @property
     def is_roberta(self) -> bool:
-        """Whether it is a RoBERTa, which alone has positions of padding."""
+        """Whether it is a RoBERTa or MPNet, which have positions of padding."""
         return self.first_position > 0
 
     def variable(self, name: str) -> str:
@@ -199,7 +206,7 @@ class BertConfig:
         if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
             sizes["embedding_size"] = 0
         first = _first_position(values, path) if own is ROBERTA else 0
-        return cls(**{**sizes, **own.fixed, "first_position": first})
+        return cls(**{**sizes, "first_position": first, **own.fixed})
 
 
 def _first_position(values: Dict[str, Any], path: str) -> int:

@@ -36,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import functional, onednn
-from adapter_bert.bert.architectures import PROJECTION
+from adapter_bert.bert.architectures import PROJECTION, RELATIVE_BIAS
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.hooks import (
     Context,
@@ -59,6 +59,9 @@ CreateVariable = Callable[[str, Shape, Initializer], Any]
 MASKED_SCORE = -10000.0
 # The scope of the pooler's kernel and bias.
 POOLER = "bert/pooler/dense"
+# Source: transformers, `MPNetEncoder.relative_position_bucket`: all distances
+# from this one on have one score.
+GREATEST_DISTANCE = 128
 
 
 def truncated_normal(stddev: float) -> Initializer:
@@ -173,6 +176,10 @@ def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
     found.update(declare_layer_norm("bert/embeddings", width))
     if config.embedding_size:
         found.update(declare_dense(PROJECTION, width, size, config))
+    buckets = config.relative_attention_num_buckets
+    if buckets:
+        shape = buckets, config.num_attention_heads
+        found[f"{RELATIVE_BIAS}/weights"] = Declared(shape, normal)
     layers = range(config.num_hidden_layers)
     scopes = (config.variable(f"bert/encoder/layer_{n}") for n in layers)
     # Layers may share their variables.
@@ -287,6 +294,27 @@ def masked_scores(mask: tf.Tensor) -> tf.Tensor:
     return tf.expand_dims(tf.expand_dims((1.0 - mask) * MASKED_SCORE, 1), 1)
 
 
+def distance_buckets(count: int) -> np.ndarray:
+    """The row of a table of `count` scores for each distance, int32 [257].
+
+    Distances, of the token that is attended to less the other one's place, go
+    from -128 to 128. Half of the rows are of later tokens. Of these half are of
+    one distance each, the others of ranges that grow as logarithms do.
+
+    Source: Raffel et al. 2020, section 2.1, in transformers' float32.
+    """
+    ends = GREATEST_DISTANCE
+    distances = np.arange(-ends, ends + 1)
+    side = count // 2
+    exact = side // 2
+    far = np.maximum(np.abs(distances), 1).astype(np.float32) / exact
+    share = np.log(far) / np.float32(np.log(ends / exact))
+    far = exact + (share * np.float32(side - exact)).astype(np.int64)
+    near = np.abs(distances)
+    rows = np.where(near < exact, near, np.minimum(far, side - 1))
+    return (rows + side * (distances > 0)).astype(np.int32)
+
+
 class BertOutput(NamedTuple):
     """The encoder's outputs.
 
@@ -380,8 +408,7 @@ class Bert(Modules):
         handed_on = {**context.handed_on, **self.hooks.begin(context)}
         context = dataclasses.replace(context, handed_on=handed_on)
         every = dataclasses.replace(context, first_token=False)
-        mask = tf.cast(context.input_mask, hidden.dtype)
-        bias = masked_scores(mask)
+        bias = self._scores(length, hidden.dtype, context)
         for layer in layers:
             is_last = layer == self.config.num_hidden_layers - 1
             arguments = (outputs[-1], bias, context if is_last else every)
@@ -396,6 +423,33 @@ class Bert(Modules):
             return [x[:, :length] for x in outputs[1:]]
         return outputs[1:]
 
+    def _scores(
+        self, length: Any, dtype: tf.DType, context: Context
+    ) -> tf.Tensor:
+        """What is added to the scores of all layers, as `layer` takes it.
+
+        The first `length` tokens are a text's. What a method puts behind them
+        is at no distance from others.
+        """
+        mask = context.input_mask
+        buckets = self.config.relative_attention_num_buckets
+        if not buckets:
+            return masked_scores(tf.cast(mask, dtype))
+        table = self.read(f"{RELATIVE_BIAS}/weights", context)
+        table = tf.cast(table, tf.float32)
+        by_distance = tf.gather(table, distance_buckets(buckets))
+        places = tf.range(length)
+        ends = GREATEST_DISTANCE
+        distances = tf.expand_dims(places, 0) - tf.expand_dims(places, 1)
+        distances = tf.clip_by_value(distances, -ends, ends) + ends
+        relative = tf.transpose(tf.gather(by_distance, distances), [2, 0, 1])
+        if not isinstance(length, int) or mask.shape[1] != length:
+            more = [0, tf.shape(mask)[1] - length]
+            relative = tf.pad(relative, [[0, 0], more, more])
+        masked = masked_scores(tf.cast(mask, tf.float32))
+        # Added up in float32, and so is the gradient of all rows.
+        return tf.cast(masked + relative[tf.newaxis], dtype)
+
     def layer(
         self,
         layer: int,
@@ -406,12 +460,16 @@ class Bert(Modules):
         """Attention sublayer, then feed-forward sublayer, of layer `layer`.
 
         Takes `hidden`, float32 [B, T, D], and what is added to its scores,
-        float32 [B, 1, 1, T]. Gives float32 [B, T, D], or of the first token
-        [B, 1, D].
+        float32 [B, 1, 1, T], or [B, N, T, T] in an MPNet. Gives float32
+        [B, T, D], or of the first token [B, 1, D].
         """
         scope = f"bert/encoder/layer_{layer}"
         context = dataclasses.replace(context, layer_input=hidden)
-        inputs = hidden[:, :1] if context.first_token else hidden
+        inputs = hidden
+        if context.first_token:
+            inputs = hidden[:, :1]
+            if self.config.relative_attention_num_buckets:
+                attention_bias = attention_bias[:, :, :1]
         inner = self._attend(layer, inputs, hidden, attention_bias, context)
         output = f"{scope}/attention/output"
         hidden = self._join(layer, "attention", output, inputs, inner, context)
@@ -506,7 +564,13 @@ class Bert(Modules):
             context,
         )
         attended = functional.attend(
-            query, key, value, attention_bias, keep, rate
+            query,
+            key,
+            value,
+            attention_bias,
+            keep,
+            rate,
+            config.relative_attention_num_buckets > 0,
         )
         attended = tf.transpose(attended, [0, 2, 1, 3])
         outputs = tf.reshape(attended, tf.shape(asking))  # [B, A, D]

@@ -517,6 +517,7 @@ def attend(
     attention_bias: tf.Tensor,
     keep: Optional[Keep],
     rate: float,
+    bias_has_gradient: bool = False,
 ) -> tf.Tensor:
     """Scaled dot-product attention with dropout of the probabilities.
 
@@ -524,10 +525,11 @@ def attend(
         query: float32 or bfloat16 [B, N, T, H].
         key: like it [B, N, S, H], S positions to attend to.
         value: like `key`.
-        attention_bias: like it [B, 1, 1, S], added to the scores; gets no
-            gradient.
+        attention_bias: like it [B, 1, 1, S], added to the scores; or
+            [B, N, T, S].
         keep: bool [B, N, T, S] of `draw_mask`, or None for no dropout.
         rate: the share that `keep` drops.
+        bias_has_gradient: whether `attention_bias`, [B, N, T, S], has one.
 
     Returns:
         [B, N, T, H].
@@ -536,9 +538,10 @@ def attend(
     """
     scale = 1.0 / math.sqrt(query.shape[-1])
 
-    def weigh(query: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    def weigh(query: tf.Tensor, key: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
         scores = tf.matmul(query * scale, key, transpose_b=True)
-        scores = tf.cast(scores + attention_bias, tf.float32)
+        (bias,) = bias or [attention_bias]
+        scores = tf.cast(scores + bias, tf.float32)
         return tf.cast(tf.nn.softmax(scores), query.dtype)
 
     def kept(x: tf.Tensor, is_again: bool = True) -> tf.Tensor:
@@ -549,15 +552,15 @@ def attend(
         return x if keep is None else x * (1.0 / (1.0 - rate))
 
     @custom_gradient
-    def compute(query, key, value):
-        known = weigh(query, key)
+    def compute(query, key, value, *bias):
+        known = weigh(query, key, *bias)
         outputs = tf.matmul(kept(known, is_again=False), enlarged(value))
 
         def gradient(upstream):
             read, probabilities = [query, key, value], known
             if _FOR_ACCELERATOR.get():
                 read = anew(*read)
-                probabilities = weigh(*read[:2])
+                probabilities = weigh(*read[:2], *bias)
             queries, keys, values = read
             # Recomputed now, not saved in the forward pass.
             with tf.control_dependencies([upstream]):
@@ -577,8 +580,10 @@ def attend(
                 tf.matmul(slope, keys) * scale,
                 tf.matmul(slope, queries, transpose_a=True) * scale,
                 value_gradient,
+                *[slope for _ in bias],
             )
 
         return outputs, gradient
 
-    return compute(query, key, value)
+    trained = [attention_bias] if bias_has_gradient else []
+    return compute(query, key, value, *trained)

@@ -288,7 +288,7 @@ class Hooks:
         """Acts before attention: gives the three, possibly longer in T.
 
         Keys and values are float32 [B, N, T, H]; the bias, which is added to
-        scores, is float32 [B, 1, 1, T].
+        scores, is float32 [B, 1, 1, T], or [B, N, T, T] in an MPNet.
         """
         return key, value, attention_bias
 

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Hashable, Mapping, Optional
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import RELATIVE_BIAS
 from adapter_bert.bert.gradients import differentiable, recomputed
 from adapter_bert.bert.hooks import (
     Context,
@@ -31,6 +32,7 @@ MakeHooks = Callable[[Mapping[str, Any]], Hooks]
 
 EMBEDDINGS = re.compile(r"(.*/)?bert/embeddings/.*")
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
+DISTANCES = re.compile(rf"(.*/)?{RELATIVE_BIAS}/.*")
 # What no layer reads.
 OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
@@ -94,6 +96,11 @@ class SharedLayers:
                 name: context.training and value.dtype.is_floating
                 for name, value in handed_on.items()
             },
+            "attention_bias": context.training
+            and any(
+                variable.trainable and DISTANCES.fullmatch(name)
+                for name, variable in self._variables.items()
+            ),
             "hidden": context.differentiates_inputs
             or context.training
             and self._is_trained_below(number),

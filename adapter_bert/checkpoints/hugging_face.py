@@ -158,7 +158,7 @@ def _all_names() -> Names:
     ]
     scopes = [scope for own in every for scope in own.scopes]
     biases = [bias for own in every for bias in own.biases]
-    return _names([*SCOPES, *heads, *scopes], biases)
+    return _names([*scopes, *heads, *SCOPES], biases)
 
 
 GOOGLE_NAMES = [

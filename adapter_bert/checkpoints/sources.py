@@ -38,11 +38,7 @@ from adapter_bert.data.added_tokens import (
     TOKENIZER_FILE,
     NewToken,
 )
-from adapter_bert.data.huggingface_tokenizer import (
-    SubwordTokenizer,
-    UnigramTokenizer,
-    is_unigram,
-)
+from adapter_bert.data.huggingface_tokenizer import kind_of_file
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
@@ -317,10 +313,10 @@ def read_tokenizer(
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
-    A RoBERTa has `tokenizer.json`, which says whether texts are lower-cased.
-    None for `do_lower_case` stands for what the model's own files say, or to
-    lower-case unless the vocabulary has words with capital letters. A task's
-    `new_tokens` follow the vocabulary's. Raises UserError if the vocabulary
+    A `tokenizer.json` of subwords says whether texts are lower-cased. None for
+    `do_lower_case` stands for what the model's own files say, or to lower-case
+    unless the vocabulary has words with capital letters. A task's `new_tokens`
+    follow the vocabulary's. Raises UserError if the vocabulary
     cannot be read, or does not fit the model, the letters' case or new tokens.
     """
     if path.endswith(PIECES_END):
@@ -328,11 +324,15 @@ def read_tokenizer(
             f"{path} is a model of SentencePiece, which is not read; expected "
             f"{TOKENIZER_FILE}; {HOW_TO_CONVERT}"
         )
-    if config.is_roberta:
-        return _read_subwords(opened, config, path, do_lower_case, new_tokens)
     path = path or find_vocabulary(opened)
-    if is_unigram(path):
-        return _read_subwords(opened, config, path, do_lower_case, new_tokens)
+    kind = kind_of_file(path)
+    if kind is not None:
+        if do_lower_case:
+            raise UserError(
+                f"--do_lower_case=true, but {path} says itself what becomes of "
+                "capital letters; leave the flag out"
+            )
+        return _checked(kind(path, new_tokens), config)
     said = ""
     if do_lower_case is None and opened.do_lower_case is not None:
         do_lower_case = opened.do_lower_case
@@ -341,7 +341,7 @@ def read_tokenizer(
     tokenizer = FullTokenizer(path, lower, new_tokens)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False, new_tokens)
-    _check_size(tokenizer, config)
+    _checked(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
             f"{said}the vocabulary has words with capital letters, which texts "
@@ -355,31 +355,6 @@ def read_tokenizer(
     return tokenizer
 
 
-def _read_subwords(
-    opened: Pretrained,
-    config: BertConfig,
-    path: str,
-    do_lower_case: Optional[bool],
-    new_tokens: Sequence[NewToken],
-) -> SubwordTokenizer:
-    """As `read_tokenizer`, for a RoBERTa or an ALBERT."""
-    path = path or _beside(opened, (TOKENIZER_FILE,), "--vocab_file")
-    if do_lower_case:
-        raise UserError(
-            f"--do_lower_case=true, but {path} says itself what becomes of "
-            "capital letters; leave the flag out"
-        )
-    kind = SubwordTokenizer if config.is_roberta else UnigramTokenizer
-    tokenizer = kind(path, new_tokens)
-    _check_size(tokenizer, config)
-    if config.is_roberta and tokenizer.padding_id + 1 != config.first_position:
-        raise UserError(
-            f"{path} has <pad> as {tokenizer.padding_id}, but the config says "
-            f"pad_token_id {config.first_position - 1}; check --vocab_file"
-        )
-    return tokenizer
-
-
 def find_vocabulary(opened: Pretrained) -> str:
     """The path of the model's vocabulary, or UserError if there is none."""
     return opened.vocab_file or _beside(
@@ -387,8 +362,8 @@ def find_vocabulary(opened: Pretrained) -> str:
     )
 
 
-def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
-    """Compares a vocabulary's size with the model's."""
+def _checked(tokenizer: TextTokenizer, config: BertConfig) -> TextTokenizer:
+    """The tokenizer, whose size and padding fit the model's."""
     size = tokenizer.vocab_size - len(tokenizer.new_tokens)
     padding = config.vocab_size - size
     also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
@@ -408,6 +383,14 @@ def _check_size(tokenizer: TextTokenizer, config: BertConfig) -> None:
             "uses",
             padding,
         )
+    name = tokenizer.special["pad_token"]
+    place = tokenizer.vocabulary.get(name, 0)
+    if config.first_position not in (0, place + 1):
+        raise UserError(
+            f"the vocabulary has {name} as {place}, but the config says "
+            f"pad_token_id {config.first_position - 1}; check --vocab_file"
+        )
+    return tokenizer
 
 
 def _some_added(tokenizer: TextTokenizer) -> str:

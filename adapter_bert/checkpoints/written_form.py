@@ -38,6 +38,7 @@ OF_OTHERS = (
     "head_activation",
     "embedding_size",
     "num_hidden_groups",
+    "relative_attention_num_buckets",
 )
 
 

@@ -33,6 +33,7 @@ PROGRAMS: Dict[str, str] = {
     "select": "Choose the rows of a pool to label next.",
     "baseline": "Score a task without BERT.",
     "minilm": "Print the folder of the small pretrained BERT.",
+    "mpnet": "Print the folder of the pretrained MPNet.",
 }
 # Steps of scripts/.
 STEPS: Dict[str, str] = {

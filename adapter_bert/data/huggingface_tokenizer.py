@@ -7,7 +7,16 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import contextlib
 import json
 import re
-from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
+from typing import (
+    Any,
+    Dict,
+    FrozenSet,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+)
 
 from tokenizers import Tokenizer
 
@@ -165,13 +174,20 @@ class UnigramTokenizer(SubwordTokenizer):
     second_segment = 1
 
 
-def is_unigram(path: str) -> bool:
-    """Whether a file is a `tokenizer.json` of type Unigram."""
+def kind_of_file(path: str) -> Optional[Type[SubwordTokenizer]]:
+    """The class of a vocabulary's tokenizer; None for word pieces."""
     if not path.endswith(".json"):
-        return False
+        return None
     described = files.read_json(path, "the tokenizer")
     model = described.get("model") if isinstance(described, dict) else None
-    return isinstance(model, dict) and model.get("type") == "Unigram"
+    kind = model.get("type") if isinstance(model, dict) else None
+    if kind not in (*SPACES,):
+        return None
+    if kind == "BPE":
+        return SubwordTokenizer
+    first = UnigramTokenizer.special["cls_token"]
+    is_albert = first in _read_ids(described, path)
+    return UnigramTokenizer if is_albert else SubwordTokenizer
 
 
 def _read_ids(described: Any, path: str) -> Dict[str, int]:

@@ -52,6 +52,14 @@ SPECIAL = {
     "cls_token": CLASSIFY,
     "mask_token": "[MASK]",
 }
+# Of an MPNet, whose vocabulary has BERT's, too.
+OF_MPNET = {
+    "unk_token": UNKNOWN,
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
 # Free entries of Google's vocabularies.
 UNUSED = re.compile(r"\[unused\d+\]")
 # google-research/bert, `tokenization.py`: longer words become [UNK].
@@ -325,10 +333,22 @@ def read_vocabulary(path: str) -> Dict[str, int]:
     else:
         lines = files.read_text(path, "the vocabulary").rstrip().split("\n")
         vocabulary = {line.strip(): number for number, line in enumerate(lines)}
-    for token in (UNKNOWN, CLASSIFY, SEPARATE):
-        if token not in vocabulary:
-            raise UserError(f"{path} is no BERT vocabulary: it lacks {token}")
+    roles = special_tokens(vocabulary)
+    for role in ("unk_token", "cls_token", "sep_token"):
+        if roles[role] not in vocabulary:
+            raise UserError(
+                f"{path} is no BERT vocabulary: it lacks {roles[role]}"
+            )
     return vocabulary
+
+
+def special_tokens(vocabulary: Mapping[str, int]) -> Mapping[str, str]:
+    """The special tokens of a vocabulary of word pieces, by role.
+
+    Vocabularies of fairseq, in which MPNet was made, begin with `<s>`.
+    """
+    is_fairseq = vocabulary.get(OF_MPNET["cls_token"]) == 0
+    return OF_MPNET if is_fairseq else SPECIAL
 
 
 def _read_word_pieces(path: str) -> Dict[str, int]:
@@ -465,7 +485,6 @@ class FullTokenizer(TextTokenizer):
     found in a text, as transformers does. `pieces` is without added tokens.
     """
 
-    special = SPECIAL
     between_count = 1
     second_segment = 1
 
@@ -485,7 +504,11 @@ class FullTokenizer(TextTokenizer):
                 none.
         """
         self.pieces = read_vocabulary(vocab_file)
-        self.added = read_added(vocab_file, self.pieces, SPECIAL)
+        self.special = special_tokens(self.pieces)
+        if self.special is OF_MPNET:
+            # As a RoBERTa's rows.
+            self.between_count, self.second_segment = 2, 0
+        self.added = read_added(vocab_file, self.pieces, self.special)
         self.do_lower_case = do_lower_case
         normalizer = normalizers.BertNormalizer(
             clean_text=True,
@@ -533,7 +556,9 @@ class FullTokenizer(TextTokenizer):
     def is_text(self, piece: str) -> bool:
         if piece in self._by_content:
             return not self._by_content[piece].token.special
-        return piece not in SPECIAL.values() and not UNUSED.fullmatch(piece)
+        return piece not in self.special.values() and not UNUSED.fullmatch(
+            piece
+        )
 
     def continues(self, piece: str) -> bool:
         return piece.startswith("##")

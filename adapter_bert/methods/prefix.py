@@ -59,11 +59,10 @@ class PrefixHooks(Hooks):
             opened = gates[:, :, :1], gates[:, :, -1:]
         else:
             opened = None, None
-        seen = tf.zeros([batch, 1, 1, keys.shape[0]], attention_bias.dtype)
         return (
             before(keys, key, opened[0]),
             before(values, value, opened[1]),
-            tf.concat([seen, attention_bias], axis=3),
+            tf.pad(attention_bias, [[0, 0]] * 3 + [[keys.shape[0], 0]]),
         )
 
 
