@@ -73,14 +73,12 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
         ]
         assert {run.method.split("(")[0] for run in own} == {
             *METHODS,
-            runs.EIGHT_TASKS,
         }
-        assert {run.head for run in own} == {*runs.HEADS, runs.MIXED}
+        assert {run.head for run in own} == {*runs.HEADS}
         assert {(run.dtype, run.step) for run in own} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
         }
-        # A mixed batch in both dtypes.
-        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1) + 2
+        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1)
 
 
 def test_the_default_method_is_compiled_for_all_devices():
@@ -162,8 +160,7 @@ def test_precision_does_not_follow_from_the_step_before(tmp_path):
         for device, run in [
             ("h100", Run()),
             ("v5e", Run()),
-            ("h100", Run(runs.EIGHT_TASKS, runs.MIXED)),
-            ("v5e", Run(runs.EIGHT_TASKS, runs.MIXED)),
+            ("h100", Run()),
         ]:
             matrix._take(device, run, tmp_path)
             assert found() == (device == "v5e")
