@@ -198,20 +198,17 @@ def test_the_page_has_the_tables_of_its_file():
         assert f"{begin}\n{text}\n{end}" in page
 
 
-def test_the_readme_names_each_device_and_its_compiler():
+def test_the_readme_says_of_each_device_that_steps_are_compiled():
     found = json.loads(matrix.RESULTS.read_text())
     rows = [
         line.lower()
         for line in (ROOT / "README.md").read_text().splitlines()
-        if "compiled by its own compiler" in line
+        if "compiled for, not run" in line
     ]
     for device in DEVICES.values():
-        [row] = [row for row in rows if re.search(rf"\b{device.name}\b", row)]
-        own = [c for c in found["cells"] if c["device"] == device.name]
-        assert all(cell["compiles"] for cell in own)
-        assert max(cell["date"] for cell in own) in row
-        for package in set(device.packages) - {"jax"}:
-            assert found["versions"][package] in row
+        assert any(re.search(rf"\b{device.name}\b", row) for row in rows)
+        cells = [c for c in found["cells"] if c["device"] == device.name]
+        assert cells and all(cell["compiles"] for cell in cells)
 
 
 @compilers_program.needed

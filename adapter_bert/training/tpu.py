@@ -248,7 +248,7 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         why = first_line(error)
         if NO_KERNELS in str(error):
             why = (
-                "this TensorFlow is not built for TPUs; docs/cloud_tpu.md says "
+                "this TensorFlow is not built for TPUs; docs/accelerators.md says "
                 "which one is"
             )
         raise UserError(

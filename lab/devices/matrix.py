@@ -6,7 +6,7 @@
 Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
 the default method for all devices, and at the sizes of MiniLM, BERT-base and
 BERT-large. `results/devices.json` gets the compilers' accounts, and goes on
-where it was left; docs/devices.md gets its tables from it.
+where it was left; results/devices.md gets its tables from it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from lab.devices import runs
 from lab.devices.runs import DTYPES, PREDICTION, STEPS, Run
 
 RESULTS = report.ROOT / "results" / "devices.json"
-PAGE = report.ROOT / "docs" / "devices.md"
+PAGE = report.ROOT / "results" / "devices.md"
 # For which every method and head is compiled.
 MAIN = ("v5e", "h100")
 LARGE = ("BERT-base", "BERT-large")
@@ -259,7 +259,7 @@ def _row_of_size(cell: Cell) -> List[str]:
 
 
 def write_page(found: Dict[str, Any]) -> None:
-    """Writes the tables of docs/devices.md."""
+    """Writes the tables of results/devices.md."""
     for name, text in page_tables(found).items():
         report.write(PAGE, name, text)
 
