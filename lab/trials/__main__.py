@@ -3,9 +3,9 @@
     .venv/bin/python -m lab.trials --minutes=60
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
-results/reliability.md lists the faults. `--output_dir` gets every trial with its
-seed (`soak.json`), and the files of each failed trial. The exit code is 1 if a
-trial failed.
+results/reliability.md lists the faults. `--output_dir` gets every trial with
+its seed (`soak.json`), and the files of each failed trial. The exit code is 1
+if a trial failed.
 """
 
 import argparse
