@@ -6,8 +6,6 @@
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
 # make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
-# make mutants     setup, then changes of the code, which tests must notice:
-#                  MUTANTS (300) are drawn by SEED (1)
 # make beam        an environment for adapter-bert beam, in .venv-beam
 # make onnx        an environment for adapter-bert export --format=onnx, in .venv-onnx
 # make compilers   an environment for adapter-bert compile, in .venv-compilers: 4 GB with
@@ -45,8 +43,6 @@ INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
 MINUTES ?= 60
-SEED ?= 1
-MUTANTS ?= 300
 # Not a checkout that was made one.
 IS_VENV := test -f $(VENV)/pyvenv.cfg -a ! -e $(VENV)/Makefile
 # AdapterHub's adapters, for the benchmarks.
@@ -58,7 +54,7 @@ ONNX := .venv-onnx
 # JAX with the compilers of accelerators, and the TensorFlow that has GPUs' kernels.
 COMPILERS := .venv-compilers
 
-.PHONY: setup quickstart test benchmark peers soak fuzz mutants beam onnx compilers tpu-client mpnet notebooks docs lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz beam onnx compilers tpu-client mpnet notebooks docs lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -113,16 +109,6 @@ fuzz: $(VENV)/atheris/installed
 $(VENV)/atheris/installed: $(INSTALLED) requirements/atheris.txt
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
 		--upgrade --target $(VENV)/atheris -r requirements/atheris.txt
-	touch $@
-
-mutants: $(VENV)/mutants/installed
-	$(IN_VENV) -m lab.trials.mutants --seed=$(SEED) --mutants=$(MUTANTS) --jobs=$(JOBS)
-
-# Beside the other packages, which its process does not load.
-$(VENV)/mutants/installed: $(INSTALLED) requirements/mutants.txt
-	$(call NEEDS_310,make mutants)
-	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-		--upgrade --target $(VENV)/mutants -r requirements/mutants.txt
 	touch $@
 
 beam: $(BEAM)/installed
@@ -204,7 +190,7 @@ lint: setup
 # Needs uv. No address of a package index gets into the locks.
 lock:
 	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 onnx:3.11 compilers:3.11 notebooks:3.10 \
-		mutants:3.10 docs:3.10 atheris:3.9; do \
+		docs:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

@@ -11,8 +11,8 @@ from adapter_bert.training import cpu_cores
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "lab" / "results"
-SPEED = ROOT / "docs" / "performance.md"
-RELIABILITY = ROOT / "docs" / "reliability.md"
+SPEED = ROOT / "results" / "performance.md"
+RELIABILITY = ROOT / "results" / "reliability.md"
 
 Table = Sequence[Sequence[str]]
 

@@ -28,7 +28,6 @@ ALSO = {
     "adapter_bert.commands.baseline": "run_classifier",
     "lab.speed.compare": "lab.speed.measuring",
     "lab.speed.start": "lab.speed.measuring",
-    "lab.speed.vectors": "lab.speed.measuring",
     **dict.fromkeys(
         (
             f"adapter_bert.commands.{x}"

@@ -367,7 +367,7 @@ def test_the_runs_on_a_gpu_are_recorded_and_agree():
     for run in ours:
         apart, tolerance = run["difference"], run["tolerance"]
         assert all(apart[name] <= tolerance[name] for name in apart)
-    page = (ROOT / "docs/devices.md").read_text()
+    page = (ROOT / "results/devices.md").read_text()
     sizes = {"minilm": "MiniLM", "base": "BERT-base"}
     for run in ours:
         size = sizes[run["name"].split("-")[0]]

@@ -73,14 +73,12 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
         ]
         assert {run.method.split("(")[0] for run in own} == {
             *METHODS,
-            runs.EIGHT_TASKS,
         }
-        assert {run.head for run in own} == {*runs.HEADS, runs.MIXED}
+        assert {run.head for run in own} == {*runs.HEADS}
         assert {(run.dtype, run.step) for run in own} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
         }
-        # A mixed batch in both dtypes.
-        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1) + 2
+        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1)
 
 
 def test_the_default_method_is_compiled_for_all_devices():
@@ -162,8 +160,7 @@ def test_precision_does_not_follow_from_the_step_before(tmp_path):
         for device, run in [
             ("h100", Run()),
             ("v5e", Run()),
-            ("h100", Run(runs.EIGHT_TASKS, runs.MIXED)),
-            ("v5e", Run(runs.EIGHT_TASKS, runs.MIXED)),
+            ("h100", Run()),
         ]:
             matrix._take(device, run, tmp_path)
             assert found() == (device == "v5e")
@@ -201,20 +198,17 @@ def test_the_page_has_the_tables_of_its_file():
         assert f"{begin}\n{text}\n{end}" in page
 
 
-def test_the_readme_names_each_device_and_its_compiler():
+def test_the_readme_says_of_each_device_that_steps_are_compiled():
     found = json.loads(matrix.RESULTS.read_text())
     rows = [
         line.lower()
         for line in (ROOT / "README.md").read_text().splitlines()
-        if "compiled by its own compiler" in line
+        if "compiled for, not run" in line
     ]
     for device in DEVICES.values():
-        [row] = [row for row in rows if re.search(rf"\b{device.name}\b", row)]
-        own = [c for c in found["cells"] if c["device"] == device.name]
-        assert all(cell["compiles"] for cell in own)
-        assert max(cell["date"] for cell in own) in row
-        for package in set(device.packages) - {"jax"}:
-            assert found["versions"][package] in row
+        assert any(re.search(rf"\b{device.name}\b", row) for row in rows)
+        cells = [c for c in found["cells"] if c["device"] == device.name]
+        assert cells and all(cell["compiles"] for cell in cells)
 
 
 @compilers_program.needed

@@ -212,7 +212,7 @@ def test_a_runtime_with_a_tpu_gets_its_own_tensorflow(set_up, checkout):
     set_up(TPU=True)
     assert "tensorflow-tpu==2.20.0" in set_up.started[0]
     # The versions of the page about Cloud TPU.
-    page = (ROOT / "docs" / "cloud_tpu.md").read_text()
+    page = (ROOT / "docs" / "accelerators.md").read_text()
     assert "tensorflow-tpu==2.20.0 libtpu==0.0.14 tensorboard" in page
 
 

@@ -21,7 +21,6 @@ from conftest import (
     own_lines,
     run_command,
     write_bert,
-    write_table,
 )
 from test_exported_kinds import PLAIN
 from test_joint_answers import PAIR, SCORE, SETS, SQUAD, TAGS
@@ -38,7 +37,6 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.runtimes import ONNX, TFLITE
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
-from lab.speed import runtimes as benchmark
 
 TEXTS = [text for text, _ in SENTENCES]
 PAIRS = list(zip(TEXTS, TEXTS[1:]))
@@ -555,30 +553,6 @@ def test_onnx_in_its_environment():
     assert done.returncode == 0, done.stdout[-3000:]
     assert re.search(r"\d\d passed", done.stdout)
     assert "skipped" not in done.stdout
-
-
-@pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
-def test_the_benchmark_has_onnx(run_main, base, tmp_path, capsys):
-    adapter = tmp_path / "adapter"
-    task = {"name": "sst-2", "labels": ["0", "1"], "pairs": False}
-    make_artifact(adapter, base, "ia3", None, task)
-    rows = [(text, str(n % 2)) for n, text in enumerate(TEXTS)]
-    write_table(tmp_path / "dev.tsv", rows, ("sentence", "label"))
-    named = f"sst-2={tmp_path}={adapter}"
-    run_main(benchmark, base, named, "--rounds=1")
-    lines = capsys.readouterr().out.splitlines()
-    cells = [x.strip("| ").split(" | ") for x in lines if x[:2] == "| "]
-    assert [row[0] for row in cells[1:]] == [
-        "SavedModel",
-        "TensorFlow Lite, float32",
-        "TensorFlow Lite, int8",
-        "ONNX Runtime, float32",
-        "ONNX Runtime, int8",
-    ]
-    for row in cells[1:]:
-        assert row[4] == "100.00%" and float(row[3]) < 0.05
-    with pytest.raises(UserError, match="expected TASK=DATA=ADAPTER"):
-        run_main(benchmark, base, "sst-2")
 
 
 @pytest.mark.gate

@@ -114,7 +114,7 @@ def products(instructions):
 
 
 def formula(config, table):
-    """Operations of a step, from sizes; docs/performance.md derives them.
+    """Operations of a step, from sizes; results/performance.md derives them.
 
     Gives those of a training step and those of the layers' forward pass.
     """

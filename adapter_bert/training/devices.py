@@ -11,7 +11,7 @@ from adapter_bert.training.engines import Hardware
 
 # More than four were not measured.
 MAX_LANES = 8
-# Of a training batch at once (docs/performance.md).
+# Of a training batch at once (results/performance.md).
 LANE_ROWS = 32
 
 
@@ -79,12 +79,12 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     """Turns TensorFlow's graph optimizer (Grappler) on where that pays.
 
     In float32 on a CPU, Grappler doubles the time to build a graph and makes
-    no graph faster (docs/performance.md); in bfloat16 it saves some casts. Its
-    rewriting of sums stays off: the order of the terms would differ from graph
-    to graph, and so would the bits. On GPUs, products in float32 do not use
-    TensorFloat-32, which has 10 bits. The same switch would have a TPU compute
-    such a product from six in bfloat16 instead of one. The choice holds for the
-    whole process.
+    no graph faster (results/performance.md); in bfloat16 it saves some casts.
+    Its rewriting of sums stays off: the order of the terms would differ from
+    graph to graph, and so would the bits. On GPUs, products in float32 do not
+    use TensorFloat-32, which has 10 bits. The same switch would have a TPU
+    compute such a product from six in bfloat16 instead of one. The choice holds
+    for the whole process.
     """
     tf.config.experimental.enable_tensor_float_32_execution(
         hardware.use_tpu or compute_dtype != "float32"

@@ -170,7 +170,7 @@ class EstimatorEngine(Engine):
             hardware,
             metadata.num_hosts,
             metadata.num_cores,
-            "; if there should be some, docs/cloud_tpu.md says which "
+            "; if there should be some, docs/accelerators.md says which "
             "TensorFlow finds them",
         )
         self._resolver = resolver

@@ -248,8 +248,8 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         why = first_line(error)
         if NO_KERNELS in str(error):
             why = (
-                "this TensorFlow is not built for TPUs; docs/cloud_tpu.md says "
-                "which one is"
+                "this TensorFlow is not built for TPUs; docs/accelerators.md "
+                "says which one is"
             )
         raise UserError(
             f"the TPU {name_of(hardware)!r} cannot be used: {why}"

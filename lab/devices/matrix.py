@@ -6,7 +6,7 @@
 Every method and head is compiled for `v5e` and `h100`, on a BERT of two layers;
 the default method for all devices, and at the sizes of MiniLM, BERT-base and
 BERT-large. `results/devices.json` gets the compilers' accounts, and goes on
-where it was left; docs/devices.md gets its tables from it.
+where it was left; results/devices.md gets its tables from it.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from adapter_bert.accelerators.step import Step, StepEngine
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.training.settings import LAYERS
 from lab import report
-from lab.devices import mixed, runs
+from lab.devices import runs
 from lab.devices.runs import DTYPES, PREDICTION, STEPS, Run
 
 RESULTS = report.ROOT / "results" / "devices.json"
-PAGE = report.ROOT / "docs" / "devices.md"
+PAGE = report.ROOT / "results" / "devices.md"
 # For which every method and head is compiled.
 MAIN = ("v5e", "h100")
 LARGE = ("BERT-base", "BERT-large")
@@ -67,14 +67,10 @@ def cells() -> List[Wanted]:
         Run(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
     ]
     found = [(device, run) for device in DEVICES for run in default]
-    mixed_runs = [
-        Run(runs.EIGHT_TASKS, runs.MIXED, dtype, runs.PREDICTION)
-        for dtype in DTYPES
-    ]
     found += [
         (device, run)
         for device in MAIN
-        for run in [*runs.runs(), *mixed_runs]
+        for run in runs.runs()
         if (device, run) not in found
     ]
     sizes = [(bert, device) for bert in LARGE for device in MAIN]
@@ -120,8 +116,6 @@ def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
 
 def _take(device: str, run: Run, data: pathlib.Path) -> Step:
     is_tpu = DEVICES[device].platform != GPU
-    if run.head == runs.MIXED:
-        return mixed.take(data, run.dtype, is_tpu)
     rows, _, _ = runs.SIZES[run.bert]
     with runs.given(
         run,
@@ -227,8 +221,6 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     for method, head in names:
         row = [
             dtypes(device, Run(method, head, step=step))
-            if (head, step) != (runs.MIXED, runs.TRAINING)
-            else ""
             for device in MAIN
             for step in STEPS
         ]
@@ -267,7 +259,7 @@ def _row_of_size(cell: Cell) -> List[str]:
 
 
 def write_page(found: Dict[str, Any]) -> None:
-    """Writes the tables of docs/devices.md."""
+    """Writes the tables of results/devices.md."""
     for name, text in page_tables(found).items():
         report.write(PAGE, name, text)
 

@@ -17,9 +17,7 @@ from adapter_bert.bert import onednn
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.flags import of_keywords
 from adapter_bert.methods.registry import METHODS
-from adapter_bert.tasks.multi_task import as_predicted
 from adapter_bert.training import engines
-from adapter_bert.training.engines import Course, Engine
 from adapter_bert.training.settings import OPERATIONS
 from lab import random_adapters
 from lab.trials import tiny_files
@@ -37,7 +35,6 @@ def _sized(layers: int, width: int) -> BertConfig:
 
 
 DEFAULT = "houlsby"
-MIXED, EIGHT_TASKS = "mixed batch", "8 tasks"
 CLASSIFICATION, CLASSIFY = "classification", "run_classifier"
 DTYPES = ("float32", "bfloat16")
 TRAINING, PREDICTION = "training", "prediction"
@@ -250,10 +247,3 @@ def given(
         )
         with without, of_keywords(module.SETTINGS, flags, run.program):
             yield module
-
-
-def predict(engine: Engine, job: Any, course: Course) -> None:
-    """Predicts a training's rows, in the place of that training."""
-    rows = as_predicted(course.features), course.batch_size, "prediction"
-    with engine.predictor(job) as predictor:
-        predictor.predict(*rows)

@@ -5,7 +5,7 @@
 Both sides train, or predict with, the same weights, rows, batch size,
 precision and adapter size, in processes that take turns. The machine's own
 matrix products are measured between them. Writes `lab/results/compare.json`
-and the table in docs/performance.md.
+and the table in results/performance.md.
 """
 
 import argparse
@@ -160,7 +160,7 @@ def summarize(measured: Measured) -> Dict[str, Any]:
 
 
 def to_markdown(results: Dict[str, Any]) -> str:
-    """The table of docs/performance.md."""
+    """The table of results/performance.md."""
     rows = [
         [
             "",

@@ -1,7 +1,7 @@
 """Floating-point operations of the model's matrix products, counted.
 
 Only products are counted, as 2 operations for each multiplication and
-addition; docs/performance.md has the derivation. Everything else (LayerNorm,
+addition; results/performance.md has the derivation. Everything else (LayerNorm,
 gelu, softmax, dropout, bias, the optimizer) is work that a perfect
 implementation would do for nothing.
 """

@@ -146,7 +146,7 @@ def ratio_cell(found: Dict[str, float]) -> str:
 
 
 def table(results: Dict[str, Any], about: str, rows: report.Table) -> str:
-    """A table of docs/performance.md, with a line about the measurement.
+    """A table of results/performance.md, with a line about the measurement.
 
     Args:
         results: with what `report.environment` tells.
@@ -161,7 +161,7 @@ def table(results: Dict[str, Any], about: str, rows: report.Table) -> str:
 
 
 def publish(name: str, results: Dict[str, Any], text: str) -> None:
-    """Writes `lab/results/NAME.json`, and the table in docs/performance.md."""
+    """Writes `lab/results/NAME.json` and a table of results/performance.md."""
     report.RESULTS.mkdir(parents=True, exist_ok=True)
     files.write_json(str(report.RESULTS / f"{name}.json"), results)
     report.write(report.SPEED, name, text)

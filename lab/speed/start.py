@@ -6,7 +6,7 @@ A user waits for the first steps, and for the end of a small run: imports,
 reading, graphs and files count as much as steps there. `run_classifier.py`,
 with each engine, and the peer's program (`peers/adapters_start.py`) train the
 same adapters on the same files, in processes that take turns. Writes
-`lab/results/start.json` and a table in docs/performance.md, and the page's
+`lab/results/start.json` and a table in results/performance.md, and the page's
 first table if there is a `compare.json` too.
 """
 
@@ -222,7 +222,7 @@ def summarize(measured: Measured, which: str) -> Dict[str, Any]:
 
 
 def to_markdown(results: Dict[str, Any]) -> str:
-    """The table of docs/performance.md."""
+    """The table of results/performance.md."""
     sides = [*results["summary"][THIRD_STEP]["ratio"]]
     header = ["", *(f"ours, {side}, s" for side in sides), "peer, s"]
     rows = [[*header, *(f"{side} / peer" for side in sides)]]

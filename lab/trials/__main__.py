@@ -3,9 +3,9 @@
     .venv/bin/python -m lab.trials --minutes=60
     .venv/bin/python -m lab.trials --only=kill --seed=123
 
-docs/reliability.md lists the faults. `--output_dir` gets every trial with its
-seed (`soak.json`), and the files of each failed trial. The exit code is 1 if a
-trial failed.
+results/reliability.md lists the faults. `--output_dir` gets every trial with
+its seed (`soak.json`), and the files of each failed trial. The exit code is 1
+if a trial failed.
 """
 
 import argparse
@@ -245,7 +245,7 @@ def parse_arguments() -> argparse.Namespace:
         "--add_to",
         type=pathlib.Path,
         help="file of JSON with earlier soaks, as results/soak.json; the "
-        "table in docs/reliability.md has all",
+        "table in results/reliability.md has all",
     )
     arguments = parser.parse_args()
     if arguments.minutes <= 0 or arguments.jobs < 1:

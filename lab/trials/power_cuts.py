@@ -2,7 +2,7 @@
 
 A run is recorded once, call by call (`strace.py`). Then a moment of the
 recording is drawn, and the folder is made as a disk may hold it. Which disks
-are meant, docs/reliability.md says: the content of a file is there as of its
+are meant, results/reliability.md says: the content of a file is there as of its
 last sync; files are made, renamed and deleted on the disk in the order in which
 programs do it, but only a folder's sync tells how far the disk has come.
 """
