@@ -534,6 +534,10 @@ def test_health_and_readiness():
         assert found == (503, {"error": "the server is ending"})
         # Whoever asks still is answered.
         assert server.ask(server.rows("one"))[0] == 200
+        server.core.is_ending = False
+        server.model.tasks.clear()
+        found = server.ask("", "GET", "/readyz")
+        assert found == (503, {"error": "no task is there to answer"})
 
 
 def test_a_defect_is_told_as_json(server):

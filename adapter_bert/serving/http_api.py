@@ -248,8 +248,9 @@ class RestServer:
         return JSONResponse({"status": "alive"})
 
     async def _tell_readiness(self, request: Request) -> Response:
-        if self._core.is_ending:
-            return JSONResponse({"error": "the server is ending"}, 503)
+        why = self._core.unready()
+        if why:
+            return JSONResponse({"error": why}, 503)
         return JSONResponse({"status": "ready"})
 
     async def _tell_metrics(self, request: Request) -> Response:
