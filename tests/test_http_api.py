@@ -457,6 +457,27 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
+@pytest.mark.parametrize(
+    "accepted, coding",
+    [
+        ("br, gzip;q=0.5", "gzip"),
+        ("GZIP", "gzip"),
+        ("*", "gzip"),
+        ("gzip;q=0", None),
+        ("br, gzip ; Q=0.000", None),
+        ("gzip;q=0, *", None),
+        ("*;q=0, gzip", "gzip"),
+        ("nogzip", None),
+    ],
+)
+def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
+    _, headers, _ = server.whole(
+        one(task="one", text="x" * 1500), headers={"Accept-Encoding": accepted}
+    )
+    assert headers["Content-Encoding"] == coding
+    assert headers["Vary"] == "Accept-Encoding"
+
+
 WHOLE = gzip.compress(b'{"instances": []}')
 
 

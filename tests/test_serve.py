@@ -491,6 +491,7 @@ def run():
             "cannot use --ssl_certfile README.md with --ssl_keyfile nowhere",
         ),
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
+        ({"cors_origins": "a.example"}, "--cors_origins has 'a.example'"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"max_waiting_rows": 6}, "of --max_rows .1024. would ever be taken"),
         ({"max_rows": 9000}, "--max_waiting_rows is 8192, so .* or lower --ma"),

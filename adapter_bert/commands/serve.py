@@ -47,7 +47,7 @@ from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import GRAPH, is_version, versions_in
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.http_api import PatientProtocol, RestServer
-from adapter_bert.serving.http_guard import Tokens, read_tokens
+from adapter_bert.serving.http_guard import Tokens, origin_of, read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.model_versions import (
@@ -494,6 +494,7 @@ def main() -> None:
         raise UserError("--token_requests needs tokens; pass --token_file too")
     tokens = _read_tokens("token_file", FLAGS.token_requests)
     admin = _read_tokens("admin_token_file")
+    origins = list(map(origin_of, FLAGS.cors_origins))
     check_certificate()
     listening = listen(FLAGS.port)
     if FLAGS.grpc_port is not None:
@@ -514,9 +515,7 @@ def main() -> None:
         live = grpc_api.GrpcServer(
             core, address, FLAGS.end_s, tokens, _certificate()
         ).live
-    rest = RestServer(
-        core, FLAGS.cors_origins, tokens, admin, lambda: server.beside(live)
-    )
+    rest = RestServer(core, origins, tokens, admin, lambda: server.beside(live))
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
     with _at_address(FLAGS.port):

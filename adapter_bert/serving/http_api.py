@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import re
 import zlib
 from typing import (
     Any,
@@ -27,6 +28,7 @@ from typing import (
 
 import h11
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -109,6 +111,7 @@ class PatientProtocol(H11Protocol):
 
 # Answers of at least so many bytes are compressed, and how much.
 GZIP_BYTES, GZIP_LEVEL = 1000, 5
+ACCEPTED = "Accept-Encoding"
 # What a page of another origin may send.
 CORS_HEADERS = ("Authorization", "Content-Encoding", "Content-Type")
 # The first path is TensorFlow Serving's.
@@ -187,7 +190,9 @@ class RestServer:
             ]
         self.app = Starlette(
             routes=routes,
-            middleware=_middleware(origins, tokens, admin),
+            middleware=_middleware(
+                origins, tokens, admin, core.metrics.count_refused
+            ),
             lifespan=self._live,
             exception_handlers={
                 HTTPException: _refuse_http,
@@ -397,17 +402,42 @@ class _Gzip:
 def _is_packed(request: Request) -> bool:
     """Whether a body is gzip; raises `Refused` for other encodings."""
     coding = request.headers.get("content-encoding", "identity").lower()
-    if coding not in ("identity", "gzip"):
+    if coding not in ("identity", "gzip", "x-gzip"):
         raise Refused(
             415,
             f"unknown Content-Encoding {coding[:80]!r}; expected gzip or none",
-            {"Accept-Encoding": "gzip"},
+            {ACCEPTED: "gzip"},
         )
-    return coding == "gzip"
+    return coding != "identity"
+
+
+class _AskedGzip(GZipMiddleware):
+    """Compresses for clients that take gzip, and not for `gzip;q=0`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = MutableHeaders(scope=scope)
+            accepted = ",".join(headers.getlist(ACCEPTED))
+            # Starlette looks for the letters alone.
+            headers[ACCEPTED] = "gzip" if takes_gzip(accepted) else "identity"
+        await super().__call__(scope, receive, send)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Reads the header `Accept-Encoding` (RFC 9110, 12.5.3)."""
+    parts = re.sub(r"\s", "", accepted.lower()).split(",")
+    weights = dict(part.partition(";q=")[::2] for part in parts)
+    weight = next(
+        (weights[x] for x in ("gzip", "x-gzip", "*") if x in weights), "0"
+    )
+    return not re.fullmatch(r"0(\.0*)?", weight)
 
 
 def _middleware(
-    origins: Sequence[str], tokens: Optional[Tokens], admin: Optional[Tokens]
+    origins: Sequence[str],
+    tokens: Optional[Tokens],
+    admin: Optional[Tokens],
+    count: Callable[[int], None],
 ) -> List[Middleware]:
     """Compression, CORS for some origins, and last the check of tokens.
 
@@ -415,7 +445,7 @@ def _middleware(
     """
     found = [
         Middleware(
-            GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
+            _AskedGzip, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
         )
     ]
     if origins:
@@ -428,7 +458,9 @@ def _middleware(
             )
         )
     if tokens or admin:
-        found.append(Middleware(TokenGuard, tokens=tokens, admin=admin))
+        found.append(
+            Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
+        )
     return found
 
 
