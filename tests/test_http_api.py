@@ -134,7 +134,8 @@ class Server(Running):
             self.beside = beside(self.core)
             options["beside"] = self.beside.live
         self.rest = RestServer(self.core, **options)
-        super().__init__(self.rest.app)
+        protocol = functools.partial(PatientProtocol, patience=60.0)
+        super().__init__(self.rest.app, http=protocol)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
         """A connection on which a request was sent."""
@@ -636,6 +637,23 @@ def test_clients_that_go_away_are_not_computed(slow):
     assert [row.task for row in slow.model.asked] == [b"one"]
 
 
+def test_a_client_that_has_only_ended_its_sending_is_answered(slow):
+    body = json.dumps(slow.rows("one")).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", slow.port)) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        connection.shutdown(socket.SHUT_WR)
+        slow.wait_for_rows(1)
+        connection.settimeout(10)
+        # It is asked whether it is still there, in HTTP's words.
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        slow.model.may_go.set()
+        found = read_to_end(connection).removeprefix(
+            b"HTTP/1.1 100 Continue\r\n\r\n"
+        )
+    assert found.startswith(b"HTTP/1.1 200") and b"predictions" in found
+
+
 def test_what_was_accepted_is_answered_before_the_end(slow):
     held = [slow.send(slow.rows("one")) for _ in range(3)]
     slow.wait_for_rows(1)
@@ -839,6 +857,16 @@ def test_what_is_no_http_behind_an_answer_is_the_end(connection, caplog):
     connection.sendall(b"zz\r\n")
     assert b"HTTP" not in read_to_end(connection)
     assert not [log for log in caplog.records if log.levelname == "ERROR"]
+
+
+def test_a_body_of_two_lengths_is_the_last_of_its_connection(connection):
+    """Else a proxy may take what follows for another client's request."""
+    length = b"Content-Length: 5\r\nTransfer-Encoding"
+    asked = CHUNKED.replace(b"Transfer-Encoding", length) % b"small"
+    connection.sendall(asked + b"0\r\n\r\n" + REQUEST % b"small")
+    head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"connection: close" in head
+    assert body == b"small"
 
 
 def test_a_client_that_keeps_asking(connection):

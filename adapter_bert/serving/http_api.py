@@ -54,12 +54,21 @@ from adapter_bert.serving.request_metrics import CONTENT_TYPE
 from adapter_bert.serving.served import AskedRow, ServedModel
 from adapter_bert.serving.served_models import NotServed
 
+# The header that ends a connection after an answer.
+CLOSE = (b"connection", b"close")
+# Headers of a request that tell how long its body is.
+LENGTHS = {b"content-length", b"transfer-encoding"}
+# Seconds after a client's end at which it is written to. The first time a
+# client that is gone refuses, and the second time the system knows.
+PROBES = (1, 2)
+
 
 class PatientProtocol(H11Protocol):
     """HTTP that cuts off slow clients, since a few could hold a server.
 
     Covers requests that do not come or come byte by byte, and answers that
     are not taken. What is no HTTP is refused in the form of other refusals.
+    A client that has only ended its sending is answered.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
@@ -83,12 +92,51 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
         self._end.cancel()
 
+    def handle_events(self) -> None:
+        """Reads what has come; ends connections whose requests are unclear.
+
+        Where two headers tell a body's length, a proxy may have read another
+        length than this server (RFC 9112, 6.1).
+        """
+        super().handle_events()
+        headers = self.headers or []
+        if CLOSE not in headers and LENGTHS <= {name for name, _ in headers}:
+            headers.append(CLOSE)
+
+    def eof_received(self) -> bool:
+        """Keeps the connection for an answer that is asked for already."""
+        asked = self.cycle
+        if (
+            not asked
+            or asked.more_body
+            or asked.response_complete
+            # TLS ends in both directions at once.
+            or self.scheme == "https"
+        ):
+            return False
+        asked.keep_alive = False
+        for seconds in PROBES:
+            self.loop.call_later(seconds, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Writes to a client, since one that is gone refuses what comes."""
+        if (
+            self.conn.our_state is h11.SEND_RESPONSE
+            and self.conn.their_http_version == b"1.1"
+            and not self.transport.is_closing()
+        ):
+            going_on = h11.InformationalResponse(
+                status_code=100, headers=[], reason=b"Continue"
+            )
+            self.transport.write(self.conn.send(going_on))
+
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP, and ends the connection."""
         # Else the answer has begun before the rest of its request came.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = JSONResponse({"error": msg}, 400)
-            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            headers = [*refusal.raw_headers, CLOSE]
             for event in (
                 h11.Response(
                     status_code=400, headers=headers, reason=b"Bad Request"
