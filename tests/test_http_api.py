@@ -214,6 +214,13 @@ def test_rows_and_columns(server):
     assert found == (200, {"outputs": {"echo": [], "n": []}})
 
 
+@pytest.mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
+def test_base64_may_lack_its_padding(server, text):
+    expected = base64.b64decode(text + "==").decode()
+    found = server.ask(one(task="one", text={"b64": text}))
+    assert found == (200, {"predictions": [{"echo": expected, "n": 0}]})
+
+
 def test_an_optional_member_may_be_null(server):
     row = {"task": "two", "text": "a", "text_b": None, "choices": None}
     expected = (200, {"predictions": [{"echo": "a", "n": 0}]})
@@ -347,6 +354,8 @@ def test_what_is_not_there(server, path, method, code):
         (b"\xff\xfe\x00", "the body is not JSON"),
         ("[" * 1900, "the body is not JSON"),
         ("[]", "the body is not a JSON object"),
+        ('{"instances": [], "instances": []}', "twice among 'instances'"),
+        ('{"instances": [{"task": "one", "text": "", "text": "b"}]}', "'text'"),
         ({}, 'expected either "instances" or "inputs"'),
         ({"instances": [], "inputs": {}}, "expected either"),
         ({"instances": [], "other": 1}, "the body has an unknown 'other'"),
@@ -372,6 +381,7 @@ def test_what_is_not_there(server, path, method, code):
         ),
         (one(task="one", text=1), "row 1: text is no text"),
         (one(task="one", text={"b64": "?"}), "row 1: text is no base64"),
+        (one(task="one", text={"b64": "YWJjZ"}), "row 1: text is no base64"),
         (one(task="one", text={"b64": 1}), "row 1: text is no base64"),
         (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (

@@ -40,7 +40,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Range, Topic, read
+from adapter_bert.flags import FLAGS, NOT_NEGATIVE, Range, Topic, read
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import json_log
 from adapter_bert.serving.batching import Bounds
@@ -179,10 +179,22 @@ class Served:
     end_s: int = Topic.LIMITS.setting(
         30, "Seconds that requests have to end after SIGTERM or Ctrl-C.", LARGE
     )
+    drain_s: int = Topic.LIMITS.setting(
+        0,
+        "Seconds after SIGTERM or Ctrl-C, before those of --end_s, in which "
+        "requests are still taken, while /readyz says 503 to load balancers.",
+        NOT_NEGATIVE,
+    )
+    keep_alive_s: Optional[int] = Topic.LIMITS.setting(
+        None,
+        "Seconds that a connection waits for its next request; default: "
+        "--timeout_s.",
+        LARGE,
+    )
     timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
-        "is cut off after twice as long.",
+        "is cut off after twice as long, or so long after --keep_alive_s.",
         LARGE,
     )
 
@@ -199,19 +211,37 @@ class EndingServer(uvicorn.Server):
 
     problem: Optional[UserError] = None
 
-    def __init__(self, config: uvicorn.Config, core: RequestCore, seconds: int):
-        """Takes what answers, and seconds until the process ends."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        core: RequestCore,
+        seconds: int,
+        drain: int = 0,
+    ):
+        """Takes what answers, and how long the end takes.
+
+        Args:
+            config: of uvicorn.
+            core: answers, and is not ready any more from a signal on.
+            seconds: from the last taken request to the process's end.
+            drain: seconds before, from a signal on.
+        """
         super().__init__(config)
-        self._core, self._seconds = core, seconds
+        self._core, self._seconds, self._drain = core, seconds, drain
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begins to end: uvicorn waits for requests, but not for long."""
-        super().handle_exit(sig, frame)
+        """Begins to end, at a second signal without taking requests."""
+        drain = 0 if self._core.is_ending else self._drain
         self._core.is_ending = True
-        # A daemon, so that a process that is done does not wait for the time.
-        timer = threading.Timer(self._seconds, _abort, [self._seconds])
-        timer.daemon = True
-        timer.start()
+        if drain:
+            _later(drain, lambda: self.should_exit or self._end(sig, frame))
+        else:
+            self._end(sig, frame)
+
+    def _end(self, sig: int, frame: Any) -> None:
+        """Lets uvicorn wait for requests, but not for long."""
+        super().handle_exit(sig, frame)
+        _later(self._seconds, functools.partial(_abort, self._seconds))
 
     @contextlib.asynccontextmanager
     async def beside(
@@ -224,6 +254,13 @@ class EndingServer(uvicorn.Server):
             except UserError as error:
                 self.problem, self.should_exit = error, True
             yield
+
+
+def _later(seconds: int, call: Callable[[], Any]) -> None:
+    timer = threading.Timer(seconds, call)
+    # A daemon, so that a process that is done does not wait for the time.
+    timer.daemon = True
+    timer.start()
 
 
 def _abort(seconds: int) -> None:
@@ -532,12 +569,13 @@ def main() -> None:
             listening.getsockname()[1],
             name,
         )
+    keep_alive = FLAGS.keep_alive_s or FLAGS.timeout_s
+    # A connection may wait, and then has time for an answer.
+    patience = FLAGS.timeout_s + max(FLAGS.timeout_s, keep_alive)
     server = EndingServer(
         uvicorn.Config(
             rest.app,
-            http=functools.partial(
-                PatientProtocol, patience=2.0 * FLAGS.timeout_s
-            ),
+            http=functools.partial(PatientProtocol, patience=patience),
             ws="none",
             ssl_certfile=FLAGS.ssl_certfile or None,
             ssl_keyfile=FLAGS.ssl_keyfile or None,
@@ -545,11 +583,12 @@ def main() -> None:
             access_log=False,
             lifespan="on",
             backlog=BACKLOG,
-            timeout_keep_alive=FLAGS.timeout_s,
+            timeout_keep_alive=keep_alive,
             timeout_graceful_shutdown=FLAGS.end_s,
         ),
         core,
         FLAGS.end_s + UNTIL_ABORT,
+        FLAGS.drain_s,
     )
     server.run(sockets=[listening])
     if server.problem:

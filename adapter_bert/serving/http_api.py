@@ -38,6 +38,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from adapter_bert.json_lines import unique_keys
 from adapter_bert.serving.exported import EMBED, SIGNATURE
 from adapter_bert.serving.http_guard import ADMIN, TokenGuard, Tokens
 from adapter_bert.serving.model_versions import VersionState
@@ -560,7 +561,7 @@ def read_rows(
         Refused: the body is something else; the message says where and why.
     """
     try:
-        found = json.loads(body)
+        found = json.loads(body, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -642,8 +643,10 @@ def _read_text(value: Any, where: str) -> bytes:
         except UnicodeEncodeError as error:
             raise Refused(400, f"{where} holds half a character") from error
     if isinstance(value, dict) and set(value) == {"b64"}:
+        # Many encoders leave the padding out.
         try:
-            return base64.b64decode(value["b64"], validate=True)
+            padding = "=" * (-len(value["b64"]) % 4)
+            return base64.b64decode(value["b64"] + padding, validate=True)
         except (TypeError, ValueError) as error:
             raise Refused(400, f"{where} is no base64") from error
     raise Refused(
