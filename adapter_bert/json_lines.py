@@ -67,7 +67,7 @@ def parse_object(line: str) -> Dict[str, Any]:
         value = json.loads(
             line,
             parse_constant=_refuse_constant,
-            object_pairs_hook=_unique_keys,
+            object_pairs_hook=unique_keys,
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
@@ -81,8 +81,8 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is no value")
 
 
-def _unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object without repeated keys."""
+def unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """Makes an object for `json.loads`; raises ValueError for repeated keys."""
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError(f"a key is given twice among {list_keys(values)}")

@@ -183,7 +183,7 @@ def test_a_task_that_answers_no_number_is_named(tiny_exported):
     model = ExportedModel(str(tiny_exported))
     # A table of one number for each task; there is one task.
     variables = model._loaded._model_variables
-    (bias,) = [v for v in variables if v.shape.as_list() == [None, 1]]
+    (bias,) = [v for v in variables if v.shape.as_list() == [1, 1]]
     bias.assign(bias + np.inf)
     reason = "an output of the task score is no number"
     with pytest.raises(UserError, match=f"1: .*{reason}; export it") as caught:

@@ -134,7 +134,8 @@ class Server(Running):
             self.beside = beside(self.core)
             options["beside"] = self.beside.live
         self.rest = RestServer(self.core, **options)
-        super().__init__(self.rest.app)
+        protocol = functools.partial(PatientProtocol, patience=60.0)
+        super().__init__(self.rest.app, http=protocol)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
         """A connection on which a request was sent."""
@@ -211,6 +212,13 @@ def test_rows_and_columns(server):
     # Columns without rows keep their names.
     found = server.ask({"inputs": {"task": [], "text": []}})
     assert found == (200, {"outputs": {"echo": [], "n": []}})
+
+
+@pytest.mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
+def test_base64_may_lack_its_padding(server, text):
+    expected = base64.b64decode(text + "==").decode()
+    found = server.ask(one(task="one", text={"b64": text}))
+    assert found == (200, {"predictions": [{"echo": expected, "n": 0}]})
 
 
 def test_an_optional_member_may_be_null(server):
@@ -346,6 +354,8 @@ def test_what_is_not_there(server, path, method, code):
         (b"\xff\xfe\x00", "the body is not JSON"),
         ("[" * 1900, "the body is not JSON"),
         ("[]", "the body is not a JSON object"),
+        ('{"instances": [], "instances": []}', "twice among 'instances'"),
+        ('{"instances": [{"task": "one", "text": "", "text": "b"}]}', "'text'"),
         ({}, 'expected either "instances" or "inputs"'),
         ({"instances": [], "inputs": {}}, "expected either"),
         ({"instances": [], "other": 1}, "the body has an unknown 'other'"),
@@ -371,6 +381,7 @@ def test_what_is_not_there(server, path, method, code):
         ),
         (one(task="one", text=1), "row 1: text is no text"),
         (one(task="one", text={"b64": "?"}), "row 1: text is no base64"),
+        (one(task="one", text={"b64": "YWJjZ"}), "row 1: text is no base64"),
         (one(task="one", text={"b64": 1}), "row 1: text is no base64"),
         (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (
@@ -457,6 +468,27 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
+@pytest.mark.parametrize(
+    "accepted, coding",
+    [
+        ("br, gzip;q=0.5", "gzip"),
+        ("GZIP", "gzip"),
+        ("*", "gzip"),
+        ("gzip;q=0", None),
+        ("br, gzip ; Q=0.000", None),
+        ("gzip;q=0, *", None),
+        ("*;q=0, gzip", "gzip"),
+        ("nogzip", None),
+    ],
+)
+def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
+    _, headers, _ = server.whole(
+        one(task="one", text="x" * 1500), headers={"Accept-Encoding": accepted}
+    )
+    assert headers["Content-Encoding"] == coding
+    assert headers["Vary"] == "Accept-Encoding"
+
+
 WHOLE = gzip.compress(b'{"instances": []}')
 
 
@@ -534,6 +566,10 @@ def test_health_and_readiness():
         assert found == (503, {"error": "the server is ending"})
         # Whoever asks still is answered.
         assert server.ask(server.rows("one"))[0] == 200
+        server.core.is_ending = False
+        server.model.tasks.clear()
+        found = server.ask("", "GET", "/readyz")
+        assert found == (503, {"error": "no task is there to answer"})
 
 
 def test_a_defect_is_told_as_json(server):
@@ -609,6 +645,23 @@ def test_clients_that_go_away_are_not_computed(slow):
     slow.model.may_go.set()
     assert first.getresponse().status == 200
     assert [row.task for row in slow.model.asked] == [b"one"]
+
+
+def test_a_client_that_has_only_ended_its_sending_is_answered(slow):
+    body = json.dumps(slow.rows("one")).encode()
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", slow.port)) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        connection.shutdown(socket.SHUT_WR)
+        slow.wait_for_rows(1)
+        connection.settimeout(10)
+        # It is asked whether it is still there, in HTTP's words.
+        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        slow.model.may_go.set()
+        found = read_to_end(connection).removeprefix(
+            b"HTTP/1.1 100 Continue\r\n\r\n"
+        )
+    assert found.startswith(b"HTTP/1.1 200") and b"predictions" in found
 
 
 def test_what_was_accepted_is_answered_before_the_end(slow):
@@ -814,6 +867,16 @@ def test_what_is_no_http_behind_an_answer_is_the_end(connection, caplog):
     connection.sendall(b"zz\r\n")
     assert b"HTTP" not in read_to_end(connection)
     assert not [log for log in caplog.records if log.levelname == "ERROR"]
+
+
+def test_a_body_of_two_lengths_is_the_last_of_its_connection(connection):
+    """Else a proxy may take what follows for another client's request."""
+    length = b"Content-Length: 5\r\nTransfer-Encoding"
+    asked = CHUNKED.replace(b"Transfer-Encoding", length) % b"small"
+    connection.sendall(asked + b"0\r\n\r\n" + REQUEST % b"small")
+    head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200") and b"connection: close" in head
+    assert body == b"small"
 
 
 def test_a_client_that_keeps_asking(connection):

@@ -19,6 +19,7 @@ from adapter_bert.serving.http_guard import (
     Allowance,
     TokenGuard,
     Tokens,
+    origin_of,
     read_tokens,
 )
 from adapter_bert.serving.served import ServedExport
@@ -88,6 +89,33 @@ def test_probes_and_browsers_first_questions_need_no_token(server):
     assert server.whole("", "OPTIONS", headers=asking)[0] == 200
 
 
+@pytest.mark.parametrize(
+    "text, origin",
+    [
+        ("https://a.example", "https://a.example"),
+        ("https://a.example/", "https://a.example"),
+        ("HTTPS://A.Example:443", "https://a.example"),
+        ("http://a.example:8080/", "http://a.example:8080"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("https://b\u00fccher.example", "https://xn--bcher-kva.example"),
+        ("*", "*"),
+        ("null", "null"),
+    ],
+)
+def test_origins_have_the_form_that_browsers_send(text, origin):
+    assert origin_of(text) == origin
+
+
+@pytest.mark.parametrize(
+    "text", ["a.example", "https://a.example/b", "https://*.example", "http://"]
+)
+def test_origins_that_no_browser_sends(text):
+    with pytest.raises(UserError) as found:
+        origin_of(text)
+    for said in ("--cors_origins", repr(text), "https://example.org"):
+        assert said in str(found.value)
+
+
 def test_too_many_requests_of_a_token():
     made = Server(tokens=Tokens(TOKENS, 2))
     with contextlib.closing(made) as server:
@@ -100,6 +128,9 @@ def test_too_many_requests_of_a_token():
         assert status == 429 and 1 <= int(headers["Retry-After"]) <= 31
         error = "too many requests of this token"
         assert json.loads(content) == {"error": error}
+        assert b'requests_total{code="429"} 2.0' in server.core.metrics.tell()
+        assert server.whole("")[0] == 401
+        assert b'requests_total{code="401"} 1.0' in server.core.metrics.tell()
         # The other token has requests of its own.
         assert server.whole("", headers=bearer(TOKENS[1]))[0] == 400
 

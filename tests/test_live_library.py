@@ -1,7 +1,9 @@
 """A served library: tasks come, change and go while rows are answered."""
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 import threading
 
@@ -14,6 +16,7 @@ from test_http_api import Server, Versions, metrics
 from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
+from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import from_outputs
@@ -172,6 +175,47 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     live.look()
     ((answer,), _) = ask(live, AskedRow(b"one", b"a cat"))
     assert answer.adapter == live.tasks["one"]["adapter"]
+
+
+@pytest.mark.parametrize("way", ["unmounted", "without rights"])
+def test_a_disk_that_goes_away_takes_no_task(add, shelf, live, plain_user, way):
+    add("one")
+    live.look()
+    if way == "unmounted":
+        os.rename(shelf.path, f"{shelf.path}.mounted")
+        os.mkdir(shelf.path)
+        message = f"the library {shelf.path} is empty, without .lock too"
+    else:
+        os.chmod(shelf.path, 0o444)
+        message = f"cannot read {shelf.path}/one: Permission denied"
+    assert plain_user(live.look).startswith(message)
+    assert list(live.tasks) == ["one"]
+    if way == "unmounted":
+        os.rmdir(shelf.path)
+        os.rename(f"{shelf.path}.mounted", shelf.path)
+    else:
+        os.chmod(shelf.path, 0o755)
+    # What is removed goes, the last one too.
+    shelf.remove("one")
+    live.look()
+    assert live.tasks == {}
+
+
+def test_a_failed_read_is_tried_again(add, live, monkeypatch, caplog):
+    def fail(path, *how):
+        if path.endswith(adapter_artifact.WEIGHTS_FILE):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return open(path, *how)
+
+    add("one")
+    monkeypatch.setattr(files, "open", fail, raising=False)
+    for _ in range(2):
+        live.look()
+    assert list(live.left_out) == ["one"] and live.tasks == {}
+    assert caplog.text.count("Input/output error") == 1
+    monkeypatch.undo()
+    live.look()
+    assert live.left_out == {} and list(live.tasks) == ["one"]
 
 
 def test_a_defect_of_one_adapter_keeps_no_other_away(

@@ -99,6 +99,28 @@ def test_weights_are_variables(exported, parts):
     assert constants and max(constants) < 4 * bert.config.hidden_size
 
 
+def test_keras_loads_it_as_a_layer(exported):
+    keras = pytest.importorskip("keras", minversion="3")
+    questions = mixed_questions()
+    columns = {
+        name: tf.constant(texts)
+        for name, texts in zip(TEXTS, zip(*as_rows(questions)))
+    }
+    layer = keras.layers.TFSMLayer(str(exported))
+    inputs = {
+        name: keras.Input((), name=name, dtype="string") for name in TEXTS
+    }
+    text, *_ = inputs
+    others = {name: inputs[name] for name in TEXTS if name != text}
+    model = keras.Model(inputs, layer(inputs[text], **others))
+    found = model(columns)
+    loaded = tf.saved_model.load(str(exported))
+    expected = loaded.serve(**columns)
+    assert set(found) == set(expected)
+    for name, values in expected.items():
+        assert found[name].numpy().tolist() == values.numpy().tolist()
+
+
 def test_what_it_says_of_its_tasks(exported, parts):
     told = json.loads((exported / "assets.extra" / "tasks.json").read_text())
     assert told["base"] == parts[1].base.describe()

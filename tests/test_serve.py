@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
@@ -15,8 +16,10 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
+import uvicorn
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point
 from exported_models import mixed_questions
@@ -348,6 +351,50 @@ def test_it_ends_in_time_whatever_is_computed(tiny_exported):
         end(process)
 
 
+@pytest.mark.gate
+def test_connections_and_the_end_wait_as_they_are_told(tiny_exported):
+    process, port = start(
+        f"--model={tiny_exported}",
+        "--timeout_s=1",
+        "--keep_alive_s=4",
+        "--drain_s=3",
+    )
+
+    def code(path):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            return connection.getresponse().status
+
+    try:
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        with contextlib.closing(idle):
+            idle.request("GET", "/readyz")
+            assert idle.getresponse().read() == b'{"status":"ready"}'
+            began = time.monotonic()
+            assert idle.sock.recv(1) == b""
+            assert 3 < time.monotonic() - began < 30
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        wait_for(lambda: code("/readyz") == 503)
+        while time.monotonic() - began < 2:
+            assert code("/readyz") == 503 and code("/tasks") == 200
+            time.sleep(0.1)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        assert time.monotonic() - began > 2.9
+    finally:
+        end(process)
+
+
+def test_a_second_signal_ends_at_once():
+    core = types.SimpleNamespace(is_ending=False)
+    server = serve.EndingServer(uvicorn.Config(None), core, 1000, drain=1000)
+    server.handle_exit(signal.SIGINT, None)
+    assert core.is_ending and not server.should_exit
+    server.handle_exit(signal.SIGINT, None)
+    assert server.should_exit and not server.force_exit
+
+
 def metrics(port):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/monitoring/prometheus/metrics")
@@ -491,6 +538,7 @@ def run():
             "cannot use --ssl_certfile README.md with --ssl_keyfile nowhere",
         ),
         ({"name": "a/b"}, "--name is 'a/b', expected letters"),
+        ({"cors_origins": "a.example"}, "--cors_origins has 'a.example'"),
         ({"max_rows": 0}, "--max_rows is 0, expected more"),
         ({"max_waiting_rows": 6}, "of --max_rows .1024. would ever be taken"),
         ({"max_rows": 9000}, "--max_waiting_rows is 8192, so .* or lower --ma"),

@@ -40,14 +40,14 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Range, Topic, read
+from adapter_bert.flags import FLAGS, NOT_NEGATIVE, Range, Topic, read
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import json_log
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import GRAPH, is_version, versions_in
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.http_api import PatientProtocol, RestServer
-from adapter_bert.serving.http_guard import Tokens, read_tokens
+from adapter_bert.serving.http_guard import Tokens, origin_of, read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.model_versions import (
@@ -179,10 +179,22 @@ class Served:
     end_s: int = Topic.LIMITS.setting(
         30, "Seconds that requests have to end after SIGTERM or Ctrl-C.", LARGE
     )
+    drain_s: int = Topic.LIMITS.setting(
+        0,
+        "Seconds after SIGTERM or Ctrl-C, before those of --end_s, in which "
+        "requests are still taken, while /readyz says 503 to load balancers.",
+        NOT_NEGATIVE,
+    )
+    keep_alive_s: Optional[int] = Topic.LIMITS.setting(
+        None,
+        "Seconds that a connection waits for its next request; default: "
+        "--timeout_s.",
+        LARGE,
+    )
     timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
-        "is cut off after twice as long.",
+        "is cut off after twice as long, or so long after --keep_alive_s.",
         LARGE,
     )
 
@@ -199,19 +211,37 @@ class EndingServer(uvicorn.Server):
 
     problem: Optional[UserError] = None
 
-    def __init__(self, config: uvicorn.Config, core: RequestCore, seconds: int):
-        """Takes what answers, and seconds until the process ends."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        core: RequestCore,
+        seconds: int,
+        drain: int = 0,
+    ):
+        """Takes what answers, and how long the end takes.
+
+        Args:
+            config: of uvicorn.
+            core: answers, and is not ready any more from a signal on.
+            seconds: from the last taken request to the process's end.
+            drain: seconds before, from a signal on.
+        """
         super().__init__(config)
-        self._core, self._seconds = core, seconds
+        self._core, self._seconds, self._drain = core, seconds, drain
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begins to end: uvicorn waits for requests, but not for long."""
-        super().handle_exit(sig, frame)
+        """Begins to end, at a second signal without taking requests."""
+        drain = 0 if self._core.is_ending else self._drain
         self._core.is_ending = True
-        # A daemon, so that a process that is done does not wait for the time.
-        timer = threading.Timer(self._seconds, _abort, [self._seconds])
-        timer.daemon = True
-        timer.start()
+        if drain:
+            _later(drain, lambda: self.should_exit or self._end(sig, frame))
+        else:
+            self._end(sig, frame)
+
+    def _end(self, sig: int, frame: Any) -> None:
+        """Lets uvicorn wait for requests, but not for long."""
+        super().handle_exit(sig, frame)
+        _later(self._seconds, functools.partial(_abort, self._seconds))
 
     @contextlib.asynccontextmanager
     async def beside(
@@ -224,6 +254,13 @@ class EndingServer(uvicorn.Server):
             except UserError as error:
                 self.problem, self.should_exit = error, True
             yield
+
+
+def _later(seconds: int, call: Callable[[], Any]) -> None:
+    timer = threading.Timer(seconds, call)
+    # A daemon, so that a process that is done does not wait for the time.
+    timer.daemon = True
+    timer.start()
 
 
 def _abort(seconds: int) -> None:
@@ -494,6 +531,7 @@ def main() -> None:
         raise UserError("--token_requests needs tokens; pass --token_file too")
     tokens = _read_tokens("token_file", FLAGS.token_requests)
     admin = _read_tokens("admin_token_file")
+    origins = list(map(origin_of, FLAGS.cors_origins))
     check_certificate()
     listening = listen(FLAGS.port)
     if FLAGS.grpc_port is not None:
@@ -514,9 +552,7 @@ def main() -> None:
         live = grpc_api.GrpcServer(
             core, address, FLAGS.end_s, tokens, _certificate()
         ).live
-    rest = RestServer(
-        core, FLAGS.cors_origins, tokens, admin, lambda: server.beside(live)
-    )
+    rest = RestServer(core, origins, tokens, admin, lambda: server.beside(live))
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
     with _at_address(FLAGS.port):
@@ -533,12 +569,13 @@ def main() -> None:
             listening.getsockname()[1],
             name,
         )
+    keep_alive = FLAGS.keep_alive_s or FLAGS.timeout_s
+    # A connection may wait, and then has time for an answer.
+    patience = FLAGS.timeout_s + max(FLAGS.timeout_s, keep_alive)
     server = EndingServer(
         uvicorn.Config(
             rest.app,
-            http=functools.partial(
-                PatientProtocol, patience=2.0 * FLAGS.timeout_s
-            ),
+            http=functools.partial(PatientProtocol, patience=patience),
             ws="none",
             ssl_certfile=FLAGS.ssl_certfile or None,
             ssl_keyfile=FLAGS.ssl_keyfile or None,
@@ -546,11 +583,12 @@ def main() -> None:
             access_log=False,
             lifespan="on",
             backlog=BACKLOG,
-            timeout_keep_alive=FLAGS.timeout_s,
+            timeout_keep_alive=keep_alive,
             timeout_graceful_shutdown=FLAGS.end_s,
         ),
         core,
         FLAGS.end_s + UNTIL_ABORT,
+        FLAGS.drain_s,
     )
     server.run(sockets=[listening])
     if server.problem:

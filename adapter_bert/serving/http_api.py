@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import pathlib
+import re
 import zlib
 from typing import (
     Any,
@@ -27,6 +28,7 @@ from typing import (
 
 import h11
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -36,6 +38,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from adapter_bert.json_lines import unique_keys
 from adapter_bert.serving.exported import EMBED, SIGNATURE
 from adapter_bert.serving.http_guard import ADMIN, TokenGuard, Tokens
 from adapter_bert.serving.model_versions import VersionState
@@ -52,12 +55,21 @@ from adapter_bert.serving.request_metrics import CONTENT_TYPE
 from adapter_bert.serving.served import AskedRow, ServedModel
 from adapter_bert.serving.served_models import NotServed
 
+# The header that ends a connection after an answer.
+CLOSE = (b"connection", b"close")
+# Headers of a request that tell how long its body is.
+LENGTHS = {b"content-length", b"transfer-encoding"}
+# Seconds after a client's end at which it is written to. The first time a
+# client that is gone refuses, and the second time the system knows.
+PROBES = (1, 2)
+
 
 class PatientProtocol(H11Protocol):
     """HTTP that cuts off slow clients, since a few could hold a server.
 
     Covers requests that do not come or come byte by byte, and answers that
     are not taken. What is no HTTP is refused in the form of other refusals.
+    A client that has only ended its sending is answered.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
@@ -81,12 +93,51 @@ class PatientProtocol(H11Protocol):
         super().connection_lost(exc)
         self._end.cancel()
 
+    def handle_events(self) -> None:
+        """Reads what has come; ends connections whose requests are unclear.
+
+        Where two headers tell a body's length, a proxy may have read another
+        length than this server (RFC 9112, 6.1).
+        """
+        super().handle_events()
+        headers = self.headers or []
+        if CLOSE not in headers and LENGTHS <= {name for name, _ in headers}:
+            headers.append(CLOSE)
+
+    def eof_received(self) -> bool:
+        """Keeps the connection for an answer that is asked for already."""
+        asked = self.cycle
+        if (
+            not asked
+            or asked.more_body
+            or asked.response_complete
+            # TLS ends in both directions at once.
+            or self.scheme == "https"
+        ):
+            return False
+        asked.keep_alive = False
+        for seconds in PROBES:
+            self.loop.call_later(seconds, self._probe)
+        return True
+
+    def _probe(self) -> None:
+        """Writes to a client, since one that is gone refuses what comes."""
+        if (
+            self.conn.our_state is h11.SEND_RESPONSE
+            and self.conn.their_http_version == b"1.1"
+            and not self.transport.is_closing()
+        ):
+            going_on = h11.InformationalResponse(
+                status_code=100, headers=[], reason=b"Continue"
+            )
+            self.transport.write(self.conn.send(going_on))
+
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP, and ends the connection."""
         # Else the answer has begun before the rest of its request came.
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refusal = JSONResponse({"error": msg}, 400)
-            headers = [*refusal.raw_headers, (b"connection", b"close")]
+            headers = [*refusal.raw_headers, CLOSE]
             for event in (
                 h11.Response(
                     status_code=400, headers=headers, reason=b"Bad Request"
@@ -109,6 +160,7 @@ class PatientProtocol(H11Protocol):
 
 # Answers of at least so many bytes are compressed, and how much.
 GZIP_BYTES, GZIP_LEVEL = 1000, 5
+ACCEPTED = "Accept-Encoding"
 # What a page of another origin may send.
 CORS_HEADERS = ("Authorization", "Content-Encoding", "Content-Type")
 # The first path is TensorFlow Serving's.
@@ -187,7 +239,9 @@ class RestServer:
             ]
         self.app = Starlette(
             routes=routes,
-            middleware=_middleware(origins, tokens, admin),
+            middleware=_middleware(
+                origins, tokens, admin, core.metrics.count_refused
+            ),
             lifespan=self._live,
             exception_handlers={
                 HTTPException: _refuse_http,
@@ -248,8 +302,9 @@ class RestServer:
         return JSONResponse({"status": "alive"})
 
     async def _tell_readiness(self, request: Request) -> Response:
-        if self._core.is_ending:
-            return JSONResponse({"error": "the server is ending"}, 503)
+        why = self._core.unready()
+        if why:
+            return JSONResponse({"error": why}, 503)
         return JSONResponse({"status": "ready"})
 
     async def _tell_metrics(self, request: Request) -> Response:
@@ -396,17 +451,42 @@ class _Gzip:
 def _is_packed(request: Request) -> bool:
     """Whether a body is gzip; raises `Refused` for other encodings."""
     coding = request.headers.get("content-encoding", "identity").lower()
-    if coding not in ("identity", "gzip"):
+    if coding not in ("identity", "gzip", "x-gzip"):
         raise Refused(
             415,
             f"unknown Content-Encoding {coding[:80]!r}; expected gzip or none",
-            {"Accept-Encoding": "gzip"},
+            {ACCEPTED: "gzip"},
         )
-    return coding == "gzip"
+    return coding != "identity"
+
+
+class _AskedGzip(GZipMiddleware):
+    """Compresses for clients that take gzip, and not for `gzip;q=0`."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = MutableHeaders(scope=scope)
+            accepted = ",".join(headers.getlist(ACCEPTED))
+            # Starlette looks for the letters alone.
+            headers[ACCEPTED] = "gzip" if takes_gzip(accepted) else "identity"
+        await super().__call__(scope, receive, send)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Reads the header `Accept-Encoding` (RFC 9110, 12.5.3)."""
+    parts = re.sub(r"\s", "", accepted.lower()).split(",")
+    weights = dict(part.partition(";q=")[::2] for part in parts)
+    weight = next(
+        (weights[x] for x in ("gzip", "x-gzip", "*") if x in weights), "0"
+    )
+    return not re.fullmatch(r"0(\.0*)?", weight)
 
 
 def _middleware(
-    origins: Sequence[str], tokens: Optional[Tokens], admin: Optional[Tokens]
+    origins: Sequence[str],
+    tokens: Optional[Tokens],
+    admin: Optional[Tokens],
+    count: Callable[[int], None],
 ) -> List[Middleware]:
     """Compression, CORS for some origins, and last the check of tokens.
 
@@ -414,7 +494,7 @@ def _middleware(
     """
     found = [
         Middleware(
-            GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
+            _AskedGzip, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
         )
     ]
     if origins:
@@ -427,7 +507,9 @@ def _middleware(
             )
         )
     if tokens or admin:
-        found.append(Middleware(TokenGuard, tokens=tokens, admin=admin))
+        found.append(
+            Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
+        )
     return found
 
 
@@ -479,7 +561,7 @@ def read_rows(
         Refused: the body is something else; the message says where and why.
     """
     try:
-        found = json.loads(body)
+        found = json.loads(body, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -561,8 +643,10 @@ def _read_text(value: Any, where: str) -> bytes:
         except UnicodeEncodeError as error:
             raise Refused(400, f"{where} holds half a character") from error
     if isinstance(value, dict) and set(value) == {"b64"}:
+        # Many encoders leave the padding out.
         try:
-            return base64.b64decode(value["b64"], validate=True)
+            padding = "=" * (-len(value["b64"]) % 4)
+            return base64.b64decode(value["b64"] + padding, validate=True)
         except (TypeError, ValueError) as error:
             raise Refused(400, f"{where} is no base64") from error
     raise Refused(

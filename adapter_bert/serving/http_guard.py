@@ -1,6 +1,6 @@
-"""Bearer tokens of clients, and ASGI middleware that asks for them.
+"""Who may ask: tokens of clients, and origins of pages.
 
-Source: RFC 6750, section 2.1.
+Sources: RFC 6750, section 2.1, on bearer tokens; RFC 6454 on origins.
 """
 
 import hashlib
@@ -28,6 +28,13 @@ OPEN = ("/healthz", "/readyz", "/", "/page.js", "/page.css")
 # Paths for those who run the server begin with this.
 ADMIN = "/admin/"
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,200}=*", re.ASCII)
+ORIGIN = re.compile(
+    r"([a-z][a-z\d+.-]*)://([^\s/?#@*:\[\]]+|\[[\da-f:.]+\])(?::(\d+))?/?",
+    re.ASCII,
+)
+# All origins, and that of a page in a file.
+ANY_ORIGIN, NO_ORIGIN = "*", "null"
+PORTS = {"http": "80", "https": "443"}
 
 
 def read_tokens(path: str) -> Sequence[str]:
@@ -46,6 +53,23 @@ def read_tokens(path: str) -> Sequence[str]:
     if not tokens:
         raise UserError(f"{path} holds no token, expected one on each line")
     return tokens
+
+
+def origin_of(text: str) -> str:
+    """Gives an origin the form in which browsers send it."""
+    if text in (ANY_ORIGIN, NO_ORIGIN):
+        return text
+    try:
+        scheme, host, port = ORIGIN.fullmatch(text.lower()).groups()
+        host = host.encode("idna").decode()
+    # There is no match, or a part of the name is empty.
+    except (AttributeError, UnicodeError) as error:
+        raise UserError(
+            f"--cors_origins has {text!r}, expected origins as "
+            f"https://example.org or http://localhost:3000, or {ANY_ORIGIN}"
+        ) from error
+    is_default = port in (None, PORTS.get(scheme))
+    return f"{scheme}://{host}" + ("" if is_default else f":{port}")
 
 
 class Refusal(NamedTuple):
@@ -119,7 +143,11 @@ class TokenGuard:
     """Refuses requests without a token, and too many of one token."""
 
     def __init__(
-        self, app: Any, tokens: Optional[Tokens], admin: Optional[Tokens] = None
+        self,
+        app: Any,
+        tokens: Optional[Tokens],
+        admin: Optional[Tokens] = None,
+        count: Callable[[int], None] = lambda code: None,
     ):
         """Takes an application and tokens.
 
@@ -127,8 +155,10 @@ class TokenGuard:
             app: answers.
             tokens: of clients; None lets all ask.
             admin: those for paths below `ADMIN`, which take no others.
+            count: counts a refusal by its code.
         """
         self._app, self._tokens, self._admin = app, tokens, admin
+        self._count = count
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answers a refusal, or lets the application answer."""
@@ -140,6 +170,7 @@ class TokenGuard:
             refusal = tokens.refusal(given) if tokens else None
             if refusal:
                 code, message, headers = refusal
+                self._count(code)
                 answering = JSONResponse({"error": message}, code, headers)
         await answering(scope, receive, send)
 

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 from absl import logging
@@ -121,6 +121,22 @@ class AdapterLibrary:
             and os.path.isdir(folder := os.path.join(self.path, name))
             and os.path.dirname(os.path.realpath(folder)) == real
         ]
+
+    def check_removed(self, names: Iterable[str]) -> None:
+        """Refuses to take adapters that are out of sight for removed ones.
+
+        A disk that goes away leaves an empty folder. A loss of rights leaves
+        names that lead nowhere.
+        """
+        lock = os.path.join(self.path, LOCK_FILE)
+        for name in names:
+            files.exists(os.path.join(self.path, name))
+        if not (self.names() or files.exists(lock)):
+            raise UserError(
+                f"the library {self.path} is empty, without {LOCK_FILE} too, "
+                "as if its disk were away; bring it back, or start the server "
+                "again if all adapters were removed"
+            )
 
     def folder(self, name: str) -> str:
         """An adapter's folder; raises UserError without one or for a link."""

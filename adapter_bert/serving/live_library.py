@@ -121,11 +121,14 @@ class LiveLibrary(ServedModel):
 
         An adapter that cannot be loaded is logged and left out; if it replaces
         a served one, that goes on. Raises UserError if the library cannot be
-        read.
+        read, and keeps all tasks then.
         """
         names = self._library.names()
         states = {name: self._state(name) for name in names}
-        for name in sorted(set(self._tasks) - set(names)):
+        gone = sorted(set(self._tasks) - set(names))
+        if gone:
+            self._library.check_removed(gone)
+        for name in gone:
             self._tasks = {n: t for n, t in self._tasks.items() if n != name}
             logging.info("removed %s", name)
         is_changed, self._states = states != self._states, states
@@ -135,6 +138,7 @@ class LiveLibrary(ServedModel):
         for name, state in states.items():
             served = self._tasks.get(name)
             if served and served.state == state:
+                self.left_out.pop(name, None)
                 continue
             # The part that an adapter lacks may have come.
             if is_changed or name not in self.left_out:
@@ -147,6 +151,9 @@ class LiveLibrary(ServedModel):
             loaded = self._predictor.open(folder)
             self._warm_up(loaded, folder)
         except Exception as error:  # noqa: BLE001 - what answers goes on.
+            # A failed read may pass, and is tried again at the next look.
+            if isinstance(error.__cause__ or error, OSError):
+                self._states = {**self._states, name: ()}
             # It may have gone by now.
             if name in self._library.names():
                 self.left_out[name] = log_left_out(

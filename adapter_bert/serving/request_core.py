@@ -103,6 +103,17 @@ class RequestCore:
         self._batchers: Dict[bool, Batcher] = {}
         self.metrics = RequestMetrics(lambda: models.models, self._waiting)
 
+    def unready(self) -> str:
+        """Why no client should ask any more, or not yet; "" if one may."""
+        if self.is_ending:
+            return "the server is ending"
+        served = [
+            x for m in self.models.models.values() for x in m.served.values()
+        ]
+        if not any(one.tasks for one in served):
+            return "no task is there to answer"
+        return ""
+
     def _waiting(self) -> int:
         """Rows that are not yet computed."""
         return sum(one.waiting for one in self._batchers.values())

@@ -33,7 +33,8 @@ class RequestMetrics:
         kept = {"registry": self._registry, "namespace": "adapter_bert"}
         self._requests = Counter(
             "requests",
-            "Requests for answers, by HTTP's code.",
+            "Requests for answers, and all refused for their token, by HTTP's "
+            "code.",
             ["code"],
             **kept,
         )
@@ -108,6 +109,10 @@ class RequestMetrics:
             self._of_task(self._task_requests, model, task, str(code)).inc()
             if code == 200:
                 self._of_task(self._rows, model, task).inc(rows)
+
+    def count_refused(self, code: int) -> None:
+        """Counts a request that was refused for its token."""
+        self._requests.labels(str(code)).inc()
 
     def count_shadow(self, model: str, task: str, outcome: str) -> None:
         """Counts a row put to a model's shadow, by what became of it."""

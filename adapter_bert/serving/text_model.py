@@ -4,6 +4,7 @@ Its graph has TensorFlow's own operations alone, so a saved model loads without
 this project.
 """
 
+import dataclasses
 import functools
 import json
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
@@ -154,7 +155,13 @@ class TextModel(tf.Module):
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         self._tokenizers = keep(np.int32(of_tasks))
-        self._model = mixed.model()
+        growing = mixed.model()
+        # Keras loads no variables whose shape is open.
+        self._model = dataclasses.replace(
+            growing,
+            tables={n: keep(table) for n, table in growing.tables.items()},
+            places=keep(growing.places),
+        )
         self._model_variables = self._model.variables
         self._novelty = None
         if any(task.task.novelty for task in loaded):
