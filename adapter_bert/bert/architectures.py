@@ -26,6 +26,8 @@ TRANSFORM = "cls/predictions/transform"
 # From the embeddings' size to the layers'.
 PROJECTION = "bert/embeddings/projection"
 OUTPUT_BIAS = "cls/predictions/output_bias"
+# The masked-LM head's matrix where it is not the word embeddings.
+OUTPUT_WEIGHTS = "cls/predictions/output_weights"
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{end}_0"
 
@@ -66,6 +68,11 @@ class Architecture:
     choices: Tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefixes: str = "self_prefix"
+
+    @property
+    def decoder(self) -> str:
+        """Names the matrix of the masked-LM head."""
+        return f"{self.biases[-1].removesuffix('bias')}weight"
 
 
 # Source of each: transformers 4.57, `modeling_<model_type>.py`; of `modules`
