@@ -6,6 +6,7 @@ The expected logits are what transformers and peft compute.
 import dataclasses
 import json
 import pathlib
+import re
 import shutil
 import struct
 
@@ -215,6 +216,27 @@ def test_golden_adapters_of_peft(tmp_path, name):
     foreign_adapters.write("peft", folder, exported(artifact, name), "a card")
     again = check_adapter(folder, expected)
     assert (again.task, again.method) == (foreign.task, foreign.method)
+
+
+@pytest.mark.parametrize(
+    "name, before, after",
+    [
+        ("pooler", r"^base_model\.model\.", r"\g<0>_orig_mod."),
+        ("pooler", "^", "module."),
+        ("layer_norms", r"ln_tuning_layers\.", r"\g<0>default."),
+        ("pooler", r"(pooler|classifier)\.", r"\1.modules_to_save.default."),
+    ],
+)
+def test_names_of_an_adapter_in_another_module_are_read(
+    tmp_path, name, before, after
+):
+    folder = shutil.copytree(PEFT / name, tmp_path / "one")
+    path = folder / "adapter_model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    renamed = {re.sub(before, after, k): v for k, v in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    safetensors.numpy.save_file(renamed, path)
+    check_adapter(folder, expected_of(folder))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ ADAPTER_NAME = re.compile(
     r"|trainable_tokens_delta))\.(?!weight$)[^.]+$"
     r"|(\.ln_tuning_layers\.)[^.]+\.(?=\w+$)"
     r"|\.modules_to_save\.[^.]+(?=\.)"
+    # Of modules that are compiled, or on several devices.
+    r"|(?<![^.])_orig_mod\.|^module\."
 )
 SEQUENCES = "SEQ_CLS"
 # The type of a task of vectors. In the names of tensors of its adapters
@@ -459,10 +461,12 @@ def write(exported: Exported) -> Dict[str, Any]:
 
 def _common(exported: Exported) -> Dict[str, Any]:
     """Fields of every description."""
+    is_of_norms = isinstance(exported.method, LayerNormOnly)
     return {
         "base_model_name_or_path": exported.base_name,
         "inference_mode": True,
-        "fan_in_fan_out": False,
+        # No field of LayerNorms.
+        **({} if is_of_norms else {"fan_in_fan_out": False}),
     }
 
 

@@ -393,7 +393,8 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
         base = rounded_to_int8(base, quantized)
     layer = FIRST_OF_HEAD.format(end="weights")
     is_new = experiment.do_train and trained is None
-    if not model.config.pooler and is_new and layer in table.saved:
+    has_layer = any(name.endswith(layer) for name in table.saved)
+    if not model.config.pooler and is_new and has_layer:
         logging.warning(
             "%s was saved without BERT's pooler; the head gets a new one, "
             "which is trained with it and kept in the adapter",
