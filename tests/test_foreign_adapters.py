@@ -201,12 +201,12 @@ def read(case, *told):
             "reads all adapters of ReFT as if subtract",
         ),
         (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
-        (PEFT, "loreft(2)", "expected lora, dora, vera or ia3"),
+        (PEFT, "loreft(2)", "expected lora, dora, vera, ia3"),
         (PEFT, "stack(ia3, new_words(1))", "new words next to ia3 with a head"),
         (HUB, "stack(lora(2), new_words(1))", "new_words in a composition"),
         (HUB, "lora(2, targets='query,pooler')", "LoRA at pooler .* for peft"),
-        (PEFT, "layernorm", "layernorm is not written for peft"),
-        (PEFT, "pfeiffer(4)", "expected lora, dora, vera or ia3"),
+        (PEFT, "bitfit", "bitfit is not written for peft"),
+        (PEFT, "pfeiffer(4)", "expected lora, dora, vera, ia3"),
     ],
 )
 def test_what_a_program_cannot_hold_is_refused(
@@ -344,7 +344,6 @@ REFUSED = {
     "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
     "peft_refused/ia3": "scales attention.output.dense too",
     "peft_refused/lora_bias": "bias='all'",
-    "peft_refused/pooler": "of no part that .*pooler.dense.bias",
     "peft_refused/prefix": "PREFIX_TUNING is not read",
     "peft_refused/prompt": "PROMPT_TUNING is not read",
 }
@@ -542,13 +541,12 @@ CONTRADICTIONS = {
         ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
     ],
     ("peft/lora_7", CONFIG, ""): [
-        ({"task_type": None}, "task_type is None, and auto_mapping names no"),
         ({"task_type": "CAUSAL_LM"}, "'CAUSAL_LM'"),
         ({"lora_bias": True}, "lora_bias is True"),
         ({"r": "many"}, "no r of type int"),
         ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
         ({"target_modules": "\ud800"}, "JSON does not"),
-        ({"init_lora_weights": "pissa"}, "changes BERT's .* path_initial"),
+        ({"init_lora_weights": "pissa"}, "changes BERT's .*merge_and_unload"),
         ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
         ({"r": None}, "has no r, which the updates follow from"),
         ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
@@ -933,7 +931,9 @@ def of_state_dict(name):
     ends = "lora_[ABE]|ia3_l|vera_[AB]|vera_lambda_[bd]|trainable_tokens_delta"
     name = re.sub(rf"({ends})$", r"\1.default", name)
     return re.sub(
-        r"(classifier|qa_outputs)\.", r"\1.modules_to_save.default.", name
+        r"(classifier|qa_outputs|pooler)\.",
+        r"\1.modules_to_save.default.",
+        name,
     )
 
 

@@ -275,13 +275,13 @@ def test_word_embeddings_of_a_head_are_those_of_the_bert(copied, bert):
     with pytest.raises(
         UserError, match="with other word embeddings than .*exp"
     ):
-        foreign_adapters.complete(changed, bert.weights)
+        foreign_adapters.complete(changed, bert.weights, bert.config)
 
 
 def test_a_head_of_masked_words_may_be_the_bert_s(bert):
     foreign = read("theirs/peft/masked_lm_of_bert")
     assert not any(name.startswith("cls/") for name in foreign.values)
-    whole = foreign_adapters.complete(foreign, bert.weights)
+    whole = foreign_adapters.complete(foreign, bert.weights, bert.config)
     names = foreign_heads.masked_lm_shapes(bert.config)
     for name in names:
         np.testing.assert_array_equal(
@@ -289,7 +289,7 @@ def test_a_head_of_masked_words_may_be_the_bert_s(bert):
         )
     lacking = exchange.Weights("a bert", {}, None)
     with pytest.raises(UserError, match="neither the adapter nor a bert has a"):
-        foreign_adapters.complete(foreign, lacking)
+        foreign_adapters.complete(foreign, lacking, bert.config)
 
 
 LAYER = [(np.zeros((3, 4), np.float32), np.zeros(3, np.float32))]

@@ -28,6 +28,8 @@ PROJECTION = "bert/embeddings/projection"
 # Of an MPNet: scores of attention by the distance of two tokens.
 RELATIVE_BIAS = "bert/embeddings/relative_attention_bias"
 OUTPUT_BIAS = "cls/predictions/output_bias"
+# The masked-LM head's matrix where it is not the word embeddings.
+OUTPUT_WEIGHTS = "cls/predictions/output_weights"
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{end}_0"
 
@@ -68,6 +70,11 @@ class Architecture:
     choices: Tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefixes: str = "self_prefix"
+
+    @property
+    def decoder(self) -> str:
+        """Names the matrix of the masked-LM head."""
+        return f"{self.biases[-1].removesuffix('bias')}weight"
 
 
 # Source of each: transformers 4.57, `modeling_<model_type>.py`; of `modules`

@@ -44,8 +44,11 @@ class BertConfig:
     0 where the layers read the embeddings themselves, and no projection.
     `num_hidden_groups` is 1 if all layers share their variables, else 0.
     `relative_attention_num_buckets` counts an MPNet's ranges of distances, each
-    with scores of its own. `hidden_act` is a name; programs that write no
-    config may give an elementwise function.
+    with scores of its own. The head of masked words reads the word embeddings,
+    or has a matrix if not `tie_word_embeddings`. `pooler` is false of a BERT
+    that was saved without one. A head of choices has `choice_activation`, if
+    any, in the place of a head's of texts. `hidden_act` is a name; programs
+    that write no config may give an elementwise function.
 
     Raises:
         UserError: a size that is not a positive integer, a hidden size that
@@ -66,11 +69,14 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = functional.LAYER_NORM_EPSILON
+    tie_word_embeddings: bool = True
     first_position: int = 0
     head_activation: str = ""
     embedding_size: int = 0
     num_hidden_groups: int = 0
     relative_attention_num_buckets: int = 0
+    pooler: bool = True
+    choice_activation: str = ""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -94,6 +100,11 @@ class BertConfig:
                     f"BERT config: {field.name} is {value!r}, expected a "
                     f"whole number from {least} to {limit}"
                 )
+            if field.type is bool and type(value) is not bool:
+                raise UserError(
+                    f"BERT config: {field.name} is {value!r}, expected true or "
+                    "false"
+                )
         for name, (holds, expected) in NUMBERS.items():
             value = getattr(self, name)
             if type(value) not in (int, float) or not holds(value):
@@ -106,8 +117,9 @@ class BertConfig:
                 f"multiple of num_attention_heads {self.num_attention_heads}"
             )
         functional.activation(self.hidden_act)
-        if self.head_activation:
-            functional.activation(self.head_activation)
+        for name in (self.head_activation, self.choice_activation):
+            if name:
+                functional.activation(name)
 
     @property
     def embedding_width(self) -> int:
@@ -143,7 +155,13 @@ class BertConfig:
     @property
     def has_pooler(self) -> bool:
         """Whether the pretrained model has a pooler, which heads may read."""
-        return not (self.is_roberta or self.head_activation)
+        return self.pooler and not (self.is_roberta or self.head_activation)
+
+    @property
+    def for_choices(self) -> "BertConfig":
+        """The same model, as a head of choices reads it."""
+        activation = self.choice_activation or self.head_activation
+        return dataclasses.replace(self, head_activation=activation)
 
     @property
     def max_tokens(self) -> int:
@@ -194,6 +212,8 @@ class BertConfig:
         sizes = {
             name: values[key] for name, key in keys.items() if key in values
         }
+        if sizes.get("tie_word_embeddings", True) is None:
+            del sizes["tie_word_embeddings"]
         for name in ("type_vocab_size", "embedding_size"):
             # A model that lacks them says nothing of them.
             if sizes.get(name) == 0 and name not in own.fixed:
@@ -206,6 +226,8 @@ class BertConfig:
         if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
             sizes["embedding_size"] = 0
         first = _first_position(values, path) if own is ROBERTA else 0
+        if own is ELECTRA:
+            sizes["choice_activation"] = _choice_activation(values, path)
         return cls(**{**sizes, "first_position": first, **own.fixed})
 
 
@@ -224,6 +246,25 @@ def _first_position(values: Dict[str, Any], path: str) -> int:
             "padding token, after which positions are counted"
         )
     return padding + 1
+
+
+def _choice_activation(values: Dict[str, Any], path: str) -> str:
+    """An ELECTRA's `choice_activation`, "" for the usual one.
+
+    Source: transformers, `ElectraSequenceSummary`.
+    """
+    classes = str(values.get("architectures"))
+    for key, known in (("summary_type", "first"), ("summary_use_proj", True)):
+        # Other heads have no summary.
+        if "MultipleChoice" in classes and values.get(key, known) != known:
+            raise UserError(
+                f"{path}: {key} is {values[key]!r}, but the head of choices "
+                f"can be computed with {known!r} alone"
+            )
+    name = values.get("summary_activation", "gelu") or "linear"
+    usual = ELECTRA.fixed["head_activation"]
+    name = usual if name == "gelu" else name
+    return "" if same_activation(name, usual) else name
 
 
 def same_activation(one: Any, other: Any) -> bool:

@@ -176,6 +176,12 @@ ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_new": gelu,
     "gelu_erf": gelu_erf,
+    # Names of transformers'; the two ways to write each gelu are one function.
+    "gelu_accurate": gelu,
+    "gelu_fast": gelu,
+    "gelu_pytorch_tanh": gelu,
+    "gelu_python": gelu_erf,
+    "silu": tf.nn.silu,
     "relu": tf.nn.relu,
     "swish": tf.nn.silu,
     "tanh": tf.tanh,

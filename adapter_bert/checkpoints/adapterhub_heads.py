@@ -195,6 +195,8 @@ def _read_flexible(
     said = {**own, THRESHOLD: described.get(THRESHOLD)}
     head = foreign_heads.make_head(kind, layers, shape, said, told, path)
     usual = usual_shape(head.kind)
+    if head.kind == CHOICE:
+        config = config.for_choices
     if head.shape == usual.fitted_to(config):
         head = dataclasses.replace(head, shape=usual)
     return head
@@ -240,6 +242,8 @@ def write(
 
     Raises UserError if the library has no such head.
     """
+    if head.kind == CHOICE:
+        config = config.for_choices
     prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)
     if head.kind == MASKED_LM:
         return _write_masked_lm(head, prefix, config)

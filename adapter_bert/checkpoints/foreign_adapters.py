@@ -19,20 +19,21 @@ import numpy as np
 import safetensors.numpy
 
 from adapter_bert import files
-from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import adapterhub, adapterhub_setup, peft
 from adapter_bert.checkpoints.foreign_base import (
-    MASKED_LM_SCOPE,
     Exported,
     Foreign,
     as_exchanged,
     for_all_layers,
     task_of,
 )
-from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.foreign_heads import Told, masked_lm_shapes
+from adapter_bert.checkpoints.peft import LAYER_NORM
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.tables import is_one_cell
 from adapter_bert.errors import UserError
+from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.tasks.kinds import MASKED_LM
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
@@ -225,8 +226,10 @@ def _check_labels(
             )
 
 
-def complete(foreign: Foreign, weights: Weights) -> Foreign:
-    """An adapter of masked words with its BERT's own head, if it has none.
+def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
+    """An adapter with what it has of its BERT.
+
+    That is the head of masked words, if it has none, and LayerNorms.
 
     Raises UserError if the adapter was saved with other word embeddings than
     the BERT of `weights` has, or neither has a head of masked words.
@@ -239,10 +242,16 @@ def complete(foreign: Foreign, weights: Weights) -> Foreign:
             f"{weights.source}; expected the BERT of the adapter, whose own "
             "they are"
         )
+    if isinstance(foreign.method, LayerNormOnly):
+        # LayerNorms that were not trained are those of the BERT.
+        names = (n for n in list_variables(config) if LAYER_NORM in n)
+        own = {name: weights.read(name) for name in names}
+        values = {**own, **foreign.values}
+        foreign = dataclasses.replace(foreign, values=values)
     if foreign.task["name"] != MASKED_LM:
         return foreign
     of_adapter, of_bert = (
-        [name for name in names if name.startswith(MASKED_LM_SCOPE)]
+        [name for name in masked_lm_shapes(config) if name in names]
         for names in (foreign.values, weights.shapes)
     )
     if of_adapter:

@@ -16,9 +16,10 @@ from typing import (
 )
 
 import numpy as np
-import safetensors.numpy
+import safetensors
 
 from adapter_bert import files
+from adapter_bert.bert import functional
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import rename_layer
@@ -27,6 +28,7 @@ from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
     as_floats,
+    tensor_of,
 )
 from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
@@ -136,8 +138,10 @@ def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
     """The tensors of a file, float32; raises UserError."""
     content = files.read_bytes(path, "the adapter's weights")
     try:
-        found = safetensors.numpy.load(content)
-        return {name: as_floats(value) for name, value in found.items()}
+        return {
+            name: as_floats(tensor_of(one["dtype"], one["shape"], one["data"]))
+            for name, one in safetensors.deserialize(content)
+        }
     except UNREADABLE_TENSORS as error:
         raise UserError(
             f"{path} is damaged, no safetensors file, or of a type that numpy "
@@ -263,8 +267,12 @@ def activation(name: Any, source: str) -> str:
 
 def foreign_activation(name: str) -> str:
     """Their name of one of `functional.ACTIVATIONS`."""
-    name = {"gelu_new": "gelu"}.get(name, name)
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == name)
+    function = functional.activation(name)
+    return next(
+        theirs
+        for theirs, ours in ACTIVATIONS.items()
+        if functional.activation(ours) is function
+    )
 
 
 def is_of(model_type: str, config: BertConfig) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from adapter_bert.bert.architectures import ARCHITECTURES
+from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import (
     MASKED_LM_SCOPE,
@@ -25,6 +25,7 @@ from adapter_bert.checkpoints.hugging_face import (
     google_name,
     head_modules,
     hugging_face_name,
+    pooler_of,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import MOST_CHOICES
@@ -48,6 +49,10 @@ KINDS = {
     TEXTS: ANY_OF_TEXTS,
 }
 OF_TEXTS = (ANY_OF_TEXTS, CLASSIFICATION, MULTI_LABEL, REGRESSION)
+# `problem_type` of a model's config -> kind of a head of texts.
+PROBLEMS = {
+    problem: kind for kind, (_, problem) in HEAD_CLASSES.items() if problem
+}
 # In descriptions of heads, the least probability of a label of several.
 THRESHOLD = "label_threshold"
 
@@ -65,8 +70,12 @@ def modules_of(kind: str, config: BertConfig) -> Tuple[str, ...]:
 
     Those of dense layers are in their order.
     """
+    own = ARCHITECTURES[config.model_type]
     if kind != MASKED_LM:
-        return head_modules(kind, ARCHITECTURES[config.model_type])
+        found = head_modules(kind, own)
+        # The head's own layer in the place of a pooler that was not saved.
+        is_pooled = usual_shape(kind).pooler and not config.pooler
+        return (pooler_of(own), *found) if is_pooled else found
     names = (
         theirs_of(name, config)[0].partition(".")[0]
         for name in masked_lm_shapes(config)
@@ -74,10 +83,15 @@ def modules_of(kind: str, config: BertConfig) -> Tuple[str, ...]:
     return tuple(dict.fromkeys((*names, decoder(config).partition(".")[0])))
 
 
+def with_pooler(config: BertConfig) -> BertConfig:
+    """The model whose heads have BERT's pooler as a layer of theirs."""
+    pooler = config.pooler and not config.has_pooler
+    return dataclasses.replace(config, pooler=pooler)
+
+
 def decoder(config: BertConfig) -> str:
-    """The matrix of a head of masked words, which is the word embeddings."""
-    own = ARCHITECTURES[config.model_type]
-    return f"{own.biases[-1].removesuffix('bias')}weight"
+    """The matrix of a head of masked words, often the word embeddings."""
+    return ARCHITECTURES[config.model_type].decoder
 
 
 def theirs_of(name: str, config: BertConfig) -> Tuple[str, bool]:
@@ -215,11 +229,16 @@ def read_dense(
     `described` may also have `num_labels`. Raises as `make_head`.
     """
     outputs = None if kind == CHOICE else described.get("num_labels")
-    hidden = config.hidden_size
-    *first, last = (f"{root}{name}" for name in modules_of(kind, config))
+    hidden, shape = config.hidden_size, usual_shape(kind)
+    modules, own = modules_of(kind, config), with_pooler(config)
+    longer = modules_of(kind, own)
+    if longer != modules and f"{root}{longer[0]}.weight" in tensors.names:
+        # The pooler was trained, too.
+        modules, shape = longer, shape.fitted_to(own)
+    *first, last = (f"{root}{name}" for name in modules)
     layers = [tensors.take_layer(name, hidden, hidden) for name in first]
     layers.append(tensors.take_layer(last, outputs, hidden))
-    return make_head(kind, layers, usual_shape(kind), described, told, source)
+    return make_head(kind, layers, shape, described, told, source)
 
 
 def read_masked_lm(
@@ -235,7 +254,7 @@ def read_masked_lm(
     words = None
     for name in tensors.names:
         theirs = name.removeprefix(root)
-        if theirs == decoder(config):
+        if config.tie_word_embeddings and theirs == decoder(config):
             size = config.embedding_width
             words = tensors.take(name, config.vocab_size, size)
             continue
@@ -243,7 +262,8 @@ def read_masked_lm(
         if ours not in shapes:
             continue
         shape = shapes[ours][::-1] if transposed else shapes[ours]
-        value = tensors.take(name, *shape).T
+        value = tensors.take(name, *shape)
+        value = value.T if transposed else value
         # transformers has the last bias by two names.
         if not np.array_equal(values.setdefault(ours, value), value):
             raise UserError(f"{source}: the head of masked words has 2 biases")
@@ -263,10 +283,10 @@ def renamed(name: str, prefix: str, modules: Mapping[str, str]) -> str:
 
 def masked_lm_tensors(head: Head, config: BertConfig) -> Dict[str, np.ndarray]:
     """The tensors of a head of masked words, but for the word embeddings."""
-    tensors = {
-        theirs_of(name, config)[0]: value.T
-        for name, value in head.values.items()
-    }
+    tensors = {}
+    for name, value in head.values.items():
+        theirs, transposed = theirs_of(name, config)
+        tensors[theirs] = value.T if transposed else value
     biases = ARCHITECTURES[config.model_type].biases
     return {**tensors, **dict.fromkeys(biases, tensors[biases[0]])}
 
@@ -275,7 +295,9 @@ def masked_lm_shapes(config: BertConfig) -> Dict[str, Tuple[int, ...]]:
     """The variables of a head of masked words."""
     size, width = config.hidden_size, config.embedding_width
     transform = f"{MASKED_LM_SCOPE}transform"
+    matrix = {OUTPUT_WEIGHTS: (config.vocab_size, width)}
     return {
+        **({} if config.tie_word_embeddings else matrix),
         f"{transform}/dense/kernel": (size, width),
         f"{transform}/dense/bias": (width,),
         f"{transform}/LayerNorm/gamma": (width,),

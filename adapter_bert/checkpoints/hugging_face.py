@@ -1,7 +1,9 @@
 """Safetensors files, and PyTorch's, under Hugging Face's names."""
 
 import contextlib
+import dataclasses
 import functools
+import json
 import os
 import re
 import struct
@@ -30,10 +32,12 @@ from adapter_bert.bert.architectures import (
     LAYER_NORM,
     OUTPUT,
     OUTPUT_BIAS,
+    OUTPUT_WEIGHTS,
     TRANSFORM,
     Architecture,
     Scope,
 )
+from adapter_bert.bert.encoder import POOLER
 from adapter_bert.checkpoints import torch_files
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
@@ -48,6 +52,21 @@ UNREADABLE_TENSORS = (
     ValueError,
 )
 PREFIXES = tuple(a.prefix for a in ARCHITECTURES.values())
+# What stands before names of a model within another program's: data parallel
+# and compiled modules of PyTorch, trainers' modules.
+WRAPPERS = re.compile(r"(?:(?:module|_orig_mod|model)\.)*")
+# Safetensors' types of numbers -> numpy's.
+TYPES = {
+    **{f"F{8 * size}": f"<f{size}" for size in (2, 4, 8)},
+    **{f"{k}{8 * n}": f"<{k.lower()}{n}" for k in "IU" for n in (1, 2, 4, 8)},
+    "BOOL": "?",
+}
+BFLOAT16 = "BF16"
+# The first layer of a head -> the pooler, transposed.
+POOLER_OF_LAYER = {
+    FIRST_OF_HEAD.format(end="weights"): f"{POOLER}/kernel",
+    FIRST_OF_HEAD.format(end="bias"): f"{POOLER}/bias",
+}
 # Places in names.
 PLACES = {
     "{layer}": r"(?P<layer>\d+)",
@@ -73,11 +92,12 @@ SCOPES: Tuple[Scope, ...] = (
 # Kind of a head -> the end of the name of transformers' class of a model with
 # such a head, and its `problem_type`.
 TEXTS, CHOICES = "ForSequenceClassification", "ForMultipleChoice"
+MULTIPLE_CHOICE = "multiple choice"
 HEAD_CLASSES = {
     "classification": (TEXTS, "single_label_classification"),
     "multi-label": (TEXTS, "multi_label_classification"),
     "regression": (TEXTS, "regression"),
-    "multiple choice": (CHOICES, None),
+    MULTIPLE_CHOICE: (CHOICES, None),
     "tagging": ("ForTokenClassification", None),
     "questions": ("ForQuestionAnswering", None),
     "masked_lm": ("ForMaskedLM", None),
@@ -101,7 +121,13 @@ def head_modules(kind: str, own: Architecture) -> Tuple[str, ...]:
         return ("qa_outputs",)
     if kind == "tagging":
         return ("classifier",)
-    return own.choices if kind == "multiple choice" else own.texts
+    return own.choices if kind == MULTIPLE_CHOICE else own.texts
+
+
+def pooler_of(own: Architecture) -> str:
+    """The module of the pooler, by its whole name."""
+    scopes = {ours: theirs for theirs, ours, _ in (*SCOPES, *own.scopes)}
+    return own.prefix + scopes[f"{POOLER}/{{end}}"]
 
 
 def _head_names(kind: str, own: Architecture) -> List[Scope]:
@@ -112,13 +138,16 @@ def _head_names(kind: str, own: Architecture) -> List[Scope]:
     return [(module, name, OUTPUT) for module, name in zip(modules, ours)]
 
 
-def _names(scopes: Iterable[Scope], biases: Iterable[str]) -> Names:
+def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
     """The names of variables, without places for ends."""
     found = [("embeddings.{table}.weight", "bert/embeddings/{table}")]
     for theirs, ours, ends in scopes:
         for end, our_end in ends.items():
             found.append((f"{theirs}.{end}", ours.replace("{end}", our_end)))
-    return found + [(bias, OUTPUT_BIAS) for bias in biases]
+    for own in models:
+        found += [(bias, OUTPUT_BIAS) for bias in own.biases]
+        found.append((own.decoder, OUTPUT_WEIGHTS))
+    return found
 
 
 def _pattern(name: str, end: str = "") -> Pattern:
@@ -157,8 +186,7 @@ def _all_names() -> Names:
         for scope in _head_names(kind, own)
     ]
     scopes = [scope for own in every for scope in own.scopes]
-    biases = [bias for own in every for bias in own.biases]
-    return _names([*scopes, *heads, *SCOPES], biases)
+    return _names([*scopes, *heads, *SCOPES], every)
 
 
 GOOGLE_NAMES = [
@@ -172,7 +200,7 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
     Returns:
         (None, False) for tensors that have no part in the encoder or a head.
     """
-    name = hugging_face_name
+    name = WRAPPERS.sub("", hugging_face_name, 1)
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     found = _renamed(name, GOOGLE_NAMES, "/")
@@ -188,7 +216,7 @@ def _their_names(model_type: str, kind: str) -> List[Tuple[Pattern, str]]:
     scopes = [*own.scopes, *heads, *SCOPES]
     return [
         (_pattern(ours, r"\Z"), theirs)
-        for theirs, ours in _names(scopes, own.biases)
+        for theirs, ours in _names(scopes, [own])
     ]
 
 
@@ -302,6 +330,54 @@ def as_floats(value: np.ndarray) -> np.ndarray:
         return np.asarray(value, np.float32)
 
 
+def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
+    """A tensor of safetensors, its numbers as numpy has them.
+
+    bfloat16 becomes float32. Raises LookupError for types that numpy lacks.
+    """
+    if kind == BFLOAT16:
+        value = torch_files.widened(np.frombuffer(content, "<u2"))
+    else:
+        value = np.frombuffer(content, TYPES[kind])
+    return value.reshape(shape)
+
+
+def _content_of(path: str, name: str) -> bytes:
+    """The bytes of a tensor of a safetensors file, which numpy cannot read."""
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        first, last = json.loads(file.read(size))[name]["data_offsets"]
+        file.seek(8 + size + first)
+        return file.read(last - first)
+
+
+def with_pooler_as_layer(weights: Weights) -> Weights:
+    """Adds the pooler as the first layer of a head, which reads it so."""
+
+    def read(name: str) -> np.ndarray:
+        value = weights.read(POOLER_OF_LAYER.get(name, name))
+        is_layer = name in POOLER_OF_LAYER
+        return np.ascontiguousarray(value.T) if is_layer else value
+
+    shapes = {
+        name: weights.shapes[source][::-1]
+        for name, source in POOLER_OF_LAYER.items()
+        if source in weights.shapes
+    }
+    shapes.update(weights.shapes)
+    return dataclasses.replace(weights, shapes=shapes, read=read)
+
+
+def pooler_of_layer(values: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Names the first layer of a head as the pooler, float32 arrays by name."""
+    return {
+        POOLER_OF_LAYER.get(name, name): value.T
+        if name in POOLER_OF_LAYER
+        else value
+        for name, value in values.items()
+    }
+
+
 def _which(path: str) -> Tuple[int, ...]:
     """Tells a file from one that takes its place."""
     status = os.stat(path)
@@ -326,9 +402,10 @@ def open_safetensors(path: str) -> Weights:
         opened = _which(path)
         with safetensors.safe_open(path, framework="np") as file:
             names = list(file.keys())
-            found = {
-                name: tuple(file.get_slice(name).get_shape()) for name in names
-            }
+            slices = {name: file.get_slice(name) for name in names}
+            found = {k: tuple(one.get_shape()) for k, one in slices.items()}
+            kinds = {k: one.get_dtype() for k, one in slices.items()}
+            del slices
     except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
@@ -351,7 +428,11 @@ def open_safetensors(path: str) -> Weights:
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
-                value = file.get_tensor(source)
+                if kinds[source] == BFLOAT16:
+                    content = _content_of(path, source)
+                    value = tensor_of(BFLOAT16, found[source], content)
+                else:
+                    value = file.get_tensor(source)
                 if value.dtype.kind in "biu":
                     raise TypeError("whole numbers, as of a quantized model")
                 value = as_floats(value)

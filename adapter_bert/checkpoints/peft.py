@@ -1,4 +1,6 @@
-"""Hugging Face's peft 0.21: the LoRA family, (IA)^3 if it is the same function.
+"""Hugging Face's peft 0.21: the LoRA family, trained LayerNorms, and (IA)^3.
+
+(IA)^3 is read if it is the same function.
 
 peft keeps no labels: they are named as transformers names them, or as a config
 of transformers' says that lies in the folder.
@@ -7,13 +9,14 @@ of transformers' says that lies in the folder.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
-from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     foreign_fields,
     foreign_heads,
@@ -35,11 +38,14 @@ from adapter_bert.checkpoints.foreign_heads import Told
 from adapter_bert.checkpoints.hugging_face import (
     as_bert,
     describe_head,
+    google_name,
+    hugging_face_name,
     kind_of_head,
 )
 from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
 from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.new_words import (
@@ -82,7 +88,10 @@ ADAPTER_NAME = re.compile(
     r"|(\.lora_magnitude_vector)\.[^.]+\.weight$"
     r"|(\.(?:lora_[ABE]|ia3_l|vera_lambda_[bd]|vera_[AB]"
     r"|trainable_tokens_delta))\.(?!weight$)[^.]+$"
+    r"|(\.ln_tuning_layers\.)[^.]+\.(?=\w+$)"
     r"|\.modules_to_save\.[^.]+(?=\.)"
+    # Of modules that are compiled, or on several devices.
+    r"|(?<![^.])_orig_mod\.|^module\."
 )
 SEQUENCES = "SEQ_CLS"
 # The type of a task of vectors. In the names of tensors of its adapters
@@ -103,8 +112,12 @@ MODEL_CONFIG_FILE = "config.json"
 MODEL_CONFIG = {
     "id2label?": dict,
     "id2label?.*": str,
+    "problem_type?": str,
     f"{foreign_heads.THRESHOLD}?": float,
 }
+LAYER_NORM = "/LayerNorm/"
+# Between a LayerNorm's module and its values.
+LAYER_NORM_MARK = ".ln_tuning_layers."
 # Variable -> tensor, in a module whose name is behind `ROOT`.
 TENSORS = {
     "lora_a": "lora_A.weight",
@@ -127,11 +140,13 @@ def read(
         "ADALORA": (peft_lora.read_adalora, foreign_fields.PEFT_ADALORA),
         "VERA": (peft_lora.read_vera, foreign_fields.PEFT_VERA),
         "IA3": (_read_ia3, foreign_fields.PEFT_IA3),
+        "LN_TUNING": (_read_layer_norms, foreign_fields.PEFT),
     }
     if kind not in readers:
         raise UserError(
             f"{path}: peft's {kind[:80]} is not read; expected LORA, ADALORA, "
-            "VERA, or IA3 that is the same function as this project's"
+            "VERA, LN_TUNING, or IA3 that is the same function as this "
+            "project's"
         )
     reader, known = readers[kind]
     foreign_fields.check(described, known, path)
@@ -161,6 +176,7 @@ def read(
         (as_bert(name, config.model_type) for name in modules), config, path
     )
     adapter = Adapter(described, tensors, config, path)
+    peft_modules.check_saved(adapter)
     head = _read_head(adapter, told)
     method, values = reader(adapter)
     rows, words = peft_words.read(adapter)
@@ -207,6 +223,23 @@ def _read_ia3(adapter: Adapter):
     return Ia3(), values
 
 
+def _read_layer_norms(adapter: Adapter):
+    """The values of LayerNorms; others are those of the BERT."""
+    _, tensors, config, path, _ = adapter
+    shapes, values = list_variables(config), {}
+    for name in tensors.names:
+        module, mark, part = name.rpartition(LAYER_NORM_MARK)
+        variable, _ = google_name(f"{module.removeprefix(ROOT)}.{part}")
+        if mark and variable in shapes and LAYER_NORM in variable:
+            values[variable] = tensors.take(name, *shapes[variable])
+    if not values:
+        raise UserError(
+            f"{path}: {tensors.path} holds no LayerNorm of this BERT; is it of "
+            "another model?"
+        )
+    return LayerNormOnly(), values
+
+
 def _read_head(adapter: Adapter, told: Told) -> Head:
     """The head, which peft trains next to the adapter.
 
@@ -227,7 +260,7 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     model: Dict[str, Any] = {}
     if files.exists(place):
         model = files.read_object(place, "a model's config", MODEL_CONFIG)
-    kind = _kind_of_head(described, model, config, path)
+    kind = _kind_of_head(adapter, model)
     # transformers may leave another `label2id` as it was.
     model["label2id"] = None
     if model.get("id2label"):
@@ -247,19 +280,39 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     )
 
 
-def _kind_of_head(
-    described: Mapping[str, Any],
-    model: Mapping[str, Any],
-    config: BertConfig,
-    path: str,
-) -> str:
+def _kind_of_tensors(adapter: Adapter) -> Optional[str]:
+    """The kind of the head in a file of transformers' own `add_adapter`.
+
+    Heads of texts and of tags may have the same tensors.
+    """
+    for kind in (QUESTIONS, MASKED_LM, foreign_heads.ANY_OF_TEXTS, TAGGING):
+        module = foreign_heads.modules_of(kind, adapter.config)[-1]
+        if any(n.startswith(f"{ROOT}{module}.") for n in adapter.tensors.names):
+            if kind == foreign_heads.ANY_OF_TEXTS:
+                logging.warning(
+                    "%s has no task_type: its head is taken for one of texts; "
+                    "if it is another, put the model's config.json (with "
+                    "architectures) next to it",
+                    adapter.path,
+                )
+            return kind
+    return None
+
+
+def _kind_of_head(adapter: Adapter, model: Mapping[str, Any]) -> str:
     """The kind of a head; raises UserError if it is not said, or twice."""
+    described, _, config, path, _ = adapter
     task = described.get("task_type")
     mapping = described.get("auto_mapping") or {}
     known = foreign_heads.classes(config)
     own = known.get(mapping.get("base_model_class"))
     found = TASKS.get(task, own)
     in_config = kind_of_head(model)
+    if found is None and not task and not in_config:
+        found = _kind_of_tensors(adapter)
+    if found == foreign_heads.ANY_OF_TEXTS and not in_config:
+        # The class may be that of the base, before it got its head.
+        found = foreign_heads.PROBLEMS.get(model.get("problem_type"), found)
     if found is not None and in_config in (MASKED_LM, "pretraining"):
         # What the base was, before it got its head.
         in_config = ""
@@ -305,10 +358,17 @@ def write(exported: Exported) -> Dict[str, Any]:
                 [OUTPUT], exported.config
             ),
         }
+    elif isinstance(method, LayerNormOnly):
+        # An ending could be of the LayerNorm of a head, too.
+        names = (_layer_norm(n, exported) for n in _layer_norms(exported))
+        config = {
+            "peft_type": "LN_TUNING",
+            "target_modules": sorted({module for module, _ in names}),
+        }
     else:
         raise UserError(
             f"{exported.source}: {method.name} is not written for peft; "
-            "expected lora, dora, vera or ia3"
+            "expected lora, dora, vera, ia3 or layernorm"
         )
     contents: Dict[str, Any] = {}
     if exported.new_tokens:
@@ -325,7 +385,11 @@ def write(exported: Exported) -> Dict[str, Any]:
         shared.update(peft_words.tensors_of(exported))
     own = ARCHITECTURES[exported.config.model_type]
     head, tensors = exported.head, {}
-    if head.shape != usual_shape(head.kind):
+    usual, bert_config = usual_shape(head.kind), exported.config
+    with_pooler = foreign_heads.with_pooler(bert_config)
+    if head.shape == usual.fitted_to(with_pooler):
+        bert_config = with_pooler
+    elif head.shape != usual:
         raise UserError(
             f"{exported.source}: a head of this form ({head.shape}) is not "
             "written for peft; write it for adapterhub"
@@ -349,15 +413,17 @@ def write(exported: Exported) -> Dict[str, Any]:
             ),
             **exported.tokenizer,
         }
-    saved = foreign_heads.modules_of(head.kind, exported.config)
+    saved = foreign_heads.modules_of(head.kind, bert_config)
     if head.kind == MASKED_LM:
-        if head.words is None:
+        found = foreign_heads.masked_lm_tensors(head, exported.config)
+        is_tied = exported.config.tie_word_embeddings
+        if is_tied and head.words is None:
             raise UserError(
                 f"{exported.source}: peft keeps BERT's word embeddings with a "
                 "head of masked words; pass the BERT as --init_checkpoint"
             )
-        found = foreign_heads.masked_lm_tensors(head, exported.config)
-        found[foreign_heads.decoder(exported.config)] = head.words
+        if is_tied:
+            found[foreign_heads.decoder(exported.config)] = head.words
         tensors = {f"{ROOT}{name}": value for name, value in found.items()}
     else:
         for name, (weights, bias) in zip(saved, head.layers):
@@ -395,10 +461,12 @@ def write(exported: Exported) -> Dict[str, Any]:
 
 def _common(exported: Exported) -> Dict[str, Any]:
     """Fields of every description."""
+    is_of_norms = isinstance(exported.method, LayerNormOnly)
     return {
         "base_model_name_or_path": exported.base_name,
         "inference_mode": True,
-        "fan_in_fan_out": False,
+        # No field of LayerNorms.
+        **({} if is_of_norms else {"fan_in_fan_out": False}),
     }
 
 
@@ -407,6 +475,10 @@ def _adapter_tensors(
 ) -> Dict[str, np.ndarray]:
     """The tensors of an adapter without a head, by their names."""
     tensors = dict(shared)
+    if isinstance(method, LayerNormOnly):
+        for variable in _layer_norms(exported):
+            name = LAYER_NORM_MARK.join(_layer_norm(variable, exported))
+            tensors[f"{ROOT}{name}"] = exported.read(variable)
     for variable in method.variables(exported.config):
         scope, _, part = variable.rpartition("/")
         value = exported.read(variable).T
@@ -415,6 +487,18 @@ def _adapter_tensors(
         module = peft_modules.their_module(scope, exported.config)
         tensors[f"{ROOT}{module}.{TENSORS[part]}"] = value
     return tensors
+
+
+def _layer_norms(exported: Exported) -> List[str]:
+    """The variables of a model's LayerNorms."""
+    return [n for n in list_variables(exported.config) if LAYER_NORM in n]
+
+
+def _layer_norm(variable: str, exported: Exported) -> Tuple[str, str]:
+    """Transformers' module of a LayerNorm's variable, and its name there."""
+    kind = exported.config.model_type
+    module, _, part = hugging_face_name(variable, kind)[0].rpartition(".")
+    return module, part
 
 
 def _scale_shape(scope: str, size: int) -> Tuple[int, int]:

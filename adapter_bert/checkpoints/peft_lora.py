@@ -145,8 +145,9 @@ def _check_beginning(adapter: Adapter) -> None:
     if begun not in BEGINNINGS:
         raise UserError(
             f"{path}: init_lora_weights is {begun!r:.80}, with which peft "
-            "changes BERT's own matrices too; save it with "
-            "path_initial_model_for_weight_conversion, which makes it LoRA"
+            "changes BERT's own matrices too; there model.merge_and_unload()"
+            ".save_pretrained(FOLDER) writes the whole model with its head; "
+            "pass FOLDER as --init_checkpoint"
         )
 
 

@@ -47,7 +47,7 @@ ALL_LINEAR = "all-linear"
 MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 
 
-def _check_saved(adapter: Adapter) -> None:
+def check_saved(adapter: Adapter) -> None:
     """Refuses `modules_to_save` that name modules of BERT without tensors."""
     described, tensors, config, path, _ = adapter
     modules = set()
@@ -273,7 +273,6 @@ def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
                 "target_modules and what limits it (exclude_modules, "
                 "layers_to_transform, layers_pattern) leave out"
             )
-    _check_saved(adapter)
     return places
 
 

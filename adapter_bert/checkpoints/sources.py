@@ -11,6 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -26,11 +27,19 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.google import check_name, open_tensorflow
 from adapter_bert.checkpoints.hugging_face import (
     HEAD_FIELDS,
+    MULTIPLE_CHOICE,
     kind_of_head,
     open_safetensors,
     open_torch,
+    pooler_of,
+    with_pooler_as_layer,
 )
-from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
+from adapter_bert.checkpoints.weights import (
+    POOLER,
+    Base,
+    Pretrained,
+    Weights,
+)
 from adapter_bert.data.added_tokens import (
     ADDED,
     NEW,
@@ -257,6 +266,10 @@ def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
         tokenizer.get("strip_accents"),
         tokenizer.get("tokenize_chinese_chars"),
     )
+    own = ARCHITECTURES.get(str(config.get("model_type")))
+    is_of_choices = kind_of_head(config) == MULTIPLE_CHOICE
+    if is_of_choices and own and own.choices[0] == pooler_of(own):
+        weights = with_pooler_as_layer(weights)
     return Pretrained(
         path, folder, weights, do_lower_case=lower, **_head(config)
     )
@@ -287,7 +300,7 @@ def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
     if not path and opened.config is not None:
-        return opened.config
+        return _without_missing_pooler(opened.config, opened)
     names = *CONFIG_FILES, ALBERT_CONFIG_FILE
     path = path or _beside(opened, names, "--bert_config_file")
     config = BertConfig.from_json_file(path)
@@ -301,7 +314,17 @@ def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
         )
     if opened is not None and config.hidden_act == "gelu":
         config = dataclasses.replace(config, hidden_act=opened.weights.gelu)
-    return config
+    return _without_missing_pooler(config, opened)
+
+
+def _without_missing_pooler(
+    config: BertConfig, opened: Optional[Pretrained]
+) -> BertConfig:
+    """The config of a model that may have been saved without a pooler."""
+    if opened is None or not config.has_pooler:
+        return config
+    has_pooler = any(name.startswith(POOLER) for name in opened.weights.shapes)
+    return dataclasses.replace(config, pooler=has_pooler)
 
 
 def read_tokenizer(
@@ -467,6 +490,9 @@ def check_same_model(
         # Older descriptions lack some.
         before = description["bert_config"].get(name, field.default)
         if name == "hidden_act" and same_activation(before, value):
+            continue
+        if name == "pooler":
+            # The fingerprint tells.
             continue
         if before != value and not name.endswith("dropout_prob"):
             raise UserError(

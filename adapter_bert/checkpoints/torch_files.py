@@ -437,6 +437,11 @@ def _check_sizes(views: Mapping[str, View], size: int) -> None:
         _refuse("its tensors are larger than the file")
 
 
+def widened(halves: np.ndarray) -> np.ndarray:
+    """Reads uint16 values of bfloat16 as float32."""
+    return (halves.astype(np.uint32, order="C") << 16).view(np.float32)
+
+
 def _values(view: View, content: bytes) -> np.ndarray:
     """A tensor as float32."""
     kind = np.dtype(TYPES[view.storage.kind])
@@ -451,7 +456,7 @@ def _values(view: View, content: bytes) -> np.ndarray:
         [step * kind.itemsize for step in view.strides],
     )
     if view.storage.kind == BFLOAT16:
-        return (found.astype(np.uint32, order="C") << 16).view(np.float32)
+        return widened(found)
     # Too large numbers become infinite; callers check for that.
     with np.errstate(over="ignore"):
         return np.array(found, np.float32, order="C")

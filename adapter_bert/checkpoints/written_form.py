@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.architectures import ARCHITECTURES
+from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import (
     hugging_face,
@@ -39,6 +39,8 @@ OF_OTHERS = (
     "embedding_size",
     "num_hidden_groups",
     "relative_attention_num_buckets",
+    "pooler",
+    "choice_activation",
 )
 
 
@@ -66,7 +68,12 @@ def read_values(weights: Weights, config: BertConfig) -> Dict[str, np.ndarray]:
         UserError: one cannot be read, or is no part of a plain BERT.
     """
     variables, kind = encoder.list_variables(config), config.model_type
-    names = [n for n in weights.shapes if n.split("/")[-1] not in OF_TRAINING]
+    left_out = *OF_TRAINING, *[OUTPUT_WEIGHTS] * config.tie_word_embeddings
+    names = [
+        name
+        for name in weights.shapes
+        if not {name, name.split("/")[-1]}.intersection(left_out)
+    ]
     for name in names:
         is_known = hugging_face.hugging_face_name(name, kind) is not None
         # A RoBERTa may have a pooler, which is not computed.
@@ -86,6 +93,13 @@ def check_form(config: BertConfig, form: str) -> None:
             f"the model's type is {config.model_type}, but {form}'s form is "
             "of a BERT; write it by adapter-bert convert --to=hugging_face"
         )
+    if form != HUGGING_FACE and not config.tie_word_embeddings:
+        raise UserError(
+            "the model's head of masked words has a matrix of its own "
+            f"(tie_word_embeddings is false), but in {form}'s form it reads "
+            "the word embeddings; write it by adapter-bert convert "
+            "--to=hugging_face"
+        )
     epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
     if form != HUGGING_FACE and epsilon != fixed:
         raise UserError(
@@ -103,6 +117,8 @@ def _config(
     values = dataclasses.asdict(config)
     for name in {*OF_OTHERS, *own.fixed} - {*own.own_keys}:
         del values[name]
+    if config.tie_word_embeddings:
+        del values["tie_word_embeddings"]
     if "embedding_size" in values:
         values["embedding_size"] = config.embedding_width
     gelu = same_activation(config.hidden_act, "gelu")
@@ -115,6 +131,8 @@ def _config(
         values["hidden_act"] = "gelu_new"
     elif same_activation(config.hidden_act, "gelu_erf"):
         values["hidden_act"] = "gelu"
+    if config.choice_activation:
+        head = {"summary_activation": config.choice_activation, **head}
     return {
         "architectures": [f"{own.classes[0]}Model"],
         "model_type": model_type,

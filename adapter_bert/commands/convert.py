@@ -118,8 +118,6 @@ def convert_trained(
     method = registry.parse(artifact.config["method"])
     values = own_values(config, method, base, trained)
     own, head = head_of(artifact, config)
-    # The adapters are among the values.
-    own = {n: x for n, x in own.items() if not n.startswith("bert/")}
     return {"config": config, "values": {**values, **own}, "head": head}
 
 

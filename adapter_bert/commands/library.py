@@ -133,7 +133,9 @@ def _import(arguments: argparse.Namespace) -> None:
         table = task_model.list_parameters(
             config, foreign.method, task.build_head
         )
-        values = foreign_adapters.complete(foreign, opened.weights).values
+        values = foreign_adapters.complete(
+            foreign, opened.weights, config
+        ).values
         own, new = tokenizer, count_of(foreign.method)
         if new:
             tokens = find_tokens(folder, tokenizer, new)

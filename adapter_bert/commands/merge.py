@@ -47,7 +47,10 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.hugging_face import describe_head
+from adapter_bert.checkpoints.hugging_face import (
+    describe_head,
+    pooler_of_layer,
+)
 from adapter_bert.checkpoints.merged_adapters import (
     merge_adapters,
     read_adapter,
@@ -98,8 +101,9 @@ def merge(
 
 
 def form_of(config: encoder.BertConfig) -> str:
-    """The form of what is merged: Google's for a BERT."""
-    return GOOGLE if config.model_type == "bert" else HUGGING_FACE
+    """The form of what is merged: Google's for a BERT that it can describe."""
+    is_googles = config.model_type == "bert" and config.tie_word_embeddings
+    return GOOGLE if is_googles else HUGGING_FACE
 
 
 def read_all(
@@ -223,6 +227,9 @@ def head_of(
         for name in weights.shapes
         if not name.startswith("bert/")
     }
+    if not config.pooler:
+        # The head's first layer is the pooler that the BERT lacked.
+        values = pooler_of_layer(values)
     names = "output_weights", "output_bias"
     if task.chooses_one:
         joined = task.calibration.join(*map(weights.read, names), source)

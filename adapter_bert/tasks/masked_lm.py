@@ -29,6 +29,11 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import (
+    OUTPUT_BIAS,
+    OUTPUT_WEIGHTS,
+    TRANSFORM,
+)
 from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.data.input_pipeline import Features, token_weights
@@ -349,8 +354,6 @@ def draw(
 
 
 NAME = MASKED_LM
-# Scope of the head's own dense layer and LayerNorm.
-TRANSFORM = "cls/predictions/transform"
 # Least share of words of several tokens for `--whole_word_masking` to matter.
 SEVERAL = 0.01
 
@@ -358,7 +361,8 @@ SEVERAL = 0.01
 class MaskedLMHead(Head):
     """The pretrained head: a logit of each word piece for masked tokens.
 
-    Parameters: D E + 3 E + V; the word embeddings are BERT's own. Source:
+    Parameters: D E + 3 E + V; the word embeddings are BERT's own, unless the
+    config says that the head has a matrix, V E more. Source:
     google-research/bert, `run_pretraining.py`, `get_masked_lm_output`.
     """
 
@@ -378,9 +382,14 @@ class MaskedLMHead(Head):
         }
         values = encoder.make_variables(declared, create)
         self.transform = encoder.Modules(config, values, NoHooks())
-        self.bias = create(
-            "cls/predictions/output_bias", (config.vocab_size,), encoder.zeros
-        )
+        self.bias = create(OUTPUT_BIAS, (config.vocab_size,), encoder.zeros)
+        self.words = None
+        if not config.tie_word_embeddings:
+            self.words = create(
+                OUTPUT_WEIGHTS,
+                (config.vocab_size, width),
+                encoder.truncated_normal(config.initializer_range),
+            )
 
     def __call__(
         self, bert, sequence_output, context, masked_positions, masked_ids
@@ -392,8 +401,10 @@ class MaskedLMHead(Head):
         )
         hidden = self.transform.layer_norm(TRANSFORM, hidden, context)
         hidden = bert.hooks.vocabulary(hidden, context)
-        # A method may have changed the embeddings.
-        words = bert.read(WORD_EMBEDDINGS, context)
+        words = self.words
+        if words is None:
+            # A method may have changed the embeddings.
+            words = bert.read(WORD_EMBEDDINGS, context)
         logits = tf.einsum("bkd,vd->bkv", hidden, tf.cast(words, context.dtype))
         return {
             "logits": tf.cast(logits, tf.float32) + self.bias,

@@ -36,7 +36,7 @@ class ChoiceHead(ClassificationHead):
 
     def __init__(self, config, create, shape):
         """Creates `output_weights` [1, D] and `output_bias` [1]."""
-        super().__init__(1, config, create, shape)
+        super().__init__(1, config.for_choices, create, shape)
 
     def loss(self, predictions, features):
         """Cross entropy in nats over the choices of each row, float32 [B].

@@ -14,6 +14,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import FIRST_OF_HEAD
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
@@ -390,6 +391,15 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
         base = rounded_to_int8(base, quantized)
+    layer = FIRST_OF_HEAD.format(end="weights")
+    is_new = experiment.do_train and trained is None
+    has_layer = any(name.endswith(layer) for name in table.saved)
+    if not model.config.pooler and is_new and has_layer:
+        logging.warning(
+            "%s was saved without BERT's pooler; the head gets a new one, "
+            "which is trained with it and kept in the adapter",
+            opened.path,
+        )
     initial_values = choose_initial_values(
         table.parameters,
         base,

@@ -265,7 +265,7 @@ def imported(
 ) -> Artifact:
     """A peer's adapter as this project has it."""
     foreign = foreign_adapters.read(folder, bert.config, labels=labels)
-    foreign = foreign_adapters.complete(foreign, bert.weights)
+    foreign = foreign_adapters.complete(foreign, bert.weights, bert.config)
     shapes = {name: value.shape for name, value in foreign.values.items()}
     return Artifact(
         {"method": str(foreign.method), "task": foreign.task},

@@ -162,7 +162,9 @@ def imported(bert: FrozenBert, folder: str) -> Dict[str, Artifact]:
 
 
 def _artifact(bert: FrozenBert, foreign: Foreign, folder: str) -> Artifact:
-    values = foreign_adapters.complete(foreign, bert.weights).values
+    values = foreign_adapters.complete(
+        foreign, bert.weights, bert.config
+    ).values
     config = {
         "method": str(foreign.method),
         "task": foreign.task,

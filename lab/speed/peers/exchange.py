@@ -331,11 +331,6 @@ PEFT_REFUSED = {
         3,
         lambda: peft.PromptTuningConfig(num_virtual_tokens=3),
     ),
-    "pooler": (
-        SEQUENCES,
-        3,
-        lambda: peft.LoraConfig(r=2, modules_to_save=["classifier", "pooler"]),
-    ),
 }
 
 
@@ -409,6 +404,11 @@ PEFT_LORA = {
     ),
 }
 PEFT_POOLER = {
+    "pooler": (
+        SEQUENCES,
+        3,
+        lambda: peft.LoraConfig(r=2, modules_to_save=["classifier", "pooler"]),
+    ),
     "all_linear_5": (
         SEQUENCES,
         3,

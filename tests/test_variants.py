@@ -1,0 +1,400 @@
+"""Models and adapters whose configs or files are less usual, as they are saved.
+
+The expected logits are what transformers and peft compute.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from conftest import entry_point
+from test_architectures import features_of, reader
+from tiny_artifacts import (
+    CLASSIFICATION,
+    make_artifact,
+    outputs_of,
+    read_base,
+)
+
+from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.int8 import WORD_EMBEDDINGS
+from adapter_bert.checkpoints import foreign_adapters, sources
+from adapter_bert.checkpoints.adapter_artifact import Artifact
+from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.checkpoints.weights import OUTPUTS, Weights
+from adapter_bert.checkpoints.written_form import HUGGING_FACE, write_model
+from adapter_bert.commands import convert, run_mlm
+from adapter_bert.errors import UserError
+from adapter_bert.methods.registry import parse
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.masked_lm import MaskedLMHead
+from adapter_bert.tasks.multiple_choice import ChoiceHead
+from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.text_task import POOLED
+
+GOLDEN = pathlib.Path(__file__).parent / "golden" / "variants"
+UNTIED = [f.name for f in sorted(GOLDEN.glob("untied_*"))]
+ACTIVATIONS = [f.name for f in sorted(GOLDEN.glob("activation_*"))]
+CHOICES = [f.name for f in sorted(GOLDEN.glob("choice_*"))]
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Runs a subcommand with flags."""
+
+    def run(module, **flags):
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        monkeypatch.setattr("sys.argv", ["it", *arguments])
+        module.main()
+
+    return run
+
+
+def expected_of(folder):
+    with np.load(folder / "expected.npz") as values:
+        return dict(values)
+
+
+def model_of(folder, build_head):
+    """A model with a folder's weights alone."""
+    weights, config, _ = read_base(folder)
+    return TaskModel(config, parse("head"), build_head, reader(weights))
+
+
+def check_masked_words(folder, expected):
+    """Compares the logits of all tokens."""
+    model, features = model_of(folder, MaskedLMHead), features_of(expected)
+    context = Context(features["input_mask"])
+    hidden = model.bert(features["input_ids"], features["segment_ids"], context)
+    places = np.tile(np.arange(9, dtype=np.int32), (2, 1))
+    found = model.head(
+        model.bert, hidden.sequence_output, context, places, places * 0
+    )["logits"].numpy()
+    real = expected["attention_mask"] > 0
+    np.testing.assert_allclose(found[real], expected["logits"][real], atol=1e-5)
+
+
+def build_choices(config, create):
+    return ChoiceHead(config, create, POOLED)
+
+
+def check_texts(folder, expected, build_head):
+    """Compares a row's logits."""
+    features = features_of(expected)
+    found = model_of(folder, build_head)(
+        features, Context(features["input_mask"])
+    )
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*UNTIED, *ACTIVATIONS])
+def test_golden_logits_of_masked_words(name):
+    check_masked_words(GOLDEN / name, expected_of(GOLDEN / name))
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_golden_logits_of_choices(name):
+    check_texts(GOLDEN / name, expected_of(GOLDEN / name), build_choices)
+
+
+@pytest.mark.parametrize("name", [*UNTIED, *CHOICES])
+def test_what_transformers_saved_is_written_the_same(tmp_path, name):
+    opened = sources.open_init_checkpoint(str(GOLDEN / name))
+    found = convert.convert_plain(opened, sources.read_config(opened))
+    write_model(str(tmp_path), HUGGING_FACE, **found)
+    theirs, ours = (
+        safetensors.numpy.load_file(place / "model.safetensors")
+        for place in (GOLDEN / name, tmp_path)
+    )
+    assert ours.keys() >= theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_array_equal(ours[key], value)
+    expected = expected_of(GOLDEN / name)
+    if name in UNTIED:
+        check_masked_words(tmp_path, expected)
+    else:
+        check_texts(tmp_path, expected, build_choices)
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."]
+)
+def test_names_within_another_module_are_read(tmp_path, wrapper):
+    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "wrapped")
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    wrapped = {f"{wrapper}{name}": value for name, value in tensors.items()}
+    safetensors.numpy.save_file(wrapped, path)
+    check_masked_words(folder, expected_of(folder))
+
+
+def save_bfloat16(path, tensors):
+    """Writes tensors' upper halves, as PyTorch saves bfloat16."""
+    header, content = {}, b""
+    for name, value in tensors.items():
+        data = (value.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        places = [len(content), len(content) + len(data)]
+        header[name] = {
+            "dtype": "BF16",
+            "shape": list(value.shape),
+            "data_offsets": places,
+        }
+        content += data
+    about = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(about)) + about + content)
+
+
+def test_bfloat16_is_read(tmp_path):
+    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "narrow")
+    path = folder / "model.safetensors"
+    save_bfloat16(path, safetensors.numpy.load_file(path))
+    weights, *_ = read_base(folder)
+    whole, *_ = read_base(GOLDEN / "untied_bert")
+    assert weights.shapes == whole.shapes
+    for name in weights.shapes:
+        cut = whole.read(name).view(np.uint32) >> 16 << 16
+        np.testing.assert_array_equal(
+            weights.read(name), cut.view(np.float32), err_msg=name
+        )
+
+
+PEFT = GOLDEN / "peft"
+BASE = PEFT / "base"
+LABELS = [f"LABEL_{number}" for number in range(3)]
+
+
+def foreign_of(folder):
+    weights, config, _ = read_base(BASE)
+    foreign = foreign_adapters.read(str(folder), config)
+    return foreign_adapters.complete(foreign, weights, config)
+
+
+def check_adapter(folder, expected):
+    """Compares what an adapter of peft computes."""
+    foreign = foreign_of(folder)
+    rows = [
+        (ids[mask > 0].tolist(), [0] * int(mask.sum()))
+        for ids, mask in zip(expected["input_ids"], expected["attention_mask"])
+    ]
+    task = restore_task(foreign.task, {}, "a test")
+    assert list(task.labels) == LABELS
+    found = outputs_of(BASE, foreign.method, foreign.values, task, rows)
+    logits = np.stack([row["logits"] for row in found])
+    np.testing.assert_allclose(logits, expected["logits"], atol=1e-5)
+    return foreign
+
+
+@pytest.mark.parametrize(
+    "name", ["pooler", "layer_norms", "some_layer_norms", "add_adapter"]
+)
+def test_golden_adapters_of_peft(tmp_path, name):
+    """Read, written and read again."""
+    expected = expected_of(PEFT / name)
+    foreign = check_adapter(PEFT / name, expected)
+    _, config, base = read_base(BASE)
+    values = foreign.values
+    artifact = Artifact(
+        {
+            "method": str(foreign.method),
+            "task": foreign.task,
+            "base": base.describe(),
+            "bert_config": dataclasses.asdict(config),
+        },
+        Weights(
+            name, {k: v.shape for k, v in values.items()}, values.__getitem__
+        ),
+    )
+    folder = str(tmp_path / "written")
+    foreign_adapters.write("peft", folder, exported(artifact, name), "a card")
+    again = check_adapter(folder, expected)
+    assert (again.task, again.method) == (foreign.task, foreign.method)
+
+
+@pytest.mark.parametrize(
+    "name, before, after",
+    [
+        ("pooler", r"^base_model\.model\.", r"\g<0>_orig_mod."),
+        ("pooler", "^", "module."),
+        ("layer_norms", r"ln_tuning_layers\.", r"\g<0>default."),
+        ("pooler", r"(pooler|classifier)\.", r"\1.modules_to_save.default."),
+    ],
+)
+def test_names_of_an_adapter_in_another_module_are_read(
+    tmp_path, name, before, after
+):
+    folder = shutil.copytree(PEFT / name, tmp_path / "one")
+    path = folder / "adapter_model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    renamed = {re.sub(before, after, k): v for k, v in tensors.items()}
+    assert renamed.keys() != tensors.keys()
+    safetensors.numpy.save_file(renamed, path)
+    check_adapter(folder, expected_of(folder))
+
+
+@pytest.mark.parametrize(
+    "problem, labels, is_multi_label, refused",
+    [
+        ("multi_label_classification", 3, True, ""),
+        ("multi_label_classification", 1, True, ""),
+        ("single_label_classification", 3, False, ""),
+        ("regression", 2, None, "regression has 2 outputs"),
+    ],
+)
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM"])
+def test_a_problem_type_says_what_a_head_answers(
+    tmp_path, name, problem, labels, is_multi_label, refused
+):
+    """Beside the class of the base, which peft has no other of."""
+    folder = shutil.copytree(PEFT / "layer_norms", tmp_path / "one")
+    path = folder / "adapter_model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    for key in tensors:
+        if "classifier" in key:
+            tensors[key] = tensors[key][:labels]
+    safetensors.numpy.save_file(tensors, path)
+    about = {"architectures": [name], "problem_type": problem}
+    (folder / "config.json").write_text(json.dumps(about))
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            foreign_of(folder)
+    else:
+        task = foreign_of(folder).task
+        assert task.get("multi_label", False) == is_multi_label
+        assert task["labels"] == LABELS[:labels]
+
+
+def test_the_way_out_for_pissa_works():
+    with pytest.raises(UserError, match=r"merge_and_unload\(\).*init_checkp"):
+        foreign_of(PEFT / "pissa")
+
+    def build_head(config, create):
+        return ClassificationHead(3, config, create)
+
+    expected = expected_of(PEFT / "pissa")
+    check_texts(PEFT / "pissa" / "merged", expected, build_head)
+
+
+@pytest.fixture
+def bare_bert(tiny_bert, tmp_path):
+    """The folder of a tiny BERT without a pooler, as `run_mlm.py` saves it."""
+    folder = shutil.copytree(tiny_bert, tmp_path / "bare")
+    path = folder / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    left = {k: v for k, v in tensors.items() if "pooler" not in k}
+    assert len(left) == len(tensors) - 2
+    safetensors.numpy.save_file(left, path)
+    about = json.loads((folder / "config.json").read_text())
+    # Google's program has it.
+    about["hidden_act"] = "gelu_new"
+    (folder / "config.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.mark.parametrize("to", ["google", "hugging_face"])
+def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
+    kept, values = make_artifact(tmp_path / "one", bare_bert, "lora(rank=2)")
+    assert values["hidden_weights_0"].shape == (16, 16)
+    flags = {
+        "init_checkpoint": bare_bert,
+        "adapter": tmp_path / "one",
+        "output_dir": tmp_path / "merged",
+    }
+    command(convert, to=to, **flags)
+    opened = sources.open_init_checkpoint(str(tmp_path / "merged"))
+    assert sources.read_config(opened).has_pooler
+    rows = [([2, *range(5, 20), 3], [0] * 17), ([2, 9, 3, 8, 3], [0] * 5)]
+    task = restore_task(CLASSIFICATION, {}, "a test")
+    head = {n: opened.weights.read(n) for n in OUTPUTS}
+    expected = outputs_of(bare_bert, kept, values, task, rows)
+    found = outputs_of(tmp_path / "merged", parse("head"), head, task, rows)
+    for ours, theirs in zip(found, expected):
+        np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
+
+
+@pytest.mark.gate
+def test_a_bert_without_a_pooler_gets_one(
+    bare_bert, tiny_data, tmp_path, classify, caplog
+):
+    """Trained with the head, kept in the adapter, and told."""
+    out = tmp_path / "out"
+    flags = {
+        "task_name": "custom",
+        "data_dir": tiny_data,
+        "init_checkpoint": bare_bert,
+        "output_dir": out,
+        "do_eval": True,
+        "max_seq_length": 24,
+        "adapter_size": 8,
+        "length_pool_batches": 1,
+        "train_batch_size": 40,
+        "learning_rate": 1e-2,
+        "cpu_lanes": 1,
+    }
+    classify(do_train=True, num_train_epochs=30, **flags)
+    assert "saved without BERT's pooler" in caplog.text
+    values = safetensors.numpy.load_file(
+        out / "adapter" / "adapter.safetensors"
+    )
+    assert "hidden_weights_0" in values
+    scores = json.loads((out / "eval_results.json").read_text())
+    assert scores["eval_accuracy"] > 0.8
+    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in texts]
+    predictor = Predictor.load(str(bare_bert), {"one": str(out / "adapter")})
+    answers = predictor("one", [text for text, _ in rows])
+    right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
+    assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
+
+
+@pytest.mark.gate
+def test_a_matrix_of_masked_words_is_trained_and_kept(
+    tiny_texts, tiny_bert, tmp_path
+):
+    """From the word embeddings' values, of which it is no copy then."""
+    bert = shutil.copytree(tiny_bert, tmp_path / "untied")
+    about = json.loads((bert / "config.json").read_text())
+    about["tie_word_embeddings"] = False
+    (bert / "config.json").write_text(json.dumps(about))
+    path = bert / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    words = read_base(bert)[0].read(WORD_EMBEDDINGS)
+    tensors["cls.predictions.decoder.weight"] = words.copy()
+    safetensors.numpy.save_file(tensors, path)
+    with entry_point(run_mlm) as model_text:
+        model_text(
+            init_checkpoint=bert,
+            output_dir=tmp_path / "out",
+            train_file=tiny_texts / "train.txt",
+            eval_file=tiny_texts / "eval.txt",
+            do_train=True,
+            do_eval=True,
+            max_seq_length=24,
+            num_train_epochs=2,
+            train_batch_size=4,
+            learning_rate=1e-3,
+            adapter_size=4,
+            cpu_lanes=1,
+        )
+    values = safetensors.numpy.load_file(
+        tmp_path / "out" / "adapter" / "adapter.safetensors"
+    )
+    change = abs(values["cls/predictions/output_weights"] - words).max()
+    assert 0 < change < 0.1
+
+
+def test_an_untied_head_is_not_written_for_google(tmp_path, command):
+    with pytest.raises(UserError, match="tie_word_embeddings.*hugging_face"):
+        command(
+            convert,
+            init_checkpoint=GOLDEN / "untied_bert",
+            to="google",
+            output_dir=tmp_path / "google",
+        )
