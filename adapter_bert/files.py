@@ -189,6 +189,10 @@ def matching(patterns: str, flag: str) -> List[str]:
     for pattern in patterns.split(","):
         with _reading(pattern):
             paths = sorted(tf.io.gfile.glob(pattern))
+        if not os.path.basename(pattern).startswith("."):
+            # As in a shell.
+            names = map(os.path.basename, paths)
+            paths = [p for p, n in zip(paths, names) if n[:1] != "."]
         if not paths:
             raise UserError(f"{flag}: no file is called {pattern!r}")
         found += paths
@@ -406,6 +410,13 @@ def write_bytes(path: str, content: bytes) -> None:
     write_parts(path, (content,))
 
 
+def temporary_name(path: str) -> str:
+    """A hidden name next to a path, which no pattern of its name matches."""
+    parent, name = os.path.split(path)
+    # Processes of several machines may have the same number.
+    return os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
+
+
 def write_parts(path: str, parts: Iterable[bytes]) -> None:
     """Writes a file in parts, and replaces an old one when it is whole.
 
@@ -415,8 +426,7 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
     """
     folder_lock.check(path)
     check_plain(path, "the output", is_replaced=True)
-    # Processes of several machines may have the same number.
-    temporary = f"{path}.tmp-{uuid.uuid4().hex}"
+    temporary = temporary_name(path)
     try:
         with writing(path):
             with tf.io.gfile.GFile(temporary, "wb") as file:
@@ -518,8 +528,7 @@ def new_folder(path: str) -> Iterator[str]:
         UserError: it has content, or cannot be written; or the parent folder
             that this process holds is gone.
     """
-    parent, name = os.path.split(os.path.abspath(path))
-    hidden = os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
+    hidden = temporary_name(os.path.abspath(path))
     if os.path.lexists(path) and not (
         os.path.isdir(path) and not os.listdir(path)
     ):
@@ -533,7 +542,7 @@ def new_folder(path: str) -> Iterator[str]:
             folder_lock.check(path)
             # Fails if files have come into the folder meanwhile.
             os.rename(hidden, path)
-            sync(parent)
+            sync(os.path.dirname(hidden))
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
 

@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.serving import choice_windows, text_windows
 from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
@@ -40,11 +42,18 @@ def asked(draw):
     return number, texts, choices
 
 
+@pytest.fixture(scope="module", params=["right", "left"])
+def tokenizer(tiny_bert, request):
+    """Keeps the beginnings of texts, or their ends."""
+    path = str(tiny_bert / "vocab.txt")
+    return FullTokenizer(path, rules=Rules(truncation_side=request.param))
+
+
 @pytest.fixture(scope="module")
 def cut(tokenizer):
     """A graph that makes windows of choices."""
     graph = GraphTokenizer(tokenizer)
-    table = tf.constant(text_windows.readings(TASKS))
+    table = tf.constant(text_windows.readings(TASKS, tokenizer.keeps_end))
     made = ChoiceTexts([loaded.task for loaded in TASKS])
     texts = tf.TensorSpec([None], tf.string)
 

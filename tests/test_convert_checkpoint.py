@@ -183,7 +183,8 @@ def test_a_case_that_no_word_tells_is_kept(
         described = json.loads((folder / "tokenizer_config.json").read_text())
         assert described["do_lower_case"] is False
         opened = sources.open_init_checkpoint(str(folder))
-        assert opened.do_lower_case is False
+        config = sources.read_config(opened)
+        assert not sources.read_tokenizer(opened, config).do_lower_case
 
 
 def test_every_name_has_its_counterpart(masked_lm):

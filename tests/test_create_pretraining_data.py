@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pathlib
 import random
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import put, refusal
 
+from adapter_bert import files
 from adapter_bert.commands import create_pretraining_data as program
 from adapter_bert.upstream import create_pretraining_data as names
 from adapter_bert.upstream.tokenization import FullTokenizer
@@ -129,8 +131,70 @@ def test_patterns_and_the_case_of_letters(create, raw, tmp_path):
         put(tmp_path / name, text)
     create(**raw | {"input_file": tmp_path / "*.part"})
     assert read(raw["output_file"]) == expected
-    create(**raw, do_lower_case=False)
-    assert read(raw["output_file"]) != expected
+
+
+def test_the_vocabulary_is_read_as_by_other_programs(create, raw, tmp_path):
+    """Its rules and its case, as `tokenizer_config.json` or its words say."""
+    create(**raw)
+    uncased = read(raw["output_file"])
+    assert "--do_lower_case=true" in refusal(
+        lambda: create(**raw, do_lower_case=False)
+    )
+    rules = tmp_path / "tokenizer_config.json"
+    put(rules, json.dumps({"do_lower_case": False}))
+    assert "--do_lower_case=true" in refusal(lambda: create(**raw))
+    put(rules, json.dumps({"strip_accents": False}))
+    words = raw["vocab_file"].read_text()
+    put(raw["vocab_file"], words + "\u00e9\n")
+    put(raw["input_file"], "\u00c9 \u00c9 \u00c9\n\n\u00c9\n")
+    create(**raw, masked_lm_prob=0.0)
+    number = len(words.split())
+    tokens = {t for row in read(raw["output_file"]) for t in row["input_ids"]}
+    labels = {
+        t for row in read(raw["output_file"]) for t in row["masked_lm_ids"]
+    }
+    assert number in tokens | labels and uncased
+    rules.unlink()
+    cased = "".join(
+        f"{w}\n" for w in [*words.split(), *"The A Cat Dog".split()]
+    )
+    put(raw["vocab_file"], cased)
+    put(raw["input_file"], "Cat Cat Cat\n\nDog\n")
+    create(**raw)
+    assert read(raw["output_file"])
+    assert "--do_lower_case=false" in refusal(
+        lambda: create(**raw, do_lower_case=True)
+    )
+
+
+def test_lines_that_no_row_holds_are_counted(create, raw, caplog):
+    word = raw["vocab_file"].read_text().split()[-1].removeprefix("##")
+    put(raw["input_file"], f"{word}\n{'a ' * 13}\n{'a ' * 14}\n\n{word}\n")
+    create(**raw)
+    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 4 lines" in told and "--max_seq_length=16" in told
+
+
+def test_what_a_killed_program_leaves_is_no_row_file(
+    create, raw, tmp_path, monkeypatch
+):
+    left = []
+
+    def stop(*arguments):
+        left.extend(arguments[-1])
+        for path in left:
+            put(pathlib.Path(path), "half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(names, "write_instance_to_example_files", stop)
+    monkeypatch.setattr(tf.io.gfile, "remove", lambda path: None)
+    with pytest.raises(KeyboardInterrupt):
+        create(**raw)
+    assert all(pathlib.Path(path).parent == tmp_path for path in left) and left
+    put(tmp_path / "rows.1", "whole")
+    for pattern in "rows*", "*rows*":
+        found = files.matching(str(tmp_path / pattern), "--input_file")
+        assert found == [str(tmp_path / "rows.1")]
 
 
 @settings(max_examples=50, deadline=None)

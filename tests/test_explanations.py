@@ -1,6 +1,7 @@
 """Attributions of words: complete, equal to gradients, true to the texts."""
 
 import json
+import types
 
 import hypothesis
 import hypothesis.strategies as st
@@ -13,6 +14,8 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
 from adapter_bert.reports.explanation_page import explanation_page
 from adapter_bert.serving import explanations
@@ -285,6 +288,25 @@ def test_words_cover_the_texts(predictor, first, second):
         if not features.cut_rows:
             outside += text[end:]
             assert loaded.tokenizer.encode_ids([outside]) == [[]]
+
+
+@pytest.mark.parametrize("length", [6, 7, 30])
+def test_places_of_words_where_ends_are_kept(tiny_bert, length):
+    rules = Rules(truncation_side="left")
+    tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"), rules=rules)
+    loaded = types.SimpleNamespace(
+        tokenizer=tokenizer,
+        max_seq_length=length,
+        task=types.SimpleNamespace(columns=("a", "b")),
+    )
+    row = "the cat sat on", "is a dog out ! ?"
+    tokens, _, words = explanations._read(loaded, row)
+    assert len(words) == min(10, length - 3)
+    assert words[-1].text == "?"
+    for word in words:
+        assert [tokens[n] for n in word.places] == tokenizer.encode_ids(
+            [word.text]
+        )[0]
 
 
 def test_an_albert_of_int8_in_bfloat16(golden_dir, tmp_path):

@@ -1,6 +1,7 @@
 """`extract_features.py`: BERT's names, and the program."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -126,6 +127,30 @@ def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
             for x in line["features"]
         ]
         np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
+
+
+def test_lines_are_read_as_by_other_programs(
+    extract, given, tiny_bert, tmp_path, caplog
+):
+    """By the rules of the tokenizer's files; those that are cut are counted."""
+    folder = tmp_path / "bert"
+    shutil.copytree(tiny_bert, folder)
+    rules = {"truncation_side": "left", "model_input_names": ["input_ids"]}
+    put(folder / "tokenizer_config.json", json.dumps(rules))
+    changed = {"init_checkpoint": folder, "max_seq_length": 6}
+    extract(**given | changed)
+    lines = read(given)
+    tokens = [[t["token"] for t in line["features"]] for line in lines]
+    assert tokens[1] == "[CLS] in ? [SEP] ! [SEP]".split()
+    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 4 lines" in told
+    plain = tmp_path / "plain"
+    shutil.copytree(tiny_bert, plain)
+    put(given["input_file"], "cat ||| dog\n")
+    extract(**given | changed)
+    first = read(given)
+    extract(**given | changed | {"init_checkpoint": plain})
+    assert read(given) != first
 
 
 def test_flags_of_published_commands(extract, given):

@@ -12,10 +12,14 @@ import tensorflow as tf
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import USUAL, Rules
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 
 pytestmark = pytest.mark.older_stack
 
+RULES = pytest.mark.parametrize(
+    "case", ["uncased", "cased", "accents", "no accents", "chinese"]
+)
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )
@@ -24,8 +28,8 @@ PROPERTY = hypothesis.settings(
 class Both:
     """A tokenizer, and the same in a graph."""
 
-    def __init__(self, path, do_lower_case):
-        self.tokenizer = FullTokenizer(path, do_lower_case)
+    def __init__(self, path, do_lower_case, rules=USUAL):
+        self.tokenizer = FullTokenizer(path, do_lower_case, rules=rules)
         self.graph = GraphTokenizer(self.tokenizer)
         self.compute = tf.function(
             self.graph,
@@ -58,7 +62,13 @@ class Both:
 def small(tmp_path_factory):
     words = [*WORDS, "\u03c2", "##\u03c3", "##\u03c2", "\u03b1", "##\u03b1"]
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), words)
-    return {"uncased": Both(path, True), "cased": Both(path, False)}
+    return {
+        "uncased": Both(path, True),
+        "cased": Both(path, False),
+        "accents": Both(path, True, Rules(strip_accents=False)),
+        "no accents": Both(path, False, Rules(strip_accents=True)),
+        "chinese": Both(path, True, Rules(tokenize_chinese_chars=False)),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +78,7 @@ def pretrained(pretrained_dir):
 
 
 @pytest.mark.gate
-@CASES
+@RULES
 @PROPERTY
 @hypothesis.given(TEXTS)
 def test_any_text(small, case, text):
@@ -78,7 +88,7 @@ def test_any_text(small, case, text):
     small[case].check([text])
 
 
-@CASES
+@RULES
 @pytest.mark.parametrize(
     "text",
     [

@@ -273,6 +273,7 @@ NUMBERS = types.SimpleNamespace(
     separate_id=-2,
     between=[-2],
     second_segment=1,
+    keeps_end=False,
     encode_ids=lambda texts: [list(map(int, text.split())) for text in texts],
 )
 QUESTIONS = custom_task(

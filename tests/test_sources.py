@@ -523,17 +523,6 @@ JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer"}
     [
         ("config", JAPANESE, "/config.json: BertJapaneseTokenizer"),
         ("tokenizer_config", JAPANESE, "r_config.json: BertJapaneseTokenizer"),
-        (
-            "tokenizer_config",
-            {"do_lower_case": True, "strip_accents": False},
-            "accents: False, ",
-        ),
-        (
-            "tokenizer_config",
-            {"do_lower_case": False, "strip_accents": True},
-            "accents: True, ",
-        ),
-        ("tokenizer_config", {"tokenize_chinese_chars": False}, "rds: False"),
     ],
 )
 def test_texts_that_are_cut_otherwise_are_refused(
@@ -541,17 +530,6 @@ def test_texts_that_are_cut_otherwise_are_refused(
 ):
     with pytest.raises(UserError, match=message):
         sources.open_init_checkpoint(str(described(**{file: content})))
-
-
-def test_accents_as_berts_are_no_obstacle(described):
-    for tokenizer in (
-        {"do_lower_case": True, "strip_accents": None},
-        {"do_lower_case": False, "strip_accents": False},
-        {"do_lower_case": True, "strip_accents": True},
-    ):
-        folder = described(tokenizer_config=tokenizer)
-        opened = sources.open_init_checkpoint(str(folder))
-        assert opened.do_lower_case is tokenizer["do_lower_case"]
 
 
 def test_whole_numbers_of_a_quantized_model_are_refused(described):

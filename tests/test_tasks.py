@@ -185,7 +185,11 @@ def naive_lengths(len_a, len_b, room):
 
 
 SPECIAL = types.SimpleNamespace(
-    classify_id=-1, separate_id=-2, between=[-2], second_segment=1
+    classify_id=-1,
+    separate_id=-2,
+    between=[-2],
+    second_segment=1,
+    keeps_end=False,
 )
 TOKENS = st.integers(0, 40)
 

@@ -9,6 +9,8 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import USUAL, Rules
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 from adapter_bert.serving.text_windows import Rows
@@ -17,6 +19,7 @@ from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
+ENDS = Rules(truncation_side="left", has_segments=False)
 TEXT = {"name": "custom", "labels": ["a", "b"], "pairs": False}
 LENGTHS = (3, 4, 5, 9, 30)
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
@@ -49,11 +52,18 @@ def make_tasks():
 TASKS = make_tasks()
 
 
+@pytest.fixture(scope="module", params=[USUAL, ENDS])
+def tokenizer(tiny_bert, request):
+    """BERT's, and one that keeps the ends of texts and has one segment."""
+    path = str(tiny_bert / "vocab.txt")
+    return FullTokenizer(path, rules=request.param)
+
+
 @pytest.fixture(scope="module")
 def compute(tokenizer):
     """What makes a graph's windows of rows."""
     graph = GraphTokenizer(tokenizer)
-    table = tf.constant(text_windows.readings(TASKS))
+    table = tf.constant(text_windows.readings(TASKS, tokenizer.keeps_end))
 
     @tf.function(
         input_signature=[
@@ -79,6 +89,7 @@ def compute(tokenizer):
             tf.range(windows.size),
             tokenizer.classify_id,
             tokenizer.separate_id,
+            tokenizer.second_segment,
         )
         return windows, features
 

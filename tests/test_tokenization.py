@@ -351,13 +351,6 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ({"model": {"vocab": {"a": 1}}}, "expected WordPiece, with an id"),
         ({"model": {"vocab": {"a b": 0}}}, "no blanks in an entry"),
         ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
-        (
-            {
-                "model": {"vocab": vocabulary},
-                "normalizer": {"lowercase": True, "strip_accents": False},
-            },
-            "in lower case: True, without accents: False, Chinese",
-        ),
     ):
         path.write_text(json.dumps(changed))
         with pytest.raises(UserError, match=message):

@@ -295,7 +295,7 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
     # The list without it is on the disk when it goes.
     first = left.index((disk_order.REMOVE, removed[0]))
     assert left[first - 1] == (disk_order.SYNC, str(tmp_path))
-    assert left[first - 2][1].startswith(f"{tmp_path}/checkpoint.tmp-")
+    assert left[first - 2][1].startswith(f"{tmp_path}/.checkpoint.tmp-")
 
 
 @pytest.mark.parametrize("lost", [cut, delete])

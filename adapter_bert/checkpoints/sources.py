@@ -51,7 +51,11 @@ from adapter_bert.data.huggingface_tokenizer import kind_of_file
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
-    check_rules,
+)
+from adapter_bert.data.tokenizer_config import (
+    FIELDS,
+    Rules,
+    read_rules,
 )
 from adapter_bert.errors import UserError
 
@@ -70,12 +74,6 @@ CONFIG_FILES = BERT_CONFIG_FILE, CONFIG_FILE = "bert_config.json", "config.json"
 ALBERT_CONFIG_FILE = "albert_config.json"
 # Some models round their vocabulary up to a multiple of 8 to 1024.
 MAX_VOCABULARY_PADDING = 1023
-# Tokenizers that find words by programs of their own.
-FOREIGN_TOKENIZERS = (
-    "BertJapaneseTokenizer",
-    "BertweetTokenizer",
-    "PhobertTokenizer",
-)
 # Other forms of Hugging Face's weights, which need other libraries.
 FOREIGN = (
     "pytorch_model.bin.index.json",
@@ -243,36 +241,17 @@ def _open_file(path: str) -> Pretrained:
 
 def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
     """A file's weights with their config and the tokenizer's."""
-    found = []
-    for name in (CONFIG_FILE, TOKENIZER_CONFIG_FILE):
-        place, described = os.path.join(folder, name), {}
-        if files.exists(place):
-            described = files.read_object(
-                place, "a description of a model", {"do_lower_case?": bool}
-            )
-        foreign = described.get("tokenizer_class")
-        if foreign in FOREIGN_TOKENIZERS:
-            raise UserError(
-                f"{place}: {foreign} cuts texts into words by a program of its "
-                "own, which cannot be done here; expected a tokenizer of BERT, "
-                "RoBERTa or XLM-R"
-            )
-        found.append(described)
-    config, tokenizer = found
-    lower = tokenizer.get("do_lower_case")
-    check_rules(
-        os.path.join(folder, TOKENIZER_CONFIG_FILE),
-        lower,
-        tokenizer.get("strip_accents"),
-        tokenizer.get("tokenize_chinese_chars"),
-    )
+    config = {}
+    place = os.path.join(folder, CONFIG_FILE)
+    if files.exists(place):
+        config = files.read_object(place, "a description of a model", {})
+    # A tokenizer that is none of BERT's is refused before all else.
+    read_rules(folder, {}, folder)
     own = ARCHITECTURES.get(str(config.get("model_type")))
     is_of_choices = kind_of_head(config) == MULTIPLE_CHOICE
     if is_of_choices and own and own.choices[0] == pooler_of(own):
         weights = with_pooler_as_layer(weights)
-    return Pretrained(
-        path, folder, weights, do_lower_case=lower, **_head(config)
-    )
+    return Pretrained(path, folder, weights, **_head(config))
 
 
 def _head(config: Dict[str, Any]) -> Dict[str, Any]:
@@ -328,19 +307,27 @@ def _without_missing_pooler(
 
 
 def read_tokenizer(
-    opened: Pretrained,
-    config: BertConfig,
+    opened: Optional[Pretrained],
+    config: Optional[BertConfig],
     path: str = "",
     do_lower_case: Optional[bool] = None,
     new_tokens: Sequence[NewToken] = (),
+    is_case_said: bool = True,
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
-    A `tokenizer.json` of subwords says whether texts are lower-cased. None for
-    `do_lower_case` stands for what the model's own files say, or to lower-case
-    unless the vocabulary has words with capital letters. A task's `new_tokens`
-    follow the vocabulary's. Raises UserError if the vocabulary
-    cannot be read, or does not fit the model, the letters' case or new tokens.
+    Every program opens its tokenizer here. The rules are those of the files
+    next to the vocabulary, else next to the model. A `tokenizer.json` of
+    subwords says itself whether texts are lower-cased.
+
+    Args:
+        opened: the model; None to take the vocabulary at `path` alone.
+        config: of the model, or None.
+        path: of the vocabulary, or "".
+        do_lower_case: None for what those files say, else to lower-case unless
+            the vocabulary has words with capital letters.
+        new_tokens: a task's own, which follow the vocabulary's.
+        is_case_said: whether the files' word on the case counts.
     """
     if path.endswith(PIECES_END):
         raise UserError(
@@ -355,15 +342,27 @@ def read_tokenizer(
                 f"--do_lower_case=true, but {path} says itself what becomes of "
                 "capital letters; leave the flag out"
             )
-        return _checked(kind(path, new_tokens), config)
-    said = ""
-    if do_lower_case is None and opened.do_lower_case is not None:
-        do_lower_case = opened.do_lower_case
-        said = f"{opened.path} has do_lower_case={do_lower_case}, but "
-    lower = do_lower_case is not False
-    tokenizer = FullTokenizer(path, lower, new_tokens)
+        rules = _rules_of(opened, config, path, {})
+        return _checked(kind(path, new_tokens, rules), config)
+    described = {}
+    place = os.path.join(os.path.dirname(path), TOKENIZER_FILE)
+    place = path if path.endswith(".json") else place
+    if files.exists(place):
+        described = files.read_json(place, "the tokenizer of a BERT")
+        if not isinstance(described, dict):
+            raise UserError(f"{place} is no tokenizer, expected a JSON object")
+    rules = _rules_of(opened, config, path, described)
+    said, more = "", (new_tokens, rules, described)
+    if do_lower_case is None and is_case_said:
+        do_lower_case = rules.do_lower_case
+        if do_lower_case is None and opened is not None:
+            do_lower_case = opened.do_lower_case
+        if do_lower_case is not None:
+            where = opened.path if opened else path
+            said = f"{where} has do_lower_case={do_lower_case}, but "
+    tokenizer = FullTokenizer(path, do_lower_case is not False, *more)
     if do_lower_case is None and tokenizer.is_cased:
-        tokenizer = FullTokenizer(path, False, new_tokens)
+        tokenizer = FullTokenizer(path, False, *more)
     _checked(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
@@ -378,6 +377,22 @@ def read_tokenizer(
     return tokenizer
 
 
+def _rules_of(
+    opened: Optional[Pretrained],
+    config: Optional[BertConfig],
+    path: str,
+    described: Mapping[str, Any],
+) -> Rules:
+    """The rules of a vocabulary; `described` as `read_rules` takes it."""
+    folder = os.path.dirname(path)
+    nearby = opened.folder if opened else folder
+    rules = read_rules(folder, described, nearby)
+    if config is not None and config.type_vocab_size < 2:
+        # Of such a model the config says it all.
+        rules = dataclasses.replace(rules, has_segments=True)
+    return rules
+
+
 def find_vocabulary(opened: Pretrained) -> str:
     """The path of the model's vocabulary, or UserError if there is none."""
     return opened.vocab_file or _beside(
@@ -385,8 +400,19 @@ def find_vocabulary(opened: Pretrained) -> str:
     )
 
 
-def _checked(tokenizer: TextTokenizer, config: BertConfig) -> TextTokenizer:
-    """The tokenizer, whose size and padding fit the model's."""
+def _checked(
+    tokenizer: TextTokenizer, config: Optional[BertConfig]
+) -> TextTokenizer:
+    """The tokenizer, whose size, segments and padding fit the model's."""
+    if config is None:
+        return tokenizer
+    if config.type_vocab_size == 1 and tokenizer.second_segment:
+        tokenizer.second_segment = 0
+        logging.log_first_n(
+            logging.INFO,
+            "the model has one vector of segments: both texts of a pair get it",
+            1,
+        )
     size = tokenizer.vocab_size - len(tokenizer.new_tokens)
     padding = config.vocab_size - size
     also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
@@ -479,6 +505,14 @@ def check_same_model(
             "not read: %s; texts that hold one give other answers now",
             source,
             _some_added(tokenizer),
+        )
+    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS}:
+        logging.warning(
+            "%s was trained when these fields of %s were not read: %s; its "
+            "texts are read otherwise now",
+            source,
+            TOKENIZER_CONFIG_FILE,
+            ", ".join(sorted(FIELDS & ours.keys())),
         )
     elif theirs != ours:
         raise UserError(

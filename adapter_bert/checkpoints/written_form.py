@@ -149,10 +149,12 @@ def tokenizer_fields(
     if isinstance(tokenizer, SubwordTokenizer):
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
+            **({"add_prefix_space": True} if tokenizer.adds_space else {}),
             **tokenizer.special,
         }
-    # The one of a model without segments gives none.
-    kind = "BertTokenizer" if config.type_vocab_size else "DistilBertTokenizer"
+    # The one of a model without segments, or with one, gives none.
+    is_plain = config.type_vocab_size > 1
+    kind = "BertTokenizer" if is_plain else "DistilBertTokenizer"
     return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
 
 
@@ -190,7 +192,7 @@ def tokenizer_files(
         found = {sources.TOKENIZER_FILE: content}
     else:
         found = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
-    said.update(as_decoder(tokenizer.added))
+    said = {**said, **tokenizer.fields, **as_decoder(tokenizer.added)}
     return {**found, **({sources.TOKENIZER_CONFIG_FILE: said} if said else {})}
 
 

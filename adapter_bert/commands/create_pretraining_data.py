@@ -11,7 +11,7 @@ Equal seeds make the rows of the published program.
 
 import dataclasses
 import random
-import uuid
+from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -19,10 +19,11 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
+from adapter_bert.checkpoints import sources
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, read
 from adapter_bert.upstream import create_pretraining_data as upstream
-from adapter_bert.upstream.tokenization import FullTokenizer
 
 SHARE = Range(lambda value: 0 <= value <= 1, "expected 0 to 1")
 # `[CLS]`, two `[SEP]`, and a token of each text.
@@ -44,8 +45,10 @@ class Rows:
         "turn.",
     )
     vocab_file: str = Topic.MODEL.setting("", "The vocabulary of the BERT.")
-    do_lower_case: bool = Topic.MODEL.setting(
-        True, "Lower-case the text, as uncased models need."
+    do_lower_case: Optional[bool] = Topic.MODEL.setting(
+        None,
+        "Lower-case the text, as uncased models need. Default: what files next "
+        "to the vocabulary or its words say.",
     )
     do_whole_word_mask: bool = Topic.DATA.setting(
         False, "Mask all tokens of a word or none of them."
@@ -90,8 +93,15 @@ def main() -> None:
         files.check_plain(path, "the output", is_replaced=True)
     if not files.exists(asked.vocab_file):
         raise UserError(f"--vocab_file: {asked.vocab_file} is missing")
-    tokenizer = FullTokenizer(asked.vocab_file, asked.do_lower_case)
-    if upstream.MASK not in tokenizer.vocab:
+    tokenizer = sources.read_tokenizer(
+        None, None, asked.vocab_file, asked.do_lower_case
+    )
+    if not isinstance(tokenizer, FullTokenizer):
+        raise UserError(
+            f"{asked.vocab_file} has no word pieces, expected a BERT's "
+            "vocabulary"
+        )
+    if tokenizer.mask_id is None:
         raise UserError(f"{asked.vocab_file} lacks {upstream.MASK}")
     lines = (
         line
@@ -103,6 +113,17 @@ def main() -> None:
         raise UserError(
             f"{asked.input_file} holds no token that the vocabulary knows"
         )
+    sentences = [one for document in documents for one in document]
+    room = asked.max_seq_length - 3
+    if cut := sum(len(sentence) > room for sentence in sentences):
+        logging.warning(
+            "%d of %d lines have more than the %d tokens that a row of "
+            "--max_seq_length=%d has room for; rows hold a part of them",
+            cut,
+            len(sentences),
+            room,
+            asked.max_seq_length,
+        )
     if len(documents) == 1:
         logging.warning(
             "the text is one document, so random second texts are from the "
@@ -110,7 +131,7 @@ def main() -> None:
         )
     instances = upstream.make_instances(
         documents,
-        tokenizer,
+        tokenizer.vocabulary,
         asked.dupe_factor,
         random.Random(asked.random_seed),
         max_seq_length=asked.max_seq_length,
@@ -120,7 +141,7 @@ def main() -> None:
         do_whole_word_mask=asked.do_whole_word_mask,
     )
     # Each file is whole when it gets its name.
-    hidden = [f"{path}.tmp-{uuid.uuid4().hex}" for path in outputs]
+    hidden = [files.temporary_name(path) for path in outputs]
     with files.writing(asked.output_file):
         try:
             upstream.write_instance_to_example_files(

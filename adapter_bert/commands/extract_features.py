@@ -15,10 +15,16 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sources
-from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenization import (
+    FullTokenizer,
+    TextTokenizer,
+    in_chunks,
+    make_row,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.progress import Progress
@@ -30,6 +36,7 @@ from adapter_bert.serving.embeddings import (
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.upstream import extract_features as upstream
+from adapter_bert.upstream import records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +73,10 @@ class Extraction:
         "Folder of a trained adapter that acts on BERT; it says the "
         "letters' case.",
     )
-    do_lower_case: bool = Topic.MODEL.setting(
-        True, "Lower-case the text, as uncased models need."
+    do_lower_case: Optional[bool] = Topic.MODEL.setting(
+        None,
+        "Lower-case the text, as uncased models need. Default: what the model "
+        "or its vocabulary says.",
     )
     use_one_hot_embeddings: bool = Topic.HARDWARE.setting(
         False, "Of no effect: words are looked up, with the same numbers."
@@ -125,6 +134,37 @@ def _make_compute(
     return compute
 
 
+def _features(
+    examples: Sequence[upstream.InputExample],
+    length: int,
+    tokenizer: TextTokenizer,
+) -> list[upstream.InputFeatures]:
+    """The features of each line, as other programs read a text or a pair."""
+    names = {number: name for name, number in tokenizer.vocabulary.items()}
+    features, cut = [], 0
+    firsts = in_chunks(tokenizer.encode_ids, (e.text_a for e in examples))
+    seconds = in_chunks(
+        tokenizer.encode_ids, (e.text_b or "" for e in examples)
+    )
+    for example, a, b in zip(examples, firsts, seconds):
+        ids, segments = make_row(a, b or None, tokenizer, length)
+        cut += len(a) + len(b) + 2 + bool(b) > length
+        rows = records.pad(length, ids, [1] * len(ids), segments)
+        tokens = [names[number] for number in ids]
+        features.append(
+            upstream.InputFeatures(example.unique_id, tokens, *rows)
+        )
+    if cut:
+        logging.warning(
+            "%d of %d lines have more than --max_seq_length=%d tokens and were "
+            "cut",
+            cut,
+            len(examples),
+            length,
+        )
+    return features
+
+
 def _lines(
     features: Sequence[upstream.InputFeatures],
     compute: Any,
@@ -173,7 +213,7 @@ def main() -> None:
         task = load_task(bert, asked.adapter, None)
     tokenizer = task.tokenizer if task else bert.tokenizer(asked.do_lower_case)
     sources.check_length(asked.max_seq_length, 5, bert.config, tokenizer)
-    features = upstream.convert_examples_to_features(
+    features = _features(
         upstream.examples_of(
             files.read_lines(asked.input_file, "the texts", "\n")
         ),

@@ -45,9 +45,11 @@ from adapter_bert.checkpoints.model_card import (
 from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import Pretrained, identify
-from adapter_bert.checkpoints.written_form import tokenizer_files
+from adapter_bert.checkpoints.written_form import (
+    tokenizer_fields,
+    tokenizer_files,
+)
 from adapter_bert.data.tables import READERS, SplitFiles
-from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
@@ -316,17 +318,15 @@ def _tokenizer(
     path = sources.find_vocabulary(opened)
     trained = artifact.config["tokenizer"]
     lower = bool(trained.get("do_lower_case"))
-    tokenizer = FullTokenizer(path, lower)
+    config = run_record.bert_config(artifact.config, name)
+    tokenizer = sources.read_tokenizer(opened, config, path, lower)
     if tokenizer.describe()["vocabulary"] != trained.get("vocabulary"):
         raise UserError(
             f"{path} is another vocabulary than that of {name}'s training; "
             "expected that one next to the BERT"
         )
     return tokenizer_files(
-        path,
-        tokenizer,
-        tokenizer_class="BertTokenizer",
-        do_lower_case=lower,
+        path, tokenizer, **tokenizer_fields(config, tokenizer)
     )
 
 

@@ -69,7 +69,6 @@ from adapter_bert.checkpoints.written_form import (
     write_model,
     write_vocabulary,
 )
-from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
@@ -365,11 +364,9 @@ def main() -> None:
     config = run_record.bert_config(artifacts[0].config, adapters[0])
     form = form_of(config)
     said: Dict[str, Any] = {}
-    if form == GOOGLE:
-        tokenizer: TextTokenizer = FullTokenizer(vocabulary)
-    else:
-        lower = artifacts[0].config["tokenizer"].get("do_lower_case")
-        tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
+    lower = artifacts[0].config["tokenizer"].get("do_lower_case")
+    tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
+    if form != GOOGLE:
         said = tokenizer_fields(config, tokenizer)
     found = add(opened.weights, artifacts, weights)
     files.prepare_folder(folder)

@@ -21,7 +21,6 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import run_record, sources, written_form
-from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.pretraining import Pretraining
@@ -76,8 +75,9 @@ def write_initial(output_dir: str) -> str:
     config = sources.read_config(None, FLAGS.bert_config_file)
     written_form.check_form(config, written_form.GOOGLE)
     config = written_form.google_activation(config, "")
-    lower = FLAGS.do_lower_case is not False
-    tokenizer = FullTokenizer(FLAGS.vocab_file, lower)
+    tokenizer = sources.read_tokenizer(
+        None, config, FLAGS.vocab_file, FLAGS.do_lower_case
+    )
     values = {
         name: encoder.initial_values(
             name, one.shape, one.initializer, FLAGS.seed

@@ -28,6 +28,7 @@ from adapter_bert.data.added_tokens import (
     register,
 )
 from adapter_bert.data.tokenization import TextTokenizer, Tokens, with_marks
+from adapter_bert.data.tokenizer_config import USUAL, Rules, side_of
 from adapter_bert.errors import UserError
 
 PADDING, UNKNOWN = "<pad>", "<unk>"
@@ -67,7 +68,12 @@ class SubwordTokenizer(TextTokenizer):
     second_segment = 0
     do_lower_case = False
 
-    def __init__(self, path: str, new_tokens: Sequence[NewToken] = ()):
+    def __init__(
+        self,
+        path: str,
+        new_tokens: Sequence[NewToken] = (),
+        rules: Rules = USUAL,
+    ):
         """Reads a `tokenizer.json`, and the tokens that files next to it add.
 
         `new_tokens` are a task's own.
@@ -79,9 +85,20 @@ class SubwordTokenizer(TextTokenizer):
         described = files.read_json(path, "the tokenizer")
         self.path = path
         pieces = _read_ids(described, path)
+        as_written, others = described, {}
+        before = described.get("pre_tokenizer")
+        before = before if isinstance(before, dict) else {}
+        begins = rules.add_prefix_space
+        if before.get("type") == "ByteLevel" and begins is not None:
+            if begins != before.get("add_prefix_space"):
+                others["add_prefix_space"] = begins
+            before = {**before, "add_prefix_space": begins}
+            described = {**described, "pre_tokenizer": before}
+        self.adds_space = bool(before.get("add_prefix_space"))
+        self._follow(rules, side_of(described, path), **others)
         self.added = read_added(path, pieces, self.special, described)
         self._add_new(new_tokens, pieces)
-        model = {key: described.get(key) for key in DECISIVE}
+        model = {key: as_written.get(key) for key in DECISIVE}
         told = described.get("added_tokens") or []
         told = {t["content"] for t in told if not t.get("special")}
         self._set_ids(pieces, model, told)
@@ -100,7 +117,6 @@ class SubwordTokenizer(TextTokenizer):
         own = frozenset(self.special.values())
         self._tokenizer = self._words = _make(described, path, own)
         register(self._tokenizer, self.added, path)
-        before = described.get("pre_tokenizer") or {}
         if self.added and before.get("add_prefix_space") is False:
             # A space may not be put before an added token.
             before = {**before, "add_prefix_space": True}

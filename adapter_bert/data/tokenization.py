@@ -42,6 +42,7 @@ from adapter_bert.data.added_tokens import (
     read_added,
     register,
 )
+from adapter_bert.data.tokenizer_config import USUAL, Rules, side_of
 from adapter_bert.errors import UserError
 
 UNKNOWN, CLASSIFY, SEPARATE = "[UNK]", "[CLS]", "[SEP]"
@@ -123,6 +124,8 @@ class TextTokenizer(abc.ABC):
         mask_id: of what stands for masked tokens, or None.
         between_count: how many of `separate_id` are between two texts.
         second_segment: the segment of a row's second text.
+        fields: of a `tokenizer_config.json`, where they are not as usual.
+        keeps_end: a long text's first tokens are cut off, not its last ones.
     """
 
     # The tokens of the model's own that have a role, by the role's name.
@@ -139,6 +142,8 @@ class TextTokenizer(abc.ABC):
     mask_id: Optional[int]
     between_count: int
     second_segment: int
+    fields: Mapping[str, Any] = {}
+    keeps_end: bool = False
     _tokenizer: Tokenizer
 
     def _set_ids(
@@ -165,8 +170,19 @@ class TextTokenizer(abc.ABC):
             **fingerprint(
                 [a for a in self.added if a.token.content not in told]
             ),
+            **self.fields,
             **({NEW: list(self.new_tokens)} if self.new_tokens else {}),
         }
+
+    def _follow(self, rules: Rules, side: str, **others: Any) -> None:
+        """Sets what rules say of rows, and `fields` with `others`."""
+        self.keeps_end = (rules.truncation_side or side) == "left"
+        if self.keeps_end:
+            others["truncation_side"] = "left"
+        if self.second_segment and not rules.has_segments:
+            self.second_segment = 0
+            others["model_input_names"] = ["input_ids", "attention_mask"]
+        self.fields = others
 
     def _add_new(
         self,
@@ -202,13 +218,20 @@ class TextTokenizer(abc.ABC):
         start, end = (self.special[f"{role}_token"] for role in ("cls", "sep"))
         between = " ".join([f"{end}:0"] * self.between_count)
         second = self.second_segment
-        made = Tokenizer.from_str(self._tokenizer.to_str())
+        described = json.loads(self._tokenizer.to_str())
+        for token in described["added_tokens"]:
+            # The file cannot say that the library is to pass over these.
+            if not self._by_content[token["content"]].is_found:
+                token["content"] = f"\uffff{token['content']}\uffff"
+                token["normalized"] = False
+        made = Tokenizer.from_str(json.dumps(described))
         made.post_processor = processors.TemplateProcessing(
             single=f"{start} $A {end}",
             pair=f"{start} $A {between} $B:{second} {end}:{second}",
             special_tokens=[(start, self.classify_id), (end, self.separate_id)],
         )
-        made.enable_truncation(max_seq_length)
+        side = "left" if self.keeps_end else "right"
+        made.enable_truncation(max_seq_length, direction=side)
         return made.to_str(pretty=True)
 
     @abc.abstractmethod
@@ -293,6 +316,12 @@ def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
     return len_a, len_b
 
 
+def cut(tokens: list[int], count: int, keeps_end: bool) -> list[int]:
+    """The first tokens of a text, or the last ones, at most `count`."""
+    first = max(0, len(tokens) - count) if keeps_end else 0
+    return tokens[first : first + count]
+
+
 def make_row(
     a: List[int],
     b: Optional[List[int]],
@@ -308,12 +337,14 @@ def make_row(
     `convert_single_example` and `_truncate_seq_pair`.
     """
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
+    keeps_end = tokenizer.keeps_end
     if b is None:
-        tokens = start + a[: max_seq_length - 2] + end
+        tokens = start + cut(a, max_seq_length - 2, keeps_end) + end
         return tokens, [0] * len(tokens)
     between = tokenizer.between
     len_a, len_b = fit(len(a), len(b), max_seq_length - 2 - len(between))
-    tokens = start + a[:len_a] + between + b[:len_b] + end
+    a, b = cut(a, len_a, keeps_end), cut(b, len_b, keeps_end)
+    tokens = start + a + between + b + end
     return tokens, [0] * (len_a + 1 + len(between)) + [
         tokenizer.second_segment
     ] * (len_b + 1)
@@ -361,10 +392,9 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
             "model.vocab": dict,
             "model.vocab.*": int,
             "model.type?": str,
-            "normalizer?": dict,
         },
     )
-    model, normalizer = described["model"], described.get("normalizer") or {}
+    model = described["model"]
     found = model["vocab"]
     # A line of `vocab.txt` could not hold others.
     if (
@@ -376,31 +406,7 @@ def _read_word_pieces(path: str) -> Dict[str, int]:
             f"{path} is no tokenizer of a BERT: expected WordPiece, with an id "
             "for each entry from 0, and no blanks in an entry"
         )
-    check_rules(
-        path,
-        normalizer.get("lowercase", True),
-        normalizer.get("strip_accents"),
-        normalizer.get("handle_chinese_chars"),
-    )
     return dict(found)
-
-
-def check_rules(path: str, lower: Any, accents: Any, chinese: Any) -> None:
-    """Refuses rules for texts that differ from those of Google's BERT.
-
-    A rule, on case, accents or Chinese, is None where the file is silent.
-
-    Raises:
-        UserError: a rule differs.
-    """
-    differs = None not in (lower, accents) and accents != lower
-    if differs or chinese is False:
-        raise UserError(
-            f"{path}: texts are in lower case: {lower}, without accents: "
-            f"{accents}, Chinese characters are words: {chinese}; expected "
-            "accents to go with the case and each Chinese character to be a "
-            "word, as in Google's BERT"
-        )
 
 
 def vocabulary_bytes(path: str) -> bytes:
@@ -493,11 +499,14 @@ class FullTokenizer(TextTokenizer):
         vocab_file: str,
         do_lower_case: bool = True,
         new_tokens: Sequence[NewToken] = (),
+        rules: Rules = USUAL,
+        described: Optional[Mapping[str, Any]] = None,
     ):
         """Reads `vocab.txt` or `tokenizer.json`, and tokens that files add.
 
-        `do_lower_case`, which strips accents too, is as in the pretraining.
-        `new_tokens` are a task's own.
+        `do_lower_case` is as in the pretraining, whatever `rules` say of it.
+        `new_tokens` are a task's own. `described` is the content of the
+        `tokenizer.json` next to the vocabulary, which else is read.
 
         Raises:
             UserError: as `read_vocabulary` and `read_added`, or a new token is
@@ -508,14 +517,22 @@ class FullTokenizer(TextTokenizer):
         if self.special is OF_MPNET:
             # As a RoBERTa's rows.
             self.between_count, self.second_segment = 2, 0
-        self.added = read_added(vocab_file, self.pieces, self.special)
+        self.added = read_added(
+            vocab_file, self.pieces, self.special, described
+        )
         self.do_lower_case = do_lower_case
+        strip, chinese = rules.strip_accents, rules.tokenize_chinese_chars
+        strip = do_lower_case if strip is None else strip
         normalizer = normalizers.BertNormalizer(
             clean_text=True,
-            handle_chinese_chars=True,
-            strip_accents=do_lower_case,
+            handle_chinese_chars=chinese,
+            strip_accents=strip,
             lowercase=do_lower_case,
         )
+        others = {} if strip == do_lower_case else {"strip_accents": strip}
+        if not chinese:
+            others["tokenize_chinese_chars"] = False
+        self._follow(rules, side_of(described or {}, vocab_file), **others)
         self._add_new(new_tokens, self.pieces, normalizer.normalize_str)
         self._set_ids(self.pieces, self.pieces)
         # Stray entries do not count. A script without cases is neither.

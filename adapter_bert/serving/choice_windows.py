@@ -13,6 +13,7 @@ from adapter_bert.serving.text_windows import (
     CHOICE,
     CHOICES,
     FORM,
+    FROM_END,
     LARGEST,
     LEAST_TEXTS,
     LENGTH,
@@ -114,11 +115,17 @@ def without_cut(rows: Rows) -> Rows:
     longest = tf.where(is_choice, longest - b_count, 0)
     room = tf.maximum(rows.reading[:, LENGTH] - 3 - longest, 0)
     a_length, b_length = fit(a_count, b_count, room)
+    from_end = rows.reading[:, FROM_END] > 0
+    first_a = tf.where(from_end, 0, a_length)
+    end_a = tf.where(from_end, a_count - a_length, LARGEST)
+    first_b = tf.where(from_end, 0, b_length)
+    end_b = tf.where(from_end, b_count - b_length, b_count)
     nothing = tf.zeros([count + words], tf.int32)
-    of_choice = (tf.gather(x, rows.choice_row) for x in (b_length, b_count))
-    first_cut, end_cut = of_choice
-    first = tf.concat([a_length, nothing, first_cut], axis=0)
-    end = tf.where(is_choice, LARGEST, 0)
+    first_cut, end_cut = (
+        tf.gather(x, rows.choice_row) for x in (first_b, end_b)
+    )
+    first = tf.concat([first_a, nothing, first_cut], axis=0)
+    end = tf.where(is_choice, end_a, 0)
     end = tf.concat([end, nothing, end_cut], axis=0)
     return rows.without(first, end)
 
@@ -129,16 +136,18 @@ def cut(rows: Rows) -> Windows:
     counts = rows.reading[:, CHOICES]
     first = tf.size(rows.counts) - tf.size(row)
     both = tf.gather(rows.reading[:, LENGTH], row) - 3
-    a_length, b_length = fit(
-        tf.gather(rows.counts[:count], row), rows.counts[first:], both
-    )
+    a_count = tf.gather(rows.counts[:count], row)
+    b_count = rows.counts[first:]
+    a_length, b_length = fit(a_count, b_count, both)
+    from_end = tf.gather(rows.reading[:, FROM_END], row)
     return Windows(
         row=row,
         number=_numbers(row, counts),
         count=counts,
-        a_first=tf.gather(rows.starts[:count], row),
+        a_first=tf.gather(rows.starts[:count], row)
+        + from_end * (a_count - a_length),
         a_length=a_length,
-        b_first=rows.starts[first:-1],
+        b_first=rows.starts[first:-1] + from_end * (b_count - b_length),
         b_length=b_length,
         room=tf.zeros_like(counts),
         step=tf.zeros_like(counts),

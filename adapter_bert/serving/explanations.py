@@ -282,8 +282,9 @@ def _read(
     for column, text, found, count in zip(
         loaded.task.columns, row, texts, counts
     ):
+        left_out = (len(found.ids) - count) * tokenizer.keeps_end
         for _, group in itertools.groupby(
-            range(count), found.words.__getitem__
+            range(left_out, left_out + count), found.words.__getitem__
         ):
             some = list(group)
             offsets = [found.offsets[n] for n in some]
@@ -291,7 +292,7 @@ def _read(
             own = [(start, end) for start, end in offsets if start < end]
             starts, ends = zip(*(own or offsets))
             start, end = min(starts), max(ends)
-            places = [begin + n for n in some]
+            places = [begin + n - left_out for n in some]
             words.append(Word(column, text[start:end], start, end, places))
         begin += count + len(between)
     return tokens, segments, words

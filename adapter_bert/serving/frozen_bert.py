@@ -100,11 +100,8 @@ class FrozenBert:
     ):
         """Reads every variable; arguments and errors as of `open`."""
         self.config = config
-        # Adapters say the letters' case, whatever the model itself says.
-        self._opened = dataclasses.replace(opened, do_lower_case=None)
+        self._opened = opened
         self._do_lower_case = do_lower_case
-        if do_lower_case is None:
-            self._do_lower_case = opened.do_lower_case
         self._vocab_file = vocab_file
         variables = encoder.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
@@ -169,8 +166,10 @@ class FrozenBert:
             do_lower_case,
             base_dtype,
         )
-        # So that a bad vocabulary is found now.
-        bert._tokenizer_of(do_lower_case)
+        # So that a bad vocabulary is found now. Adapters say the letters' case,
+        # whatever the model's files say.
+        read = bert._read_tokenizer(do_lower_case, is_case_said=False)
+        bert._tokenizers[read.do_lower_case] = read
         return bert
 
     def tokenizer(
@@ -186,8 +185,11 @@ class FrozenBert:
         """
         if do_lower_case is None:
             do_lower_case = self._do_lower_case
-        if isinstance(self._tokenizers.get(None), SubwordTokenizer):
-            do_lower_case = None  # It has one tokenizer, whatever is asked.
+        if any(
+            isinstance(one, SubwordTokenizer)
+            for one in self._tokenizers.values()
+        ):
+            do_lower_case = False  # It has one tokenizer, whatever is asked.
         if new_tokens:
             # Of the task alone, so that it goes when the task does.
             return self._read_tokenizer(do_lower_case, new_tokens)
@@ -197,6 +199,7 @@ class FrozenBert:
         self,
         do_lower_case: Optional[bool],
         new_tokens: Sequence[NewToken] = (),
+        is_case_said: bool = True,
     ) -> TextTokenizer:
         return sources.read_tokenizer(
             self._opened,
@@ -204,13 +207,14 @@ class FrozenBert:
             self._vocab_file,
             do_lower_case,
             new_tokens,
+            is_case_said,
         )
 
     def _tokenizer_of(self, do_lower_case: Optional[bool]) -> TextTokenizer:
-        """As `tokenizer`; None for the letters' case that the words tell."""
         with self._lock:
             if do_lower_case not in self._tokenizers:
                 read = self._read_tokenizer(do_lower_case)
+                read = self._tokenizers.setdefault(read.do_lower_case, read)
                 self._tokenizers[do_lower_case] = read
             return self._tokenizers[do_lower_case]
 

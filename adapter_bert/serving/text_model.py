@@ -137,7 +137,8 @@ class TextModel(tf.Module):
             )
         self._classify_id = tokenizer.classify_id
         self._separate_id = tokenizer.separate_id
-        readings = text_windows.readings(loaded)
+        self._second_segment = tokenizer.second_segment
+        readings = text_windows.readings(loaded, tokenizer.keeps_end)
         self._readings = keep(readings)
         forms = set(readings[:, text_windows.FORM])
         self._has_sentences = text_windows.SENTENCE in forms
@@ -422,6 +423,7 @@ class TextModel(tf.Module):
                 chosen,
                 self._classify_id,
                 self._separate_id,
+                self._second_segment,
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]

@@ -18,8 +18,10 @@ from adapter_bert.tasks.tagging import Tagging
 
 # Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
 # choices.
-LENGTH, FORM, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE, CHOICES = range(7)
-READINGS = 7
+LENGTH, FORM, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE, CHOICES, FROM_END = range(
+    8
+)
+READINGS = 8
 # Forms of rows.
 PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 
@@ -109,9 +111,15 @@ class Windows(NamedTuple):
         return tf.size(self.row)
 
 
-def readings(tasks: Sequence[LoadedTask]) -> np.ndarray:
-    """How tasks read their rows, int32 [tasks, READINGS]."""
+def readings(
+    tasks: Sequence[LoadedTask], keeps_end: bool = False
+) -> np.ndarray:
+    """How tasks read their rows, int32 [tasks, READINGS].
+
+    `keeps_end` is their tokenizer's.
+    """
     table = np.zeros((len(tasks), READINGS), np.int32)
+    table[:, FROM_END] = keeps_end
     for row, loaded in zip(table, tasks):
         task = loaded.task
         row[LENGTH] = loaded.max_seq_length
@@ -162,7 +170,9 @@ def cut(rows: Rows) -> Windows:
     count = rows.count
     a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
     a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
-    limit, form, _, _, query, stride, _ = tf.unstack(rows.reading, axis=1)
+    limit, form, _, _, query, stride, _, from_end = tf.unstack(
+        rows.reading, axis=1
+    )
     is_question = tf.equal(form, QUESTION)
 
     both = limit - 3
@@ -171,6 +181,10 @@ def cut(rows: Rows) -> Windows:
     a_length = tf.where(rows.has_b, a_of_pair, a_length)
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
     room = both - a_length
+    # Questions and contexts are read from their beginnings.
+    from_end = tf.where(is_question, 0, from_end)
+    a_start += from_end * (a_count - a_length)
+    b_start += from_end * tf.maximum(b_count - room, 0)
     # A pair has one window.
     step = tf.where(is_question, tf.minimum(room, stride), 1)
     further = tf.maximum(b_count - room, 0)
@@ -228,6 +242,7 @@ def features(
     chosen: tf.Tensor,
     classify_id: int,
     separate_id: int,
+    second_segment: int = 1,
 ) -> Dict[str, tf.Tensor]:
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
@@ -258,5 +273,5 @@ def features(
     return {
         "input_ids": found * mask,
         "input_mask": mask,
-        "segment_ids": tf.cast(is_b, tf.int32) * mask,
+        "segment_ids": tf.cast(is_b, tf.int32) * mask * second_segment,
     }

@@ -15,6 +15,7 @@ from adapter_bert.data.input_pipeline import Choices
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.data.tokenization import (
     TextTokenizer,
+    cut,
     fit,
     in_chunks,
     make_row,
@@ -151,6 +152,7 @@ class MultipleChoice(TextTask):
         """
         known = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
+        keeps_end = tokenizer.keeps_end
         encode = functools.partial(in_chunks, tokenizer.encode_ids)
         choices: Sequence[Iterable[str]] = rows.choices
         asked: Iterator[List[int]] = itertools.repeat([])
@@ -169,7 +171,9 @@ class MultipleChoice(TextTask):
             len_a, len_b = fit(len(a), b, max(0, room - longest))
             is_cut = len(a) + b + longest > room
             for tokens in of_row:
-                pair = a[:len_a], tokens[:len_b] + tokens[b:][:room]
+                question = cut(tokens[:b], len_b, keeps_end)
+                choice = cut(tokens[b:], room, keeps_end)
+                pair = cut(a, len_a, keeps_end), question + choice
                 yield *make_row(*pair, tokenizer, max_seq_length), is_cut
                 is_cut = False
 

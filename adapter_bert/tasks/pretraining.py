@@ -281,7 +281,9 @@ class Pretraining(Task[Records]):
             raise UserError(f"{source}: expected {expected}")
         return {
             "tokens": values["input_ids"][is_token].astype(np.int32),
-            "segments": values["segment_ids"][is_token].astype(np.uint8),
+            # The rows' maker may not know that the model has one segment.
+            "segments": values["segment_ids"][is_token].astype(np.uint8)
+            * np.uint8(tokenizer.second_segment),
             "lengths": lengths,
             "masked_positions": places.astype(np.int32),
             "masked_ids": np.where(is_masked, ids, NO_TOKEN).astype(np.int32),

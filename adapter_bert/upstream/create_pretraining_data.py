@@ -7,7 +7,7 @@ make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
 import collections
 import contextlib
 import random
-from typing import Any, Iterable, Iterator, List, Sequence, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import tensorflow as tf
 
@@ -91,7 +91,7 @@ def create_training_instances(
     """
     return make_instances(
         read_documents(_lines(input_files), tokenizer),
-        tokenizer,
+        tokenizer.vocab,
         dupe_factor,
         rng,
         max_seq_length=max_seq_length,
@@ -104,7 +104,7 @@ def create_training_instances(
 
 def make_instances(
     documents: List[Document],
-    tokenizer: Any,
+    vocab: Mapping[str, int],
     dupe_factor: int,
     rng: random.Random,
     **of_document: Any,
@@ -114,7 +114,7 @@ def make_instances(
     `of_document` are arguments of `create_instances_from_document`.
     """
     rng.shuffle(documents)
-    words = sorted(tokenizer.vocab, key=tokenizer.vocab.get)
+    words = sorted(vocab, key=vocab.get)
     instances: List[TrainingInstance] = []
     for _ in range(dupe_factor):
         for number in range(len(documents)):

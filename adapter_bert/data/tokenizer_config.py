@@ -1,0 +1,232 @@
+"""The fields of `tokenizer_config.json`, and what they say of texts.
+
+Sources: transformers 4.57 and 5.24 (`PreTrainedTokenizerBase`, the fast
+tokenizers of BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, DistilBERT and MPNet).
+"""
+
+import dataclasses
+import os
+from typing import Any, Mapping, Optional
+
+from absl import logging
+
+from adapter_bert import files
+from adapter_bert.data.added_tokens import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+)
+from adapter_bert.errors import UserError
+
+# Each field of the file, and why ids follow it, or why they do not.
+OBEYED = {
+    "tokenizer_class": "whose rules count; some classes are refused",
+    "do_lower_case": "WordPieces",
+    "strip_accents": "WordPieces",
+    "tokenize_chinese_chars": "WordPieces",
+    "add_prefix_space": "byte-level BPE",
+    "truncation_side": "which end of a long text is cut off",
+    "model_input_names": "without segments, a pair's are all 0",
+    "model_max_length": "the longest input of sentence-transformers' vectors",
+    **dict.fromkeys(
+        "added_tokens_decoder additional_special_tokens extra_special_tokens "
+        "split_special_tokens bos_token eos_token pad_token".split(),
+        "added tokens",
+    ),
+    **dict.fromkeys(
+        "cls_token sep_token unk_token mask_token".split(),
+        "refused unless it is the one of the model's kind",
+    ),
+}
+NO_EFFECT = {
+    **dict.fromkeys(
+        "do_basic_tokenize never_split wordpieces_prefix keep_accents "
+        "remove_space sp_model_kwargs from_slow use_fast legacy".split(),
+        "of slow tokenizers alone",
+    ),
+    **dict.fromkeys(
+        "padding_side pad_to_multiple_of pad_token_type_id padding".split(),
+        "padding changes no value",
+    ),
+    **dict.fromkeys(
+        "max_length stride truncation truncation_strategy "
+        "max_len model_type".split(),
+        "each call says it",
+    ),
+    **dict.fromkeys(
+        "clean_up_tokenization_spaces spaces_between_special_tokens "
+        "trim_offsets errors chat_template".split(),
+        "of other directions than from a text to ids",
+    ),
+    **dict.fromkeys(
+        "add_bos_token add_eos_token fuse_unk unk_id".split(),
+        "of other models than those that are read",
+    ),
+    **dict.fromkeys(
+        "name_or_path special_tokens_map_file tokenizer_file vocab_file "
+        "merges_file full_tokenizer_file processor_class auto_map backend "
+        "is_local local_files_only init_inputs device "
+        "fix_mistral_regex transformers_version".split(),
+        "says where it came from",
+    ),
+}
+# Those that a tokenizer's description has where they are not as usual.
+FIELDS = {
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "add_prefix_space",
+    "truncation_side",
+    "model_input_names",
+}
+# Their tokenizers find words by programs of their own.
+FOREIGN = "BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer"
+# With these `tokenizer.json` counts as it is, with others the fields.
+AS_DESCRIBED = "PreTrainedTokenizerFast", "TokenizersBackend"
+# They give the model no segments.
+WITHOUT_SEGMENTS = "DistilBertTokenizer", "MPNetTokenizer"
+SIDES = "right", "left"
+SEGMENTS = "token_type_ids"
+SWITCHES = (
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
+    "add_prefix_space",
+)
+KINDS = {
+    **{f"{name}?": bool for name in SWITCHES},
+    "truncation_side?": str,
+    "model_input_names?": list,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What the files next to a vocabulary say of texts.
+
+    Attributes:
+        do_lower_case: None where no file says.
+        strip_accents: None for what goes with the letters' case.
+        tokenize_chinese_chars: a Chinese character is a word.
+        add_prefix_space: a text begins as if after a space, for byte-level BPE;
+            None for what `tokenizer.json` says.
+        truncation_side: the end of a long text that is cut off; "" where no
+            file says.
+        has_segments: a pair's second text may have another segment.
+    """
+
+    do_lower_case: Optional[bool] = None
+    strip_accents: Optional[bool] = None
+    tokenize_chinese_chars: bool = True
+    add_prefix_space: Optional[bool] = None
+    truncation_side: str = ""
+    has_segments: bool = True
+
+
+USUAL = Rules()
+
+
+def read_rules(folder: str, described: Mapping[str, Any], nearby: str) -> Rules:
+    """Reads the rules of a vocabulary's folder, as transformers follow them.
+
+    Args:
+        folder: in which `tokenizer_config.json` may lie.
+        described: the content of the `tokenizer.json` there, or nothing.
+        nearby: the model's folder, whose file counts where the vocabulary's has
+            none.
+    """
+    path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
+    if not files.exists(path):
+        path = os.path.join(nearby, TOKENIZER_CONFIG_FILE)
+    fields = _read(path, KINDS)
+    of_model = os.path.join(nearby, "config.json")
+    kind = ""
+    for place, said in ((of_model, _read(of_model, {})), (path, fields)):
+        kind = str(said.get("tokenizer_class") or kind)
+        if kind in FOREIGN:
+            raise UserError(
+                f"{place}: {kind} cuts texts into words by a program of its "
+                "own, which cannot be done here; expected a tokenizer of BERT, "
+                "RoBERTa or XLM-R"
+            )
+    if others := sorted(fields.keys() - OBEYED.keys() - NO_EFFECT.keys()):
+        logging.log_first_n(
+            logging.WARNING,
+            "%s: these fields are not known, and have no effect here: %s",
+            1,
+            path,
+            ", ".join(others)[:200],
+        )
+    rules = {name: fields.get(name) for name in SWITCHES}
+    if fields:
+        rules["add_prefix_space"] = rules["add_prefix_space"] or False
+    if described and (kind in AS_DESCRIBED or not fields):
+        rules.update(_described(described, kind in AS_DESCRIBED, folder))
+    if rules["tokenize_chinese_chars"] is None:
+        rules["tokenize_chinese_chars"] = True
+    inputs = fields.get("model_input_names")
+    if inputs is None and kind.startswith(WITHOUT_SEGMENTS):
+        inputs = []
+    side = fields.get("truncation_side") or ""
+    return Rules(
+        truncation_side=check_side(side, path),
+        has_segments=inputs is None or SEGMENTS in inputs,
+        **rules,
+    )
+
+
+def check_side(side: Any, path: str) -> str:
+    """A side of `SIDES` or "", without capitals."""
+    lower = str(side).lower()
+    if lower not in ("", *SIDES):
+        raise UserError(
+            f"{path}: truncation_side is {str(side)[:80]!r}, expected 'right' "
+            "or 'left'"
+        )
+    return lower
+
+
+def side_of(described: Mapping[str, Any], path: str) -> str:
+    """The side at which a `tokenizer.json` cuts texts, or ""."""
+    truncation = described.get("truncation")
+    if not isinstance(truncation, dict):
+        return ""
+    return check_side(truncation.get("direction") or "", path)
+
+
+def _described(
+    described: Mapping[str, Any], is_whole: bool, folder: str
+) -> dict[str, Any]:
+    """Values of `SWITCHES` of a `tokenizer.json` with WordPieces.
+
+    If it is the whole tokenizer, other parts than BERT's are refused.
+    """
+    model = described.get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        return {}
+    for name, expected in (
+        ("normalizer", "BertNormalizer"),
+        ("pre_tokenizer", "BertPreTokenizer"),
+    ):
+        part = described.get(name)
+        kind = part.get("type") if isinstance(part, dict) else part
+        if kind != expected and is_whole:
+            raise UserError(
+                f"{os.path.join(folder, TOKENIZER_FILE)}: the {name} of these "
+                f"WordPieces is {kind!r:.80}, expected {expected}"
+            )
+    part = described.get("normalizer")
+    part = part if isinstance(part, dict) else {}
+    names = ("lowercase", "strip_accents", "handle_chinese_chars")
+    found = dict(zip(SWITCHES, map(part.get, names)))
+    wrong = [x for x in found.values() if not isinstance(x, (bool, type(None)))]
+    if wrong:
+        raise UserError(
+            f"{os.path.join(folder, TOKENIZER_FILE)}: the normalizer has "
+            f"{wrong[0]!r:.80}, expected true or false"
+        )
+    return found
+
+
+def _read(path: str, kinds: dict[str, Any]) -> dict[str, Any]:
+    if not files.exists(path):
+        return {}
+    return files.read_object(path, "a description of a model", kinds)
