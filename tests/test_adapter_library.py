@@ -216,8 +216,10 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     card = (out / "README.md").read_text()
     assert "from_pretrained('b/b')" in card and "load_adapter('out'" in card
     call("import", shelf, out, "--name=back", f"--init_checkpoint={bert}")
-    with pytest.raises(UserError, match="is not written for peft"):
-        call("export", shelf, "hub", tmp_path / "x", "--to=peft")
+    call("export", shelf, "hub", tmp_path / "x", "--to=peft")
+    written = json.loads((tmp_path / "x" / "adapter_config.json").read_text())
+    # A layer in the place of the pooler.
+    assert written["modules_to_save"] == ["pooler", "classifier"]
 
 
 def test_an_export_with_another_bert_is_refused(call, tiny_bert, tmp_path):

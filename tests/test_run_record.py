@@ -201,6 +201,18 @@ def test_two_names_of_one_activation_are_the_same(folder):
     assert "hidden_act was 'gelu', now 'gelu_erf'" in refusal(folder, other)
 
 
+def test_a_run_of_before_a_field_was_there_goes_on(folder):
+    """With the field's default; a missing pooler is in the fingerprint."""
+    old = changed("bert_config.hidden_act", "gelu")
+    run_record.write(str(folder), old, BASE)
+    for name, same in (("tie_word_embeddings", True), ("pooler", False)):
+        new = copy.deepcopy(old)
+        new["bert_config"][name] = same
+        run_record.check(str(folder), new, True)
+    new["bert_config"]["tie_word_embeddings"] = False
+    assert "tie_word_embeddings was None, now False" in refusal(folder, new)
+
+
 def test_the_log_tells_what_an_adapter_supplies():
     told = run_record.supplied(RECORD, 64, True)
     assert told == (

@@ -387,6 +387,8 @@ def write(exported: Exported) -> Dict[str, Any]:
     head, tensors = exported.head, {}
     usual, bert_config = usual_shape(head.kind), exported.config
     with_pooler = foreign_heads.with_pooler(bert_config)
+    if head.kind == CHOICE:
+        with_pooler = with_pooler.for_choices
     if head.shape == usual.fitted_to(with_pooler):
         bert_config = with_pooler
     elif head.shape != usual:
