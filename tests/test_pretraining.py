@@ -13,6 +13,8 @@ from test_masked_lm import as_tensors, random_head
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
@@ -89,6 +91,14 @@ def test_records_without_their_padding(features):
     ]
     assert batch["next_sentence_labels"].tolist() == [1, 0]
     np.testing.assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
+
+
+def test_a_model_with_one_vector_of_segments(task, tiny_bert):
+    rules = Rules(has_segments=False)
+    tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"), rules=rules)
+    task, rows = task.read("", ["train"])
+    features = task.featurize(rows["train"], tokenizer, LENGTH)
+    assert not features.segments.any()
 
 
 def test_splits_and_patterns(task, tmp_path):

@@ -9,6 +9,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import TINY_WORDS, write_bert
 from exported_models import as_rows
 from test_joint_answers import LIBRARY, QUESTIONS, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -348,3 +349,32 @@ def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             TextModel(bert, tasks, 4, form=form)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_the_rules_of_the_tokenizers_files(
+    tmp_path, tiny_config, tiny_weights, segments
+):
+    """With one vector of segments both texts of a pair get it."""
+    name = "bert/embeddings/token_type_embeddings"
+    values = {**tiny_weights, name: tiny_weights[name][:segments]}
+    config = dataclasses.replace(tiny_config, type_vocab_size=segments)
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    write_bert(bert, [*TINY_WORDS[:-1], "\u00e9"], config, values)
+    rules = {"truncation_side": "left", "strip_accents": False}
+    if segments > 1:
+        rules["model_input_names"] = ["input_ids", "attention_mask"]
+    (bert / "tokenizer_config.json").write_text(json.dumps(rules))
+    frozen, tasks = FrozenBert.open(str(bert)), {}
+    predictor = Predictor(frozen)
+    for name, task in ("pair", MRPC), ("squad", {"name": "squad"}):
+        folder = tmp_path / name
+        make_artifact(folder, bert, "houlsby(size=4)", None, task)
+        tasks[name] = load_task(frozen, str(folder), None)
+        predictor.add(str(folder), name)
+    assert tasks["pair"].tokenizer.second_segment == 0
+    model = TextModel(frozen, tasks, batch_size=5)
+    texts = "\u00c9 cat " + "the mat sat on " * 9, "is a dog fast " * 7
+    rows = [(name, row) for name in tasks for row in (texts, ("\u00c9", "on"))]
+    check(model, predictor, rows)

@@ -242,14 +242,16 @@ def test_typed_special_tokens_of_the_exported_file(tmp_path, is_split):
     fields = {
         "mask_token": "[MASK]",
         "additional_special_tokens": ["<e>", "<f>"],
+        "model_specific_special_tokens": {"end": "<g>"},
         "split_special_tokens": is_split,
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
     tokenizer = sources.read_tokenizer(None, None, path)
-    text = "a [MASK] <e> b <f> [CLS]"
+    text = "a [MASK] <e> b <f> <g> [CLS]"
     ids = tokenizer.encode_ids([text])[0]
     assert tokenizer.mask_id not in ids
-    assert (tokenizer.vocabulary["<f>"] in ids) is not is_split
+    for token in "<f>", "<g>":
+        assert (tokenizer.vocabulary[token] in ids) is not is_split
     file = Tokenizer.from_str(tokenizer.to_json(99))
     assert file.encode(text, add_special_tokens=False).ids == ids
 

@@ -202,16 +202,16 @@ def main() -> None:
     bert = FrozenBert.open(
         asked.init_checkpoint, asked.bert_config_file, asked.vocab_file
     )
-    if not isinstance(bert.tokenizer(), FullTokenizer):
-        raise UserError(
-            f"{asked.init_checkpoint} has no word pieces, expected a BERT, "
-            "whose word pieces the output names"
-        )
     layers = _read_layers(asked.layers, bert.config.num_hidden_layers)
     task = None
     if asked.adapter:
         task = load_task(bert, asked.adapter, None)
     tokenizer = task.tokenizer if task else bert.tokenizer(asked.do_lower_case)
+    if not isinstance(tokenizer, FullTokenizer):
+        raise UserError(
+            f"{asked.init_checkpoint} has no word pieces, expected a BERT, "
+            "whose word pieces the output names"
+        )
     sources.check_length(asked.max_seq_length, 5, bert.config, tokenizer)
     features = _features(
         upstream.examples_of(

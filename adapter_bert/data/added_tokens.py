@@ -241,8 +241,10 @@ def _merge(
     Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
     roles, and `added_tokens.json`. As in transformers, the last one counts.
     """
-    extra = said.get("extra_special_tokens") or {}
-    extra = extra.values() if isinstance(extra, dict) else extra
+    extra: List[Any] = []
+    for key in ("extra_special_tokens", "model_specific_special_tokens"):
+        of_key = said.get(key) or {}
+        extra += of_key.values() if isinstance(of_key, dict) else of_key
     named = [said[role] for role in ROLES.split() if said.get(role)]
     more = [*(said.get(ADDITIONAL) or []), *extra]
     special = {_content(token) for token in (*named, *more)}

@@ -29,7 +29,8 @@ OBEYED = {
     "model_max_length": "the longest input of sentence-transformers' vectors",
     **dict.fromkeys(
         "added_tokens_decoder additional_special_tokens extra_special_tokens "
-        "split_special_tokens bos_token eos_token pad_token".split(),
+        "model_specific_special_tokens split_special_tokens bos_token "
+        "eos_token pad_token".split(),
         "added tokens",
     ),
     **dict.fromkeys(
@@ -48,17 +49,18 @@ NO_EFFECT = {
         "padding changes no value",
     ),
     **dict.fromkeys(
-        "max_length stride truncation truncation_strategy "
-        "max_len model_type".split(),
+        "max_length max_target_length stride truncation truncation_strategy "
+        "max_len model_type verbose".split(),
         "each call says it",
     ),
     **dict.fromkeys(
         "clean_up_tokenization_spaces spaces_between_special_tokens "
-        "trim_offsets errors chat_template".split(),
+        "trim_offsets errors chat_template chat_control_tokens response_schema "
+        "response_template".split(),
         "of other directions than from a text to ids",
     ),
     **dict.fromkeys(
-        "add_bos_token add_eos_token fuse_unk unk_id".split(),
+        "add_bos_token add_eos_token fuse_unk unk_id src_lang tgt_lang".split(),
         "of other models than those that are read",
     ),
     **dict.fromkeys(
