@@ -326,6 +326,47 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
+def test_each_model_of_a_graph_starts_from_a_checkpoint(
+    tmp_path, caplog, method
+):
+    def words():
+        return [
+            v
+            for v in v1.global_variables()
+            if v.op.name.endswith("/word_embeddings")
+        ]
+
+    with session(2) as opened:
+        small_model()
+        initialize(opened)
+        path = v1.train.Saver().save(opened, str(tmp_path / "model.ckpt"))
+        [expected] = opened.run(words())
+    for together in (False, True):
+        caplog.clear()
+        with session() as opened:
+            for _ in range(2):
+                small_model(tuning_method=method)
+            variables = v1.trainable_variables()
+            models = [
+                [v for v in variables if v.op.name.startswith(f"{scope}/")]
+                for scope in ("bert", "bert_1")
+            ]
+            for tvars in [variables] if together else models:
+                found, initialized = (
+                    modeling.get_assignment_map_from_checkpoint(tvars, path)
+                )
+                assert {f"{n}:0" for n in found.values()} <= set(initialized)
+                v1.train.init_from_checkpoint(path, found)
+            initialize(opened)
+            first, second = opened.run(words())
+        assert np.array_equal(first, expected)
+        assert np.array_equal(second, expected) != together
+        assert ("the BertModel in bert_1 starts from no" in caplog.text) == (
+            together
+        )
+
+
 def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
     path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
     before = v1.logging.get_verbosity()
