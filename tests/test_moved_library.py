@@ -290,6 +290,23 @@ def test_what_does_not_fit_is_refused_first(
     assert not (place / "refused").exists()
 
 
+def test_damaged_answers_are_none(tmp_path):
+    path = tmp_path / "answers.npz"
+    values = np.arange(6, dtype=np.float32)
+    np.savez(path, **{"one/logits": values})
+    whole = path.read_bytes()
+    damaged = [whole[:n] for n in range(len(whole))]
+    damaged += [
+        whole[:n] + bytes([whole[n] ^ 1 << n % 8]) + whole[n + 1 :]
+        for n in range(len(whole))
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        kept = moved_library._read_outputs(str(path))
+        assert kept is None or np.array_equal(kept.pop("one/logits"), values)
+        assert not kept
+
+
 @pytest.mark.parametrize("name", ["move.tsv", "move.json"])
 def test_an_adapter_with_a_name_of_the_move_s_files(place, move, name):
     shelf = AdapterLibrary(str(place / "shelf"))

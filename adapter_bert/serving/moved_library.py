@@ -447,7 +447,9 @@ def _read_outputs(path: str) -> Optional[Outputs]:
         content = io.BytesIO(files.read_bytes(path, "old answers"))
         with np.load(content, allow_pickle=False) as kept:
             return dict(kept)
-    except (EOFError, ValueError, zipfile.BadZipFile):
+    # Flags and versions of archives that Python's reader lacks are errors of
+    # its own.
+    except (EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
         logging.warning("%s is damaged: its answers are computed anew", path)
         return None
 
