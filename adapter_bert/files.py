@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -45,10 +46,15 @@ NO_SYNC = (
     errno.ENOTSUP,
     errno.EOPNOTSUPP,
 )
+# In a name, what stands for a byte that is no UTF-8.
+SURROGATE = re.compile("[\ud800-\udfff]")
 # Bytes of one read.
 BLOCK = 2**20
 # Errors of a path where nothing is.
 NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
+# A name that this program's users give to folders. A disk's own names, as
+# `lost+found` and `@eaDir`, are none.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Expression for the temporary names of folders; `{}` is one for their names.
 NEW_FOLDER = r"\.(?:{})\.tmp-[0-9a-f]{{32}}"
 # Key of a JSON object's seal: the SHA-256 of everything else in it.
@@ -167,14 +173,21 @@ def names(path: str) -> List[str]:
         return sorted(os.listdir(path))
 
 
+def plain_names(path: str) -> List[str]:
+    """As `names`, of those that are as `NAME`."""
+    return list(filter(NAME.fullmatch, names(path)))
+
+
 def listed(path: str) -> List[str]:
-    """The names in a folder, local or `gs://`.
+    """The names in a folder, local or `gs://`, that are UTF-8.
 
     Raises:
         UserError: it does not exist, or cannot be read.
     """
     with _reading(path):
-        return tf.io.gfile.listdir(path)
+        if "://" in path:
+            return tf.io.gfile.listdir(path)
+    return [name for name in names(path) if not SURROGATE.search(name)]
 
 
 def matching(patterns: str, flag: str) -> List[str]:

@@ -15,7 +15,7 @@ from conftest import ROOT
 from tiny_artifacts import CLASSIFICATION
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints import adapter_artifact, part_values
 from adapter_bert.errors import UserError
 from adapter_bert.serving import library
 from adapter_bert.serving.library import AdapterLibrary
@@ -126,10 +126,27 @@ def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
     shelf.add(str(tmp_path / "b"), "second")
 
 
-def test_links_out_of_a_library_are_passed_over(shelf, make, tmp_path):
+def test_what_can_be_no_adapter_is_passed_over(
+    shelf, make, tmp_path, caplog, plain_user
+):
+    """A disk's own folders in silence, adapters by name."""
     shelf.add(str(make()), "mine")
     (tmp_path / "shelf" / "theirs").symlink_to(tmp_path / "adapter")
-    assert shelf.names() == ["mine"]
+    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "my adapter")
+    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "caf\udce9")
+    for name in ("lost+found", "@eaDir"):
+        (tmp_path / "shelf" / name).mkdir(mode=0)
+    assert shelf.names() == shelf.names() == shelf.answering() == ["mine"]
+    for name in (
+        "theirs' is passed over: it is a link",
+        "my adapter'",
+        "dce9'",
+    ):
+        assert caplog.text.count(name) == 1
+    assert "lost+found" not in caplog.text and "@eaDir" not in caplog.text
+    # Parts of compositions are searched there, too.
+    found = plain_user(part_values.adapters_in, str(tmp_path / "shelf"))
+    assert {"mine", "my adapter", "theirs"} == set(found)
     with pytest.raises(UserError, match="has no adapter 'theirs'"):
         shelf.folder("theirs")
 

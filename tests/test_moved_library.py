@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import SENTENCES, TINY_WORDS, write_bert, write_table
+from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert import encoder
@@ -230,6 +231,11 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         go_on()
     monkeypatch.undo()
     assert AdapterLibrary(str(place / "killed")).names() == []
+    # What a disk does, and what it holds.
+    outputs = place / "killed" / moved_library.WORK_FOLDER / "old_outputs"
+    for kept, content in zip(sorted(outputs.iterdir()), (b"", b"PK", b"x")):
+        kept.write_bytes(content)
+    (place / "killed" / "lost+found").mkdir()
     killed = go_on()
     assert read(killed) == read(moved)
     for name in AdapterLibrary(str(moved)).names():
@@ -281,6 +287,35 @@ def test_what_does_not_fit_is_refused_first(
     with pytest.raises(UserError, match=expected) as refused:
         move("refused", *(text.format(place) for text in more), **changed)
     assert "\n" not in str(refused.value)
+    assert not (place / "refused").exists()
+
+
+def test_damaged_answers_are_none(tmp_path):
+    path = tmp_path / "answers.npz"
+    values = np.arange(6, dtype=np.float32)
+    np.savez(path, **{"one/logits": values})
+    whole = path.read_bytes()
+    damaged = [whole[:n] for n in range(len(whole))]
+    damaged += [
+        whole[:n] + bytes([whole[n] ^ 1 << n % 8]) + whole[n + 1 :]
+        for n in range(len(whole))
+    ]
+    for content in damaged:
+        path.write_bytes(content)
+        kept = moved_library._read_outputs(str(path))
+        assert kept is None or np.array_equal(kept.pop("one/logits"), values)
+        assert not kept
+
+
+@pytest.mark.parametrize("name", ["move.tsv", "move.json"])
+def test_an_adapter_with_a_name_of_the_move_s_files(place, move, name):
+    shelf = AdapterLibrary(str(place / "shelf"))
+    shelf.rename("one", name)
+    try:
+        error = refusal(move, "refused")
+    finally:
+        shelf.rename(name, "one")
+    assert f"{name!r}" in error and "library rename" in error
     assert not (place / "refused").exists()
 
 

@@ -7,7 +7,7 @@ from conftest import entry_point, run_process
 from run_folders import artifact_bytes, kill_and_go_on, read
 from task_files import refusal
 from test_methods_runs import without_size
-from test_pretraining import EXAMPLES, LENGTH, MOST, write
+from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
 
 from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.commands import library, merge, run_pretraining
@@ -127,6 +127,19 @@ def test_an_adapter_alone(pretrain, flags, tmp_path, run_main):
     run_main(library, "add", shelf, out, "--name=domain")
     kept = AdapterLibrary(str(shelf))
     assert kept.names() == ["domain"] and kept.answering() == []
+
+
+def test_rows_without_a_masked_token(pretrain, flags, tmp_path, caplog):
+    """They teach which text follows, and score as in BERT's program."""
+    rows = [example(TOKENS, places=(), label=n % 2) for n in range(16)]
+    flags["input_file"] = write(tmp_path / "plain.tfrecord", rows)
+    pretrain(**flags, do_eval=True)
+    assert "no row has a masked token" in caplog.text
+    scores = read(flags["output_dir"], "eval_results.json")
+    assert scores["eval_masked_lm_loss"] == 0 < scores["eval_loss"]
+    error = refusal(lambda: pretrain(**flags | {"num_train_steps": 9}))
+    assert "num_train_steps was 6, now 9" in error
+    assert "--init_adapter" in error and "adapter-bert merge" in error
 
 
 def test_the_schedule_counts_steps(pretrain, flags):

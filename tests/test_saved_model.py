@@ -181,6 +181,9 @@ def test_versions(tmp_path):
     for name in ("1", "9", ".10.tmp-of-a-killed-export"):
         (folder / name).mkdir(parents=True)
     assert saved_model.next_version(str(folder)) == 10
+    for name in ("lost+found", "@eaDir", "caf\udce9"):
+        (folder / name).mkdir()
+    assert saved_model.next_version(str(folder)) == 10
     (folder / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="holds thesis.txt, which is no ver"):
         saved_model.next_version(str(folder))

@@ -3,10 +3,13 @@
 import functools
 import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import ROOT
 from graphs import (
     INPUTS,
     batch,
@@ -323,6 +326,47 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
+def test_each_model_of_a_graph_starts_from_a_checkpoint(
+    tmp_path, caplog, method
+):
+    def words():
+        return [
+            v
+            for v in v1.global_variables()
+            if v.op.name.endswith("/word_embeddings")
+        ]
+
+    with session(2) as opened:
+        small_model()
+        initialize(opened)
+        path = v1.train.Saver().save(opened, str(tmp_path / "model.ckpt"))
+        [expected] = opened.run(words())
+    for together in (False, True):
+        caplog.clear()
+        with session() as opened:
+            for _ in range(2):
+                small_model(tuning_method=method)
+            variables = v1.trainable_variables()
+            models = [
+                [v for v in variables if v.op.name.startswith(f"{scope}/")]
+                for scope in ("bert", "bert_1")
+            ]
+            for tvars in [variables] if together else models:
+                found, initialized = (
+                    modeling.get_assignment_map_from_checkpoint(tvars, path)
+                )
+                assert {f"{n}:0" for n in found.values()} <= set(initialized)
+                v1.train.init_from_checkpoint(path, found)
+            initialize(opened)
+            first, second = opened.run(words())
+        assert np.array_equal(first, expected)
+        assert np.array_equal(second, expected) != together
+        assert ("the BertModel in bert_1 starts from no" in caplog.text) == (
+            together
+        )
+
+
 def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
     path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
     before = v1.logging.get_verbosity()
@@ -421,3 +465,88 @@ def test_a_method_s_recipe():
         np.testing.assert_allclose(
             3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5
         )
+
+
+def test_what_a_method_freezes_stays():
+    """Also by a program's `create_optimizer` that hands in zeros."""
+    with session() as opened:
+        model = small_model(tuning_method="lora(rank=2)")
+        variables = v1.trainable_variables()
+        gradients = [
+            tf.zeros_like(v) if g is None else g
+            for g, v in zip(
+                tf.gradients(tf.reduce_sum(model.pooled_output), variables),
+                variables,
+            )
+        ]
+        step = optimization.AdamWeightDecayOptimizer(
+            0.1, weight_decay_rate=0.1
+        ).apply_gradients(zip(gradients, variables))
+        initialize(opened)
+        before = opened.run(variables)
+        opened.run(step)
+        moved = {
+            v.op.name
+            for v, x, y in zip(variables, before, opened.run(variables))
+            if not np.array_equal(x, y)
+        }
+        assert moved and moved <= trained()
+        assert not [
+            n for n in names(v1.global_variables()) if "kernel/adam" in n
+        ]
+
+
+# Two devices with two rows each, and one with all four.
+REPLICAS = """
+import sys, zlib
+sys.path[:0] = {paths!r}
+import numpy as np, tensorflow as tf
+from graphs import initialize, modeling, optimization, session, small_config, v1
+[cpu] = tf.config.list_physical_devices("CPU")
+logical = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, logical)
+rows = np.arange(1, 29, dtype=np.int32).reshape(4, 7)
+
+def trained_on(count):
+    def train():
+        number = tf.distribute.get_replica_context().replica_id_in_sync_group
+        ids = tf.constant(rows.reshape(count, -1, 7))[number]
+        model = modeling.BertModel(
+            small_config(), False, ids, tuning_method="houlsby(size=4)"
+        )
+        loss = tf.reduce_mean(model.pooled_output[:, 0])
+        return optimization.create_optimizer(loss, 1e-2, 20, 0, False)
+
+    with session() as opened:
+        devices = [f"CPU:{{n}}" for n in range(count)]
+        strategy = tf.distribute.MirroredStrategy(devices)
+        local = strategy.experimental_local_results
+        with strategy.scope():
+            step = local(strategy.run(train))
+        copies = {{v.op.name: local(v) for v in v1.global_variables()}}
+        initialize(opened)
+        for name, of in copies.items():
+            rng = np.random.default_rng(zlib.crc32(name.encode()))
+            if of[0].shape.rank and "/adam_" not in name:
+                value = rng.normal(scale=0.02, size=of[0].shape)
+                opened.run([x.assign(value.astype(np.float32)) for x in of])
+        for _ in range(5):
+            opened.run(step)
+        return opened.run(copies)
+
+one, two = map(trained_on, (1, 2))
+print(one["global_step"][0], max(
+    np.abs(x - one[name][0]).max() for name, of in two.items() for x in of
+))
+"""
+
+
+@pytest.mark.gate
+def test_replicas_train_as_one_device():
+    code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps, furthest = map(float, done.stdout.split()[-2:])
+    assert steps == 5 and furthest < 1e-5

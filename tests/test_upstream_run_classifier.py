@@ -212,6 +212,64 @@ def test_labels_that_are_numbers(tiny_data):
     assert processor_task(Stars(), str(tiny_data), ["test"])
 
 
+def processor_of(labels, **changes):
+    """A processor whose third example has other attributes."""
+
+    class Changed(Reviews):
+        def _read(self, data_dir, split):
+            examples = super()._read(data_dir, split)
+            for name, value in changes.items():
+                setattr(examples[2], name, value)
+            # As generators of programs give them.
+            return iter(examples)
+
+        def get_labels(self):
+            return labels
+
+    return Changed()
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        (
+            {"text_a": "d\u00e9j\u00e0 vu".encode()},
+            ("d\u00e9j\u00e0 vu", "good", "dev-2"),
+        ),
+        ({"label": b"bad", "guid": b"x"}, (None, "bad", "x")),
+        ({"label": 1.0, "guid": None}, (None, "1", "2")),
+        ({"label": True, "guid": 7}, (None, "1", "7")),
+    ],
+)
+def test_examples_are_read_as_bert_reads_them(tiny_data, changes, expected):
+    processor = processor_of(["good", 1, b"bad", "good"], **changes)
+    task = processor_task(processor, str(tiny_data), ["dev"])
+    assert task.labels == ("good", "1", "bad")
+    rows = task.read(str(tiny_data), ["dev"])[1]["dev"]
+    text = expected[0] or rows.text_a[2]
+    assert len(rows) > 3 and rows.text_b is None
+    assert (rows.text_a[2], rows.label[2], rows.row_id[2]) == (
+        text,
+        *expected[1:],
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"text_a": None}, "text_a of the example 'dev-2' is None"),
+        ({"text_a": float("nan")}, "'dev-2' is nan, a float"),
+        ({"text_b": float("nan")}, "text_b of the example 'dev-2' is nan"),
+        ({"label": float("nan")}, "1 examples without a label, as 'dev-2'"),
+    ],
+)
+def test_examples_that_are_none(tiny_data, changes, message):
+    processor = processor_of(["good", "bad"], **changes)
+    assert message in refusal(
+        processor_task, processor, str(tiny_data), ["dev"]
+    )
+
+
 @pytest.mark.parametrize(
     "given, message",
     [

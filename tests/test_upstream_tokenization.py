@@ -56,6 +56,11 @@ def test_parts_that_a_program_changes(tmp_path):
     assert tokenizer.tokenize("new runn") == ["new", "runn"]
     assert tokenizer.convert_tokens_to_ids(["new", "runn"]) == [11, 8]
 
+    tokenizer = make()
+    tokenizer.vocab["new"] = tokenizer.vocab.pop(",")
+    assert tokenizer.tokenize("new runn,") == ["new", "runn", "[UNK]"]
+    assert tokenizer.convert_tokens_to_ids(["new"]) == [10]
+
     class Own(tokenization.FullTokenizer):
         def __init__(self):
             self.vocab = {"[UNK]": 0, "un": 1}

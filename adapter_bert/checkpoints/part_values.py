@@ -27,12 +27,14 @@ def adapter_in(folder: str) -> Optional[str]:
 def adapters_in(folder: str) -> Dict[str, str]:
     """Folders of the adapters, or of their runs, in a folder, by name."""
     names = files.folders(folder) if files.is_folder(folder) else []
-    found = {
-        name: adapter_in(os.path.join(folder, name))
-        for name in names
-        if not name.startswith(".")
-    }
-    return {name: path for name, path in found.items() if path}
+    found = {}
+    for name in names:
+        # What may not be read, as a disk's `lost+found`, is passed over.
+        with contextlib.suppress(UserError):
+            path = adapter_in(os.path.join(folder, name))
+            if path and not name.startswith("."):
+                found[name] = path
+    return found
 
 
 def places(folder: str) -> List[str]:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -59,6 +60,8 @@ PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
 IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
+# A difference in how long a run trains.
+LONGER = re.compile(r"training\.(num_train_steps|epochs|steps) ")
 
 
 def versions() -> Dict[str, str]:
@@ -246,9 +249,16 @@ def check(
         if not _may_differ(name, before, now)
     ]
     if differences:
+        way = ""
+        if any(map(LONGER.match, differences)):
+            way = (
+                f"; to train {output_dir}/adapter on, pass it there as "
+                "--init_adapter, or as --init_checkpoint the BERT into which "
+                "`adapter-bert merge` writes it, with its heads"
+            )
         raise UserError(
             f"{output_dir} holds a run with another configuration: "
-            f"{'; '.join(differences)}; choose another --output_dir"
+            f"{'; '.join(differences)}; choose another --output_dir{way}"
         )
     if partial:
         return

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 from absl import logging
@@ -52,7 +52,6 @@ RESULTS = {
 LOCK_FILE = ".lock"
 # Beginning of the names of hidden folders with unfinished work.
 UNFINISHED = ".unfinished-"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Stands for all adapters.
 ALL = "all"
 # Tasks whose names do not tell the data, and endings of data files.
@@ -110,17 +109,40 @@ class AdapterLibrary:
                 "which adapter-bert library add makes"
             )
         self.path = path
+        self._passed_over: Set[str] = set()
 
     def names(self) -> List[str]:
-        """All adapters in order, damaged ones too, without links."""
+        """All adapters in order, damaged ones too.
+
+        Links out of the library, and folders of adapters with names that
+        `check_name` refuses, are passed over with a warning.
+        """
         real = os.path.realpath(self.path)
-        return [
-            name
-            for name in files.names(self.path)
-            if not name.startswith(".")
-            and os.path.isdir(folder := os.path.join(self.path, name))
-            and os.path.dirname(os.path.realpath(folder)) == real
-        ]
+        found = []
+        for name in files.names(self.path):
+            folder = os.path.join(self.path, name)
+            if name.startswith(".") or not os.path.isdir(folder):
+                continue
+            if os.path.dirname(os.path.realpath(folder)) != real:
+                self._pass_over(name, "is a link out of the library")
+            elif _is_name(name):
+                found.append(name)
+            elif os.path.exists(
+                os.path.join(folder, adapter_artifact.CONFIG_FILE)
+            ):
+                self._pass_over(name, "has a name that no adapter can have")
+        return found
+
+    def _pass_over(self, name: str, why: str) -> None:
+        """Warns once."""
+        if name not in self._passed_over:
+            self._passed_over.add(name)
+            logging.warning(
+                "%s is passed over: it %s; `adapter-bert library add` copies "
+                "an adapter into the library",
+                ascii(os.path.join(self.path, name)),
+                why,
+            )
 
     def check_removed(self, names: Iterable[str]) -> None:
         """Refuses to take adapters that are out of sight for removed ones.
@@ -359,7 +381,7 @@ def default_name(config: Dict[str, Any]) -> str:
 
 
 def _is_name(name: str) -> bool:
-    return bool(NAME.fullmatch(name)) and name.lower() != ALL
+    return bool(files.NAME.fullmatch(name)) and name.lower() != ALL
 
 
 def check_name(name: str) -> None:

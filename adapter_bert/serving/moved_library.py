@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import os
+import zipfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -193,10 +194,10 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> List[Moved]:
     """
     output_dir = asked.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
-    names = files.names(output_dir) if files.is_folder(output_dir) else []
+    names = files.plain_names(output_dir) if files.is_folder(output_dir) else []
     # The library itself may be what another move has made.
     if names and (
-        WORK_FOLDER not in names or files.is_same(output_dir, library.path)
+        not files.is_folder(work) or files.is_same(output_dir, library.path)
     ):
         raise UserError(
             f"{output_dir} holds {names[0]}; expected a new or empty folder, "
@@ -241,6 +242,13 @@ def _choose(
                     f"{flag} names the adapter {name!r}; {library.path} has: "
                     f"{', '.join(known)[:200] or 'none'}"
                 )
+    for name in (TABLE_FILE, RECORD_FILE):
+        if name in known:
+            raise UserError(
+                f"{library.path} has an adapter {name!r}, as the move calls a "
+                "file that it writes next to the new adapters; give it another "
+                "name by `adapter-bert library rename`"
+            )
     found = {}
     for name in known:
         config = adapter_artifact.read_config(library.folder(name))
@@ -401,27 +409,25 @@ def _old_outputs(
         ]
         key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         path = os.path.join(folder, f"{key[:32]}.npz")
-        if not files.exists(path):
+        kept = _read_outputs(path)
+        if kept is None:
+            kept = {
+                f"{name}/{output}": values
+                for name, outputs in _compute(tables, some).items()
+                for output, values in outputs.items()
+            }
             content = io.BytesIO()
-            np.savez(
-                content,
-                **{
-                    f"{name}/{output}": values
-                    for name, outputs in _compute(tables, some).items()
-                    for output, values in outputs.items()
-                },
-            )
+            np.savez(content, **kept)
             files.write_bytes(path, content.getvalue())
-        with np.load(path, allow_pickle=False) as kept:
-            for name in some:
-                scope = f"{name}/"
-                parts[name].append(
-                    {
-                        full[len(scope) :]: kept[full]
-                        for full in kept.files
-                        if full.startswith(scope)
-                    }
-                )
+        for name in some:
+            scope = f"{name}/"
+            parts[name].append(
+                {
+                    full[len(scope) :]: values
+                    for full, values in kept.items()
+                    if full.startswith(scope)
+                }
+            )
         progress.update(sum(len(rows) for _, rows in some.values()))
     progress.close()
     return {
@@ -431,6 +437,21 @@ def _old_outputs(
         }
         for name, of_name in parts.items()
     }
+
+
+def _read_outputs(path: str) -> Optional[Outputs]:
+    """What an earlier process kept, or None: no file, or a damaged one."""
+    if not files.exists(path):
+        return None
+    try:
+        content = io.BytesIO(files.read_bytes(path, "old answers"))
+        with np.load(content, allow_pickle=False) as kept:
+            return dict(kept)
+    # Flags and versions of archives that Python's reader lacks are errors of
+    # its own.
+    except (EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
+        logging.warning("%s is damaged: its answers are computed anew", path)
+        return None
 
 
 def _divide(

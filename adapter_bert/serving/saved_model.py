@@ -141,8 +141,7 @@ def next_version(folder: str) -> int:
         return 1
     if not os.path.isdir(folder):
         raise UserError(f"{folder} is a file; choose another --output_dir")
-    # A killed export may have left a hidden folder.
-    names = [name for name in files.names(folder) if not name.startswith(".")]
+    names = files.plain_names(folder)
     for name in names:
         if not is_version(name):
             raise UserError(

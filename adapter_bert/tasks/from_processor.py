@@ -53,7 +53,7 @@ def processor_task(
         labelled=Layout("text", text_b, "label"),
         metrics=("accuracy", "macro_f1"),
         names_rows=True,
-        labels=tuple(map(str, processor.get_labels())),
+        labels=tuple(dict.fromkeys(map(_text, processor.get_labels()))),
         splits=tuple(rows.items()),
     )
 
@@ -64,23 +64,61 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
         found = getattr(processor, f"get_{split}_examples")(data_dir)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"{name} cannot read {data_dir}: {error}") from error
+    found = list(found or ())
     if not found:
         raise UserError(f"{name} gives no examples of {data_dir}")
+    texts = [
+        (example, column, getattr(example, column))
+        for example in found
+        for column in ("text_a", "text_b")
+        if column == "text_a" or example.text_b is not None
+    ]
+    for example, column, text in texts:
+        if not isinstance(text, (str, bytes)):
+            raise UserError(
+                f"{name}: {column} of the example {example.guid!r} is {text!r},"
+                f" a {type(text).__name__}; expected a text"
+            )
+    # A label is one of these by Python's equality, as in BERT: 1.0 is 1.
+    names = {label: _text(label) for label in processor.get_labels()}
     columns: Dict[str, Any] = {
-        "text_a": [example.text_a for example in found],
-        "text_b": [example.text_b for example in found],
-        "label": [str(example.label) for example in found],
-        "row_id": [str(example.guid) for example in found],
+        "text_a": [_text(example.text_a) for example in found],
+        "text_b": [
+            None if example.text_b is None else _text(example.text_b)
+            for example in found
+        ],
+        "label": [
+            names.get(example.label, _text(example.label)) for example in found
+        ],
+        "row_id": [
+            _text(number if example.guid is None else example.guid)
+            for number, example in enumerate(found)
+        ],
     }
     if not any(columns["text_b"]):
         columns["text_b"] = None
     elif None in columns["text_b"]:
-        raise UserError(f"{name} gives pairs and single texts, expected either")
+        single = found[columns["text_b"].index(None)].guid
+        raise UserError(
+            f"{name} gives pairs and single texts, as {single!r}; expected "
+            "either"
+        )
     if split == "test":
         columns["label"] = None
-    elif bare := [example.guid for example in found if example.label is None]:
+    elif bare := [x.guid for x in found if _is_missing(x.label)]:
         raise UserError(
             f"{name} gives {len(bare)} examples without a label, as "
             f"{bare[0]!r}; expected one of get_labels()"
         )
     return Rows(name, np.arange(len(found)), **columns)
+
+
+def _text(value: Any) -> str:
+    """As `str`; bytes are UTF-8, read as google-research/bert reads them."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "ignore")
+    return str(value)
+
+
+def _is_missing(label: Any) -> bool:
+    return label is None or label != label

@@ -18,6 +18,7 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features, token_weights
@@ -231,6 +232,12 @@ class Pretraining(Task[Records]):
             for name in parts[0]
         }
         lengths = joined.pop("lengths")
+        if np.all(joined["masked_ids"] == NO_TOKEN):
+            logging.warning(
+                "%s: no row has a masked token; next sentences alone are "
+                "learned, and scores of masked tokens are 0",
+                ", ".join(rows.paths),
+            )
         return MaskedPairs(
             joined.pop("tokens"),
             joined.pop("segments"),
@@ -299,16 +306,21 @@ class Pretraining(Task[Records]):
         features: Features,
         predictions: Mapping[str, np.ndarray],
     ) -> Dict[str, float]:
-        """Accuracies and mean cross entropies in nats; `loss` is their sum."""
+        """Accuracies and mean cross entropies in nats; `loss` is their sum.
+
+        Those of masked tokens are 0 without any, as BERT has them.
+        """
         is_masked = predictions["is_masked"] > 0
+        count = max(1, np.count_nonzero(is_masked))
         masked = predictions["log_probabilities"][is_masked]
         following = predictions["next_log_probabilities"]
         losses = [
-            -float(np.mean(x, dtype=np.float64)) for x in (masked, following)
+            -float(np.sum(masked, dtype=np.float64) / count),
+            -float(np.mean(following, dtype=np.float64)),
         ]
         is_right = predictions["is_right"][is_masked]
         return {
-            "masked_lm_accuracy": float(np.mean(is_right)),
+            "masked_lm_accuracy": float(np.sum(is_right) / count),
             "masked_lm_loss": losses[0],
             "next_sentence_accuracy": float(
                 np.mean(predictions["next_is_right"])

@@ -54,6 +54,8 @@ v1 = tf.compat.v1
 ModeKeys = tf.compat.v1.estimator.ModeKeys if hasattr(tf, "estimator") else None
 # The collection of BERT's own variables.
 OWN = "bert"
+# The end of a name that each BertModel has.
+WORDS = "/embeddings/word_embeddings"
 # The method of `feedforward_adapter`. Source: google-research/adapter-bert.
 FEEDFORWARD = "houlsby(size=64, init_scale=0.001)"
 
@@ -434,17 +436,20 @@ def get_assignment_map_from_checkpoint(
 ) -> Tuple[Dict[str, str], Dict[str, int]]:
     """Names that variables and a checkpoint share.
 
+    A BertModel in a scope of its own starts from the checkpoint's `bert`, if no
+    other one does: handed in alone, each model of a graph can.
+
     Args:
         tvars: variables.
         init_checkpoint: a TensorFlow checkpoint.
 
     Returns:
-        For `tf.train.init_from_checkpoint`, name -> name, in the checkpoint's
-        order; and the same names, and with `:0`, each -> 1.
+        For `tf.train.init_from_checkpoint`, the checkpoint's name -> the
+        variable's; and the variables' names, and with `:0`, each -> 1.
 
     Raises:
-        ValueError: no variables, or the checkpoint lacks variables of the
-            graph's BERT, which would keep random values.
+        ValueError: no variables, or the checkpoint lacks variables of a
+            BertModel, which would keep random values.
     """
     names = {re.sub(r":\d+$", "", variable.name) for variable in tvars}
     if not names:
@@ -452,20 +457,39 @@ def get_assignment_map_from_checkpoint(
             f"expected variables to start from {init_checkpoint}, found none; "
             "pass tf.trainable_variables() of the graph with the BertModel"
         )
-    found = {
-        name: name
-        for name, _ in tf.train.list_variables(init_checkpoint)
-        if name in names
-    }
+    kept = [name for name, _ in tf.train.list_variables(init_checkpoint)]
+    found = {name: name for name in kept if name in names}
     own = {variable.op.name for variable in v1.get_collection(OWN)}
-    own = {n for n in own & names if re.match(r"bert/(?!pooler/)", n)}
-    if missing := sorted(own - set(found)):
-        raise ValueError(
-            f"{init_checkpoint} lacks {len(missing)} of BERT's {len(own)} "
-            f"variables, as {missing[0]}; expected a whole pretrained BERT, "
-            "not a training's checkpoint of what was trained"
-        )
-    initialized = {key: 1 for n in found for key in (n, f"{n}:0")}
+    for scope in sorted(
+        n.removesuffix(WORDS) for n in own if n.endswith(WORDS)
+    ):
+        pattern = re.escape(scope) + "/(?!pooler/)"
+        needed = {name for name in own & names if re.match(pattern, name)}
+        if needed.isdisjoint(found.values()):
+            moved = {
+                name: f"{scope}{name.removeprefix('bert')}"
+                for name in kept
+                if name.startswith("bert/")
+            }
+            moved = {n: to for n, to in moved.items() if to in names}
+            if not moved.keys().isdisjoint(found):
+                v1.logging.warning(
+                    "the BertModel in %s starts from no value of %s, which "
+                    "another one takes; hand in its variables alone for a map "
+                    "of its own",
+                    scope,
+                    init_checkpoint,
+                )
+                continue
+            found.update(moved)
+        if missing := sorted(needed - set(found.values())):
+            raise ValueError(
+                f"{init_checkpoint} lacks {len(missing)} of BERT's "
+                f"{len(needed)} variables, as {missing[0]}; expected a whole "
+                "pretrained BERT, not a training's checkpoint of what was "
+                "trained"
+            )
+    initialized = {key: 1 for n in found.values() for key in (n, f"{n}:0")}
     return found, initialized
 
 

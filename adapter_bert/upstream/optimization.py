@@ -86,6 +86,12 @@ def create_optimizer(
         return tf.group(v1.assign_add(step, 1))
 
 
+def _means(strategy: Any, gradients: Any, variables: Any) -> List[Any]:
+    mean = tf.distribute.ReduceOp.MEAN
+    pairs = list(zip(gradients, variables))
+    return strategy.extended.batch_reduce_to(mean, pairs)
+
+
 class AdamWeightDecayOptimizer(v1.train.Optimizer):
     """Adam with decoupled weight decay, without bias correction.
 
@@ -140,14 +146,29 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
         global_step: Any = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
-        """Updates variables and slots; the step count stays what it is."""
+        """Updates variables and slots; the step count stays what it is.
+
+        Gradients are averaged over a strategy's replicas. Variables that a
+        method freezes stay what they are, gradients of zeros or not.
+        """
         del global_step
+        frozen = {v.name for v in v1.trainable_variables() if not v.trainable}
+        # Of embeddings the gradient is of the rows that were read.
+        moving = [
+            (tf.convert_to_tensor(gradient), variable)
+            for gradient, variable in grads_and_vars
+            if gradient is not None
+            and variable is not None
+            and variable.name not in frozen
+        ]
+        replica = tf.distribute.get_replica_context()
+        if moving and replica and replica.num_replicas_in_sync > 1:
+            gradients, variables = map(list, zip(*moving))
+            # `all_reduce` finds no mirrored variables in a graph.
+            gradients = replica.merge_call(_means, (gradients, variables))
+            moving = list(zip(gradients, variables))
         updates: List[Any] = []
-        for gradient, variable in grads_and_vars:
-            if gradient is None or variable is None:
-                continue
-            # Of embeddings the gradient is of the rows that were read.
-            gradient = tf.convert_to_tensor(gradient)
+        for gradient, variable in moving:
             variable_name = self._get_variable_name(variable.name)
             m, v = (
                 v1.get_variable(

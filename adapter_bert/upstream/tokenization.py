@@ -114,6 +114,28 @@ def whitespace_tokenize(text: str) -> List[str]:
     return text.split()
 
 
+class _Vocabulary(collections.OrderedDict):
+    """The id of each token; counts its changes."""
+
+    changes = 0
+
+
+def _counted(name: str) -> Any:
+    inherited = getattr(collections.OrderedDict, name)
+
+    def change(self, *args, **kwargs):
+        self.changes += 1
+        return inherited(self, *args, **kwargs)
+
+    return change
+
+
+for _name in (
+    "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
+).split():
+    setattr(_Vocabulary, _name, _counted(_name))
+
+
 class FullTokenizer(tokenization.FullTokenizer):
     """Text to word pieces.
 
@@ -137,7 +159,7 @@ class FullTokenizer(tokenization.FullTokenizer):
         """
         tf.io.gfile.stat(vocab_file)
         super().__init__(vocab_file, do_lower_case)
-        self.vocab = self.vocabulary
+        self.vocab = self.vocabulary = _Vocabulary(self.vocabulary)
         self.inv_vocab = {number: token for token, number in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
@@ -166,13 +188,13 @@ class FullTokenizer(tokenization.FullTokenizer):
         return convert_by_vocab(self.inv_vocab, ids)
 
     def _parts(self) -> Tuple[Any, ...]:
-        """The parts, their attributes, and how many entries there are."""
+        """The parts, their attributes, and the changes of the vocabulary."""
         return (
             self.basic_tokenizer,
             dict(getattr(self.basic_tokenizer, "__dict__", {})),
             self.wordpiece_tokenizer,
             dict(getattr(self.wordpiece_tokenizer, "__dict__", {})),
-            len(self.vocab),
+            getattr(self.vocab, "changes", None),
         )
 
 
