@@ -29,6 +29,7 @@ from matplotlib.figure import Figure
 
 from adapter_bert import command_line, files
 from adapter_bert.commands import audit, run_classifier, select
+from adapter_bert.data.divisions import Texts
 from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.flags import of_keywords
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -90,7 +91,10 @@ def learn_heads(vectors: np.ndarray, labels: np.ndarray, seed: int) -> Learn:
 
     def learn(labelled: np.ndarray) -> np.ndarray:
         inputs, own = vectors[labelled], labels[labelled]
-        fold = audit.divide(own, flipped_labels.FOLDS, seed)
+        texts = [vector.tobytes() for vector in inputs]
+        fold = Texts(texts, own[:, np.newaxis].tolist()).folds(
+            flipped_labels.FOLDS, seed
+        )
         count = labels.max() + 1
         _, strength = audit.guess(inputs, own, fold, count)
         return audit.fit_head(inputs, own, count, strength)(vectors)

@@ -22,6 +22,7 @@ import numpy as np
 
 from adapter_bert import command_line, files
 from adapter_bert.commands import audit, baseline
+from adapter_bert.data.divisions import Texts
 from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.reports import label_errors
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -86,7 +87,8 @@ def measure(
         flipped = flip(labels, seed)
         given = labels.copy()
         given[flipped] = 1 - given[flipped]
-        fold = audit.divide(given, FOLDS, 1)
+        texts = Texts(rows.texts, given[:, np.newaxis].tolist())
+        fold = texts.folds(FOLDS, 1)
         for model, (inputs, fit, strengths) in models.items():
             guessed, _ = audit.guess(inputs, given, fold, 2, fit, strengths)
             order = np.argsort(

@@ -119,12 +119,13 @@ def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
 
 def test_halves_share_the_labels():
     labels = ["a"] * 40 + ["b"] * 10
-    measured = calibration.measured_rows([(label,) for label in labels])
+    strata = [(label,) for label in labels]
+    measured = calibration.measured_rows(range(50), strata)
     assert measured[:40].sum() == 20 and measured[40:].sum() == 5
-    again = calibration.measured_rows([(label,) for label in labels])
+    again = calibration.measured_rows(range(50), strata)
     assert (measured == again).all()
     # Places of right choices are no labels.
-    assert calibration.measured_rows([(None,)] * 4).sum() == 2
+    assert calibration.measured_rows(range(4), [(None,)] * 4).sum() == 2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,9 @@ def test_halves_share_the_labels():
 )
 def test_too_few_dev_rows_are_refused(labels, message):
     strata = [(label,) for label in labels]
-    assert message in refusal(calibration.measured_rows, strata)
+    assert message in refusal(
+        calibration.measured_rows, range(len(labels)), strata
+    )
 
 
 # Adapters

@@ -18,8 +18,9 @@ from task_files import refusal
 
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import make_batch
-from adapter_bert.data.tables import HeldOut, Layout
+from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.from_description import restore_task

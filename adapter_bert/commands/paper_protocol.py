@@ -24,7 +24,8 @@ import numpy as np
 from adapter_bert import command_line, files
 from adapter_bert.commands.grid_status import read_names
 from adapter_bert.commands.summarize import Table
-from adapter_bert.data.tables import HeldOut, Layout, Rows, read_rows
+from adapter_bert.data.divisions import HeldOut
+from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.errors import UserError
 from adapter_bert.reports import difference
 from adapter_bert.reports.collect_runs import (
@@ -95,7 +96,7 @@ def cut_halves(name: str, folder: str, new_folder: str, seed: int) -> None:
     rows = found["dev"]
     if not rows.path.endswith(".tsv"):
         raise UserError(f"found {rows.path}, expected GLUE's file dev.tsv")
-    reported = HeldOut(0.5, seed).choose(rows.label, [[x] for x in rows.label])
+    reported = HeldOut(0.5, seed).choose(rows.texts, task.strata(rows))
     # As they are, with all columns.
     lines = files.read_text(rows.path, "the dev file").split("\n")
 

@@ -7,12 +7,13 @@ diagrams (section 2).
 
 import dataclasses
 import math
+from collections.abc import Hashable, Iterable
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
-from adapter_bert.data.tables import HeldOut
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
 
@@ -115,10 +116,13 @@ def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
     return dataclasses.replace(task, calibration=found)
 
 
-def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
+def measured_rows(
+    texts: Iterable[Hashable], strata: Sequence[Sequence[Any]]
+) -> np.ndarray:
     """The dev rows that measure a calibration, bool [N]; the others fit it.
 
-    `strata` are the labels of each row; each half gets its share of each.
+    `texts` and `strata` are text and labels of each row; each half gets its
+    share of each label.
 
     Raises:
         UserError: a half has too few rows, or all rows have one label.
@@ -129,7 +133,7 @@ def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
             f"--calibrate: all {len(labels)} dev rows have the label "
             f"{labels[0]!r}; expected rows of two labels or more"
         )
-    chosen = MEASURED.choose(labels, strata)
+    chosen = MEASURED.choose(texts, strata)
     counts = int(np.sum(~chosen)), int(np.sum(chosen))
     if min(counts) < LEAST_ROWS:
         raise UserError(

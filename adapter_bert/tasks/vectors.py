@@ -17,12 +17,12 @@ from typing import (
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
     Column,
-    HeldOut,
     Layout,
     Rows,
     SplitFiles,
@@ -453,14 +453,10 @@ class Vectors(Task[Union[Rows, Search]]):
                 for split, path in paths.items()
             }
         rows = read_rows(self._find(data_dir, "train"), self.layout)
-        # All rows of a text are on one side.
-        numbers: Dict[str, int] = {}
-        texts = [numbers.setdefault(x, len(numbers)) for x in rows.text_a]
-        alike = [()] * len(numbers)
-        is_dev = self.held_out.choose(alike, alike)[texts]
+        is_dev = self.held_out.choose(rows.text_a, [()] * len(rows))
         if not is_dev.any():
             raise UserError(
-                f"{rows.path}: of {len(numbers)} texts --dev_share="
+                f"{rows.path}: of {len(set(rows.text_a))} texts --dev_share="
                 f"{self.held_out.share} takes none; pass a larger share, or "
                 "more rows"
             )

@@ -283,7 +283,8 @@ def _measured_rows(
     Raises UserError as `calibration.measured_rows`.
     """
     _, name = splits.dev[0]
-    return name, calibration.measured_rows(task.strata(rows[name]))
+    dev = rows[name]
+    return name, calibration.measured_rows(dev.texts, task.strata(dev))
 
 
 def _check_novelty(model: Model, rows: Any) -> None:
