@@ -21,6 +21,8 @@ from adapter_bert import files
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import Rows
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.new_labels import extend_labels
+from adapter_bert.tasks.text_classification import weigh_classes
 
 pytestmark = pytest.mark.older_stack
 
@@ -162,6 +164,24 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, own):
     # Another letter case of other words is another label.
     write_json_lines(tmp_path / "dev.jsonl", [{"text": "a", "label": "No"}])
     assert "unknown label 'No'" in refusal(read, CUSTOM, tmp_path, "dev")
+
+
+@pytest.mark.parametrize("more", ["", "c,Maybe\n"])
+def test_true_is_no_new_label_beside_true_of_json(tmp_path, more):
+    """Nor a label without a weight."""
+    (tmp_path / "train.csv").write_text(f"text,label\na,True\nb,False\n{more}")
+    old = CUSTOM.with_labels(["true", "false"], "old")
+    task = extend_labels(CUSTOM, "", None)
+    task = task.restore({"name": "custom", **old.describe()}, "old")
+    if not more:
+        message = refusal(task.read, str(tmp_path), ["train"])
+        assert "is one of the adapter's, false, true" in message
+        return
+    task, rows = task.read(str(tmp_path), ["train"])
+    assert task.labels == ("false", "true", "Maybe")
+    assert rows["train"].label == ["true", "false", "Maybe"]
+    weighed = weigh_classes(task, '{"True": 3}').learn(rows["train"])
+    assert weighed.class_weights == (1.0, 3, 1.0)
 
 
 def test_true_in_two_spellings_stays_two_labels(tmp_path):

@@ -250,6 +250,18 @@ def warn_of_lists(labels: Iterable[str], separator: str, path: str) -> None:
         )
 
 
+def spelled(label: str, labels: Sequence[str]) -> Optional[str]:
+    """Finds the one of `labels` that a label means; None if there is none.
+
+    JSON's `true` and a table's `True` are one label.
+    """
+    if label in labels:
+        return label
+    alike = [x for x in labels if x.lower() == label.lower()]
+    is_boolean = label.lower() in ("true", "false")
+    return alike[0] if is_boolean and len(alike) == 1 else None
+
+
 def is_one_cell(label: str) -> bool:
     """Whether a table can hold a label: no tab, no line break, not empty."""
     return "\t" not in label and label.splitlines() == [label]

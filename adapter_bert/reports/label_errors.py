@@ -43,10 +43,10 @@ def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
     A row counts for the class that reaches its threshold: the mean probability
     of a class among the rows with its label. Of several, the row's most
-    probable class counts; a row without any does not (equations 1 and 2). Of each label
-    at least one row is taken as right, as in cleanlab, lest the few rows of a
-    rare label all count as wrong. The rows of a label are then scaled to their
-    number (the numerator of equation 3).
+    probable class counts; a row without any does not (equations 1 and 2). Of
+    each label at least one row is taken as right, as in cleanlab, lest the few
+    rows of a rare label all count as wrong. The rows of a label are then scaled
+    to their number (the numerator of equation 3).
 
     Returns:
         float64, [label, class].

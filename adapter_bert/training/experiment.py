@@ -123,6 +123,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
         _measured_rows(task, rows, splits)
     if experiment.score_novelty:
         _check_novelty(model, rows["train"])
+    if experiment.do_train and model.sources.description:
+        _warn_of_loss(experiment, model)
     setup = complete(experiment, model, task)
     refuse_others(
         record=describe_settings(experiment, model, setup), partial=True
@@ -285,6 +287,23 @@ def _measured_rows(
     _, name = splits.dev[0]
     dev = rows[name]
     return name, calibration.measured_rows(dev.texts, task.strata(dev))
+
+
+def _warn_of_loss(experiment: Experiment, model: Model) -> None:
+    """Says what a trained adapter has, and its next training takes away."""
+    settings = model.sources.description.get("task_settings") or {}
+    for key, flag, is_made in (
+        (calibration.CALIBRATION, "calibrate", experiment.calibrate),
+        (novelty.NOVELTY, "score_novelty", experiment.score_novelty),
+    ):
+        if key in settings and not is_made:
+            logging.warning(
+                "the %s of %s is of what it was trained on before, and left "
+                "out; --%s=true fits another one",
+                key,
+                model.sources.trained.source,
+                flag,
+            )
 
 
 def _check_novelty(model: Model, rows: Any) -> None:
