@@ -16,6 +16,7 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
@@ -549,6 +550,7 @@ class Vectors(Task[Union[Rows, Search]]):
                 join_texts(texts, None, tokenizer, max_seq_length),
                 {},
                 relevant=rows.relevant,
+                copies=rows.copies,
                 has_sides=self.two_adapters,
             )
         columns = [rows.text_a, rows.text_b, *rows.choices]
@@ -613,7 +615,8 @@ class Vectors(Task[Union[Rows, Search]]):
         """Correlations of the cosines with scores, or scores of the search.
 
         A pair's second text is searched among those of all pairs, equal texts
-        counted once, or in the whole corpus.
+        counted once, or in the whole corpus. A text is no answer to itself: it
+        is left out unless the rows say that both belong together.
         """
         scores = self._score(features, predictions)
         main = self.score_names[0]
@@ -627,8 +630,11 @@ class Vectors(Task[Union[Rows, Search]]):
     ) -> Dict[str, float]:
         if isinstance(features, SearchTexts):
             asked = len(features.relevant)
-            return retrieval_scores(
-                vectors[:asked, 0], vectors[asked:, 0], features.relevant
+            return self._search(
+                vectors[:asked, 0],
+                vectors[asked:, 0],
+                features.relevant,
+                features.copies,
             )
         labels = features.labels
         if self.has_scores:
@@ -648,11 +654,26 @@ class Vectors(Task[Union[Rows, Search]]):
             query, match = ids[row].tolist()
             first_rows.setdefault(query, row)
             relevant.setdefault(query, {})[place_of[match]] = 1.0
-        return retrieval_scores(
+        copies = [[place_of[x]] if x in place_of else [] for x in relevant]
+        return self._search(
             vectors[list(first_rows.values()), 0],
             vectors[places, 1],
             list(relevant.values()),
+            copies,
         )
+
+    def _search(self, queries, corpus, relevant, copies) -> Dict[str, float]:
+        """Scores of a search, as `retrieval_scores`; counts what it omits."""
+        if count := sum(
+            bool(set(own) - set(gains)) for own, gains in zip(copies, relevant)
+        ):
+            logging.info(
+                "%d of %d texts are among those that are searched; each is "
+                "left out of its own search",
+                count,
+                len(relevant),
+            )
+        return retrieval_scores(queries, corpus, relevant, copies)
 
 
 def _sequences(

@@ -551,12 +551,14 @@ def _score_novelty(
     engine: Engine, setup: Setup, job: Job, train: Features
 ) -> Setup:
     """The setup with a sketch of the training rows, which its adapter keeps."""
-    some = train.unlabelled().take(novelty.evenly_spaced(len(train)))
+    texts = train.unlabelled()
+    distinct = novelty.distinct(texts)
+    some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
     found = novelty.fit(frozen_features.compute(engine, setup, job, some))
     task = dataclasses.replace(setup.task, novelty=found)
     folder = os.path.join(setup.experiment.output_dir, run_files.ADAPTER)
     adapter_artifact.change_settings(folder, task.settings)
-    logging.info("answers have a novelty, by %d training rows", len(some))
+    logging.info("answers have a novelty, by %d training texts", len(some))
     return dataclasses.replace(setup, task=task)
 
 
