@@ -902,8 +902,8 @@ def audit(
             by default.
 
     Raises:
-        UserError: as of `train`, or there is one label, or there are fewer rows
-            than folds.
+        UserError: as of `train`, or there is one label, or there are fewer
+            different texts than folds.
     """
     caller, program = "audit()", audit_program
     _refuse(caller, settings, (*OF_RUNS, "train_file"))

@@ -1,5 +1,6 @@
 """`adapter-bert audit`: flipped labels are found, bad input is refused."""
 
+import csv
 import json
 import re
 
@@ -24,10 +25,29 @@ def cells(path):
     return [line.split("\t") for line in path.read_text().splitlines()]
 
 
+def read_csv(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def suspects_of(run, path, tmp_path, bert):
+    """The numbers of the rows of a file that are suspects."""
+    out = tmp_path / path.stem
+    run(train_file=path, init_checkpoint=bert, output_dir=out)
+    return {int(row) for row, *_ in cells(out / audit.SUSPECTS_FILE)[1:]}
+
+
+MORE = "the cat sat on mat . a dog ran fast ! film".split()
+
+
 def flipped(tmp_path, wrong, times=12):
-    """A table of known sentences, some with the other label."""
+    """A table of like sentences, some with the other label."""
     other = {"good": "bad", "bad": "good"}
-    rows = [list(row) for row in SENTENCES * times]
+    rows = [
+        [f"{text} {MORE[n]}", label]
+        for n in range(times)
+        for text, label in SENTENCES
+    ]
     for number in wrong:
         rows[number - 1][1] = other[rows[number - 1][1]]
     path = tmp_path / "rows.tsv"
@@ -57,7 +77,7 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     scores = [float(score) for *_, score in suspects]
     assert scores == sorted(scores) and scores[-1] < 0.5
     for row, text, label, suggested, _ in suspects:
-        assert text == SENTENCES[(int(row) - 1) % 8][0]
+        assert text.startswith(SENTENCES[(int(row) - 1) % 8][0])
         assert {label, suggested} == {"good", "bad"}
     about = json.loads((out / audit.AUDIT_FILE).read_text())
     assert about["rows"] == 96 and about["suspects"] == len(suspects)
@@ -109,58 +129,77 @@ def test_flipped_labels_of_messages_are_found(
     assert len(found & set(wrong.tolist())) >= 17
 
 
-def test_folds_have_their_share_of_every_label():
-    labels = np.repeat([0, 1, 2], [50, 21, 4])
-    fold = audit.divide(labels, 5, seed=1)
-    counts = np.array(
-        [np.bincount(fold[labels == x], minlength=5) for x in range(3)]
+@pytest.mark.real_data
+def test_wrong_labels_of_texts_with_several_rows_are_found(
+    run, shared_dir, pretrained_dir, tmp_path
+):
+    """And a label's only row is named, and no suspect."""
+    place = shared_dir / "cases/audit"
+    wrong = json.loads((place / "flipped.json").read_text())
+    once = read_csv(place / "flipped.csv")
+    texts = {once[number - 1][0] for number in wrong}
+    rows = read_csv(place / "flipped_dup.csv")
+    copies = {n for n, (text, _) in enumerate(rows, 1) if text in texts}
+    assert len(copies) == 24
+    expected = {"flipped.csv": {*wrong}, "flipped_dup.csv": copies}
+    for name, numbers in expected.items():
+        assert numbers <= suspects_of(
+            run, place / name, tmp_path, pretrained_dir
+        )
+
+
+@pytest.mark.real_data
+def test_a_label_with_one_row_is_named_and_no_suspect(
+    run, shared_dir, pretrained_dir, tmp_path, caplog
+):
+    path = shared_dir / "cases/audit/rare1.csv"
+    assert 81 not in suspects_of(run, path, tmp_path, pretrained_dir)
+    assert "the 5 folds, whose guesses are poor: refund_status (1);" in (
+        caplog.text
     )
-    assert (np.ptp(counts, axis=1) <= 1).all()
-    assert np.ptp(counts.sum(axis=0)) <= 1
-    assert (audit.divide(labels, 5, seed=1) == fold).all()
-    assert (audit.divide(labels, 5, seed=2) != fold).any()
 
 
+PLAIN = list(zip("abcdef", "xyxyxy"))
 BAD = {
     "rows": (
         [("a", "x"), ("b", "y"), ("a", "x")],
         {},
-        "holds 3 rows, but --folds is 5",
+        "holds 2 different texts, but --folds is 5",
     ),
-    "label": ([("a", "x")] * 6, {}, "holds only the label 'x'"),
+    "label": ([(x, "x") for x in "abcdef"], {}, "holds only the label 'x'"),
     "column": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"text_a_column": "message"},
         "no column is named 'message'",
     ),
-    "folds": ([("a", "x"), ("b", "y")] * 3, {"folds": 1}, "--folds is 1"),
+    "folds": (PLAIN, {"folds": 1}, "--folds is 1"),
     "regression": (
         [("a", "1"), ("b", "2")] * 3,
         {"regression": True},
         "rows with one label each",
     ),
     "held out": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"dev_share": 0.5},
         "--dev_share holds out rows",
     ),
     "training": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"num_train_epochs": 2},
         "--num_train_epochs is for adapters",
     ),
     "warm-up": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"warmup_proportion": 0.5},
         "--warmup_proportion is for adapters",
     ),
     "calibration": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"calibrate": True, "tuning_method": "head"},
         "--calibrate is for a run",
     ),
     "weights": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"class_weights": '{"z": 2}', "tuning_method": "head"},
         "names the label 'z'",
     ),
@@ -170,17 +209,17 @@ BAD = {
         "--train_file or --data_dir is missing",
     ),
     "adapter": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"adapter": "missing"},
         "leave it out",
     ),
     "no BERT": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"init_checkpoint": ""},
         "--init_checkpoint is missing",
     ),
     "no folder": (
-        [("a", "x"), ("b", "y")] * 3,
+        PLAIN,
         {"output_dir": ""},
         "--output_dir is missing",
     ),

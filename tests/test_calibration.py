@@ -74,6 +74,25 @@ def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong(labels):
     assert record["before"] == record["after"]
 
 
+@pytest.mark.parametrize(
+    "other, kept", [([1] * 13 + [0] * 7, True), ([1] * 39 + [0], False)]
+)
+def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
+    """Three of four fitted rows are right, where logits promise 95%."""
+    labels = np.array([1, 1, 1, 0, *other])
+    logits = np.tile(np.float32([0, 3]), (len(labels), 1))
+    measured = np.arange(len(labels)) >= 4
+    found, record = calibration.fit(logits, labels, measured, None)
+    assert (record["temperature"] is not None) == kept
+    assert (found == Calibration()) == (not kept)
+    assert record["loss_after"] <= record["loss_before"]
+    assert record["accuracy"] == pytest.approx(np.mean(other))
+    for when in ("before", "after"):
+        low, high = record[f"interval_{when}"]
+        assert 0 <= low < high <= 1
+        assert low <= record[when] <= high
+
+
 def test_the_expected_error_by_hand():
     probabilities = np.array([0.61, 0.65, 0.95, 0.99, 2 / 3])
     is_right = np.array([True, False, True, True, True])
@@ -119,12 +138,13 @@ def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
 
 def test_halves_share_the_labels():
     labels = ["a"] * 40 + ["b"] * 10
-    measured = calibration.measured_rows([(label,) for label in labels])
+    strata = [(label,) for label in labels]
+    measured = calibration.measured_rows(range(50), strata)
     assert measured[:40].sum() == 20 and measured[40:].sum() == 5
-    again = calibration.measured_rows([(label,) for label in labels])
+    again = calibration.measured_rows(range(50), strata)
     assert (measured == again).all()
     # Places of right choices are no labels.
-    assert calibration.measured_rows([(None,)] * 4).sum() == 2
+    assert calibration.measured_rows(range(4), [(None,)] * 4).sum() == 2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +157,9 @@ def test_halves_share_the_labels():
 )
 def test_too_few_dev_rows_are_refused(labels, message):
     strata = [(label,) for label in labels]
-    assert message in refusal(calibration.measured_rows, strata)
+    assert message in refusal(
+        calibration.measured_rows, range(len(labels)), strata
+    )
 
 
 # Adapters
@@ -386,6 +408,25 @@ def calibrating(tiny_flags, tmp_path):
         "do_eval": True,
         "calibrate": True,
     }
+
+
+@pytest.mark.newer_stack
+def test_a_further_training_says_that_both_go(
+    classify, calibrating, tmp_path, caplog
+):
+    classify(**calibrating, score_novelty=True)
+    before = calibrating["output_dir"] / "adapter"
+    settings = adapter_artifact.settings_of(str(before))
+    settings["calibration"] = FITTED["calibration"]
+    adapter_artifact.change_settings(str(before), settings)
+    caplog.clear()
+    more = {"adapter": before, "output_dir": tmp_path / "more"}
+    classify(**{**calibrating, **more, "calibrate": False})
+    for name, flag in (("calibration", "calibrate"), ("novelty", "score_nov")):
+        assert f"the {name} of {before}" in caplog.text
+        assert f"--{flag}" in caplog.text
+    kept = adapter_artifact.settings_of(str(tmp_path / "more/adapter"))
+    assert not {"calibration", "novelty"} & set(kept)
 
 
 def read_json(path):

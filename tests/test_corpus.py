@@ -55,6 +55,16 @@ def test_documents_are_found_by_their_ids(tmp_path):
     assert search.first(9).relevant == search.relevant
 
 
+def test_copies_of_a_question_are_its_text_with_a_title_or_not(tmp_path):
+    path = tmp_path / "corpus.csv"
+    path.write_text("_id,title,text\n1,Cats,a  cat\n2,,a dog\n3,a,cat\n")
+    corpus = Corpus.read(str(path), dataclasses.replace(LAYOUT, text_b="title"))
+    rows = rows_of([("a cat", "2"), ("a fish", "1"), ("a dog", "2")])
+    search = Search.of(rows, corpus)
+    assert search.copies == [[0, 2], [], [1]]
+    assert search.first(2).copies == [[0, 2], []]
+
+
 def test_a_title_stands_before_the_text(tmp_path):
     path = tmp_path / "corpus.csv"
     path.write_text('_id,title,text\n1,Cats,a cat\n2,,a dog\n3,Birds,""\n')
@@ -74,9 +84,8 @@ def test_a_title_stands_before_the_text(tmp_path):
     st.integers(0, 20),
 )
 def test_a_search_is_that_of_its_first_pairs(pairs, count):
-    corpus = Corpus(
-        "c", [f"t{n}" for n in range(6)], {f"{n}": n for n in range(6)}
-    )
+    texts = [f"t{n}" for n in range(6)]
+    corpus = Corpus("c", texts, {f"{n}": n for n in range(6)}, texts)
     rows = rows_of(
         [(f"q{question}", *map(str, own)) for question, *own in pairs]
     )

@@ -18,8 +18,11 @@ from task_files import (
 )
 
 from adapter_bert import files
-from adapter_bert.data.tables import HeldOut, Rows
+from adapter_bert.data.divisions import HeldOut
+from adapter_bert.data.tables import Rows
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.new_labels import extend_labels
+from adapter_bert.tasks.text_classification import weigh_classes
 
 pytestmark = pytest.mark.older_stack
 
@@ -163,6 +166,24 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, own):
     assert "unknown label 'No'" in refusal(read, CUSTOM, tmp_path, "dev")
 
 
+@pytest.mark.parametrize("more", ["", "c,Maybe\n"])
+def test_true_is_no_new_label_beside_true_of_json(tmp_path, more):
+    """Nor a label without a weight."""
+    (tmp_path / "train.csv").write_text(f"text,label\na,True\nb,False\n{more}")
+    old = CUSTOM.with_labels(["true", "false"], "old")
+    task = extend_labels(CUSTOM, "", None)
+    task = task.restore({"name": "custom", **old.describe()}, "old")
+    if not more:
+        message = refusal(task.read, str(tmp_path), ["train"])
+        assert "is one of the adapter's, false, true" in message
+        return
+    task, rows = task.read(str(tmp_path), ["train"])
+    assert task.labels == ("false", "true", "Maybe")
+    assert rows["train"].label == ["true", "false", "Maybe"]
+    weighed = weigh_classes(task, '{"True": 3}').learn(rows["train"])
+    assert weighed.class_weights == (1.0, 3, 1.0)
+
+
 def test_true_in_two_spellings_stays_two_labels(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,True\nb,true\n")
     task = complete(CUSTOM, tmp_path)
@@ -248,25 +269,25 @@ def test_a_label_keeps_a_row_in_each_part(tmp_path, caplog):
 
 def test_rows_of_a_choice_that_lost_no_label_are_those_of_before():
     groups = ["a"] * 12 + ["b"] * 8
-    held_out = HeldOut(0.25, 1).choose(groups, [(x,) for x in groups])
+    held_out = HeldOut(0.25, 1).choose(range(20), [(x,) for x in groups])
     assert np.flatnonzero(held_out).tolist() == [4, 8, 11, 12, 13]
     # Nor does a label that is given a row change the others' rows.
     more = [*groups, "c", "c"]
-    held_out = HeldOut(0.2, 1).choose(more, [(x,) for x in more])
-    before = HeldOut(0.2, 1).choose(groups, [(x,) for x in groups])
+    held_out = HeldOut(0.2, 1).choose(range(22), [(x,) for x in more])
+    before = HeldOut(0.2, 1).choose(range(20), [(x,) for x in groups])
     assert held_out[:20].tolist() == before.tolist()
     assert held_out[20:].sum() == 1
 
 
 def test_a_labels_only_row_is_trained_on():
     groups = ["a"] * 10 + ["b"]
-    held_out = HeldOut(0.9, 1).choose(groups, [(x,) for x in groups])
+    held_out = HeldOut(0.9, 1).choose(range(11), [(x,) for x in groups])
     assert held_out.tolist().count(True) == 9 and not held_out[-1]
 
 
 def test_held_out_scores_are_any_rows():
     strata = CUSTOM_SCORES.strata(range(8))
-    assert HeldOut(0.25, 1).choose(strata, strata).sum() == 2
+    assert HeldOut(0.25, 1).choose(range(8), strata).sum() == 2
 
 
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])

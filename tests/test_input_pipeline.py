@@ -435,3 +435,21 @@ def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
         assert not part[:, value.shape[1] :].any()
         first += len(value)
     assert first == len(joined)
+
+
+@pytest.mark.parametrize(
+    "lengths, pool, different",
+    [([9] * 8, 1, "8"), (range(1, 9), 4, "2"), ([9] * 32, 1, None)],
+)
+def test_a_batch_that_holds_copies_is_said(lengths, pool, different, caplog):
+    plan = TrainPlan(np.array(lengths), 32, 4, 1, pool)
+    rows = [len(np.unique(plan.rows(step))) for step in range(4)]
+    messages = [record.getMessage() for record in caplog.records]
+    if different is None:
+        assert rows == [32] * 4 and not messages
+        return
+    assert (
+        f"larger than all 8 rows: it holds copies, and {different}"
+        in (messages[0])
+    )
+    assert float(different) == np.mean(rows[:pool])

@@ -57,6 +57,23 @@ def test_scores_and_counts_are_cleanlab_s(golden_dir):
         )
 
 
+@pytest.mark.parametrize(
+    "rows, classes, seed, wrong",
+    [(60, 20, 0, 24.5), (60, 20, 1, 29.7), (40, 15, 2, 21.7)],
+)
+def test_wrong_labels_among_rare_ones_are_cleanlab_s(
+    rows, classes, seed, wrong
+):
+    """By cleanlab 2.9's joint, scaled to the labels' numbers of rows."""
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet(np.full(classes, 0.3), rows)
+    labels = rng.integers(0, classes, rows)
+    right = rng.random(rows) < 0.5
+    labels[right] = probabilities.argmax(axis=1)[right]
+    counted = label_errors.joint(probabilities, labels)
+    assert counted.sum() - np.trace(counted) == pytest.approx(wrong, abs=0.051)
+
+
 @PROPERTY
 @given(st.data())
 def test_rows_of_a_label_keep_their_number(data):

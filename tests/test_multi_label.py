@@ -12,7 +12,7 @@ import tensorflow as tf
 from conftest import SENTENCES, write_table
 from task_files import complete, make_rows, read, refusal
 
-from adapter_bert.data.tables import HeldOut
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics

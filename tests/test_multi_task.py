@@ -551,6 +551,23 @@ def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
         np.testing.assert_allclose(found, expected / expected.sum(), atol=0.015)
 
 
+@pytest.mark.parametrize(
+    "steps, drawn, message",
+    [
+        (20, {"large": 18, "small": 1, "middle": 1}, "get one batch each: "),
+        (2, {"large": 1, "small": 1, "middle": 0}, "no batch, so their heads"),
+    ],
+)
+def test_a_task_that_is_never_drawn_gets_a_batch(steps, drawn, message, caplog):
+    counts = {"large": 10**6, "small": 1, "middle": 2}
+    chosen = choose_tasks(counts, "proportional", 8, steps, seed=7)
+    found = np.bincount(chosen, minlength=3)
+    assert dict(zip(counts, found.tolist())) == drawn
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and message in record.getMessage()
+    assert "middle" in record.getMessage()
+
+
 def test_annealed_sampling_goes_from_proportional_to_nearly_uniform():
     """Stickland and Murray: a = 1 - 0.8 (e - 1) / (E - 1)."""
     rows = np.array(list(COUNTS.values()))

@@ -257,6 +257,7 @@ def test_files_without_a_new_label_are_refused(
     for rows, words in (
         ([("a", "other")], "replay.tsv:2: unknown label 'other'"),
         ([], "replay.tsv holds no rows"),
+        ([("a", "!")], "replay.tsv has no row of an old label"),
     ):
         write_table(replay, rows)
         with pytest.raises(UserError, match=words):

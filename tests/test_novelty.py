@@ -256,6 +256,26 @@ def test_a_run_keeps_a_sketch_and_its_weights(trained):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.newer_stack
+def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
+    """No text is further away than all 30, itself among them."""
+    texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
+    rows = [(text, "good" if n % 2 else "bad") for n, text in enumerate(texts)]
+    order = np.random.default_rng(0).permutation(120)
+    write_table(tmp_path / "train.tsv", [(rows * 4)[n] for n in order])
+    flags = make_flags(tiny_bert, tmp_path, tmp_path / "out")
+    flags = {**flags, "num_train_epochs": 1}
+    with entry_point(run_classifier) as classify:
+        classify(**flags, score_novelty=True)
+    adapter = str(tmp_path / "out/adapter")
+    predictor = Predictor.load(str(tiny_bert), {"it": adapter})
+    found = [answer["novelty"] for answer in predictor("it", texts)]
+    assert max(found) <= 29 / 30 and len(set(found)) > 10
+    for text, expected in list(zip(texts, found))[:5]:
+        [one] = predictor("it", [text])
+        assert one["novelty"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_own_texts_are_near_and_others_far(answers):
     found = [answer["novelty"] for answer in answers["novel"]]
     own, others = np.array(found[:30]), np.array(found[30:])

@@ -8,6 +8,7 @@ from conftest import SENTENCES, entry_point, write_table
 from task_files import refusal
 
 from adapter_bert.commands import audit, run_classifier
+from adapter_bert.data.divisions import Texts
 from adapter_bert.data.input_pipeline import Features, make_batch
 from adapter_bert.training import compute_dtype
 from adapter_bert.training.compute_dtype import BFLOAT16, FLOAT32
@@ -27,10 +28,11 @@ ADAPTERS = {
 @pytest.mark.newer_stack
 def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     """With layers computed once, and by `run_classifier.py` without."""
-    rows = SENTENCES * 3
+    rows = [(f"{x} {n}", y) for n, (x, y) in enumerate(SENTENCES * 3)]
     write_table(tmp_path / "rows.tsv", rows)
     labels = np.array([label == "good" for _, label in rows]).astype(int)
-    fold = audit.divide(labels, 2, seed=1)
+    texts = Texts([x for x, _ in rows], labels[:, np.newaxis].tolist())
+    fold = texts.folds(2, seed=1)
     parts = {"train": fold == 1, "test": fold == 0}
     for name, chosen in parts.items():
         part = [rows[row] for row in np.flatnonzero(chosen)]

@@ -71,6 +71,20 @@ def test_queries_of_all_chunks_are_scored(monkeypatch):
 
 
 @pytest.mark.older_stack
+@pytest.mark.parametrize("copy_is_relevant", [False, True])
+def test_a_query_does_not_find_itself(copy_is_relevant, monkeypatch):
+    monkeypatch.setattr(retrieval, "BLOCK", 2)
+    queries = np.eye(3)[[0]]
+    corpus = np.array([[0, 1, 0], [0.9, 0.1, 0], [1, 0, 0], [0, 0, 1]])
+    relevant = [{1: 1.0, **({2: 1.0} if copy_is_relevant else {})}]
+    found = retrieval.retrieval_scores(queries, corpus, relevant, [[2]])
+    assert found["mrr"] == found["ndcg_at_10"] == 1
+    assert found["recall_at_1"] == (0.5 if copy_is_relevant else 1)
+    if not copy_is_relevant:
+        assert retrieval.retrieval_scores(queries, corpus, relevant)["mrr"] < 1
+
+
+@pytest.mark.older_stack
 def test_a_text_of_less_gain_that_is_first_costs_ndcg_alone():
     """Gains 1 and 3 in the wrong order, by hand; else all is found."""
     queries, corpus = np.eye(2)[:1], np.eye(2)

@@ -10,7 +10,8 @@ from test_methods_runs import without_size
 
 from adapter_bert import api
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.data.tables import HeldOut, Layout, SplitFiles
+from adapter_bert.data.divisions import HeldOut
+from adapter_bert.data.tables import Layout, SplitFiles
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.vectors import Vectors
 

@@ -54,17 +54,18 @@ def test_losses_and_gradients_are_sentence_transformers(
 
 @pytest.mark.newer_stack
 def test_equal_texts_are_no_negatives():
-    """Neither another row's equal match, nor the text itself."""
-    vectors = np.random.default_rng(0).normal(size=(4, 2, 8))
+    """Another row's equal match, the text itself, its other matches."""
+    vectors = np.random.default_rng(0).normal(size=(5, 2, 8))
     vectors = vectors.astype(np.float32)
     vectors[1, 1] = vectors[0, 1]
     vectors[2, 1] = vectors[3, 0]
-    ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5]], np.int32)
+    vectors[4, 0] = vectors[2, 0]
+    ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5], [3, 6]], np.int32)
     found = vector_losses.info_nce(vectors, ids, 0.5)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     logits = unit[:, 0].astype(np.float64) @ unit[:, 1].T / 0.5
     for row, candidates in enumerate(
-        ([0, 2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 1, 3])
+        ([0, 2, 3, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 1, 3, 4], [0, 1, 3, 4])
     ):
         expected = np.log(np.exp(logits[row, candidates]).sum())
         expected -= logits[row, row]

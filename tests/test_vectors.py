@@ -18,8 +18,9 @@ from task_files import refusal
 
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import make_batch
-from adapter_bert.data.tables import HeldOut, Layout
+from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.from_description import restore_task
@@ -220,15 +221,34 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     scores = task.evaluate(task.keep(kept), found, predictions)
     assert list(scores) == list(task.score_names)
     relevant = [{0: 1.0, 1: 1.0}, {2: 1.0}]
-    expected = retrieval_scores(vectors[:2], vectors[2:], relevant)
+    # The second text stands in the corpus, and is no answer to itself.
+    known = relevant, [[], [3]]
+    expected = retrieval_scores(vectors[:2], vectors[2:], *known)
     assert scores.items() >= expected.items()
-    cut = retrieval_scores(vectors[:2, :2], vectors[2:, :2], relevant)
+    cut = retrieval_scores(vectors[:2, :2], vectors[2:, :2], *known)
     assert scores["ndcg_at_10_of_2"] == cut["ndcg_at_10"]
     assert task.first(kept, 1).relevant == [{0: 1.0}]
     for changes in ({"b": "d7"}, {"no": "the cat"}):
         folder = write(tmp_path, rows, **changes)
         message = refusal(task.read, folder, ["train"])
         assert "train.jsonl:1: no document of " in message
+
+
+@pytest.mark.older_stack
+def test_a_pair_s_first_text_is_no_answer_to_itself(
+    tmp_path, tokenizer, caplog
+):
+    """Second texts of other pairs are equal to first ones."""
+    caplog.set_level("INFO", "absl")
+    rows = [("a cat", "a dog"), ("a dog", "a film"), ("a mat", "the dog")]
+    folder = write(tmp_path, [{"a": a, "b": b, "no": "c"} for a, b in rows])
+    found, kept = features_of(TRIPLES, folder, "dev", tokenizer)
+    axes = {"a cat": 0, "a dog": 0, "a film": 1, "a mat": 2, "the dog": 2}
+    vectors = np.eye(3)[[axes[text] for row in rows for text in row]]
+    vectors[2:4] = [0.9, 0.4, 0], [0.6, 0.8, 0]
+    predictions = TRIPLES.decode(kept, found, {"vectors": vectors})
+    assert TRIPLES.evaluate(kept, found, predictions)["recall_at_1"] == 1
+    assert "1 of 3 texts are among those that are searched" in caplog.text
 
 
 @pytest.mark.older_stack

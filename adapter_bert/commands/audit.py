@@ -5,10 +5,9 @@ r"""Finds rows of a training file whose labels are probably wrong.
         --init_checkpoint=$BERT --output_dir=out/audit
 
 `run_classifier.py` has the same flags for the rows, the BERT and the method.
-The rows are divided into folds. Each fold's labels are
-guessed by a model that was trained on the other folds, over frozen layers that
-are computed once. Confident learning then compares guesses and labels
-(`reports/label_errors.py`).
+The texts are divided into folds. Each fold's labels are guessed by a model that
+was trained on the other folds, over frozen layers that are computed once.
+Confident learning then compares guesses and labels (`reports/label_errors.py`).
 """
 
 import dataclasses
@@ -23,7 +22,8 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.commands import run_classifier
 from adapter_bert.commands.baseline import fit_classes
-from adapter_bert.data.tables import Rows
+from adapter_bert.data import divisions
+from adapter_bert.data.tables import Rows, shown
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
@@ -112,7 +112,7 @@ class Folds:
 
     folds: int = Topic.DATA.setting(
         5,
-        "Parts of the rows; the labels of each are guessed from the others.",
+        "Parts of the texts; the labels of each are guessed from the others.",
         Range(lambda value: value >= 2, "expected >= 2"),
     )
 
@@ -142,15 +142,6 @@ class Audit:
     wrong_labels: int
     labels: List[str]
     joint: List[List[float]]
-
-
-def divide(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """The fold of each row, int64 [N]; each has its share of every label."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]
-    found = np.empty(len(labels), np.int64)
-    found[order] = np.arange(len(labels)) % folds
-    return found
 
 
 def layer_means(
@@ -283,12 +274,13 @@ def check(rows: Rows, folds: int) -> None:
     """Refuses rows that cannot be divided.
 
     Raises:
-        UserError: there are fewer rows than folds, or one label.
+        UserError: there are fewer texts than folds, or one label.
     """
-    if len(rows) < folds:
+    texts = len(set(divisions.number_texts(rows.texts).tolist()))
+    if texts < folds:
         raise UserError(
-            f"{rows.path} holds {len(rows)} rows, but --folds is {folds}; "
-            "expected at least as many rows"
+            f"{rows.path} holds {texts} different texts, but --folds is "
+            f"{folds}; expected at least as many texts"
         )
     if len(set(rows.label)) < 2:
         raise UserError(
@@ -309,10 +301,13 @@ def guess_all(
         UserError: anything that the user can mend.
     """
     labels = task.label_features(rows.label)["label_ids"]
-    fold = divide(labels, folds, settings.training.seed)
+    texts = divisions.Texts(rows.texts, labels[:, np.newaxis].tolist())
+    fold = texts.folds(folds, settings.training.seed)
+    warn_of_few(task, labels, texts.numbers, folds)
     if is_given("tuning_method"):
         outputs = out_of_fold.predict(settings, task, rows, fold)
-        return task.results(outputs), str(settings.method)
+        found = task.results(outputs)
+        return trusting(found, labels, fold), str(settings.method)
     bert = FrozenBert.open(
         settings.init_checkpoint,
         settings.bert_config_file,
@@ -323,7 +318,44 @@ def guess_all(
     )
     vectors = layer_means(bert, rows, settings.max_seq_length)
     found, strength = guess(vectors, labels, fold, len(task.labels))
-    return found, f"linear heads on means of layers, C = {strength:g}"
+    return (
+        trusting(found, labels, fold),
+        f"linear heads on means of layers, C = {strength:g}",
+    )
+
+
+def warn_of_few(
+    task: TextClassification, labels: np.ndarray, texts: np.ndarray, folds: int
+) -> None:
+    """Names labels with fewer texts, whose numbers are int [N], than folds."""
+    names = shown(task.labels)
+    few = []
+    for number, label in enumerate(task.labels):
+        count = len(np.unique(texts[labels == number]))
+        if 0 < count < folds:
+            few.append(f"{names[label]} ({count})")
+    if few:
+        logging.warning(
+            "labels with fewer texts than the %d folds, whose guesses are "
+            "poor: %s; the rows of a label that has no text in another fold "
+            "are no suspects",
+            folds,
+            ", ".join(few)[:500],
+        )
+
+
+def trusting(
+    probabilities: np.ndarray, labels: np.ndarray, fold: np.ndarray
+) -> np.ndarray:
+    """The probabilities [N, C], 1 for labels that no other fold has.
+
+    Their model has never seen such a label, so it says nothing about the row.
+    """
+    counts = np.zeros((probabilities.shape[1], fold.max() + 1), np.int64)
+    np.add.at(counts, (labels, fold), 1)
+    others = counts[labels].sum(axis=1) - counts[labels, fold]
+    certain = np.eye(probabilities.shape[1])[labels]
+    return np.where((others == 0)[:, np.newaxis], certain, probabilities)
 
 
 def compare(

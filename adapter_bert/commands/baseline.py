@@ -32,6 +32,7 @@ from sklearn.model_selection import KFold
 from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints.run_record import RUN_FILE
 from adapter_bert.commands import run_classifier
+from adapter_bert.data import divisions
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
@@ -163,17 +164,19 @@ def score(
     return labels, task.evaluate(rows, labels, outputs)
 
 
-def cross_validate(task: TextTask, train: Rows) -> Dict[float, float]:
+def cross_validate(
+    task: TextTask, train: Rows, texts: np.ndarray, count: int
+) -> Dict[float, float]:
     """The mean of the main score over the folds, by strength.
 
-    There are at least as many training rows as folds.
+    `texts` are numbers of the rows' texts, int64 [N], at least as many as the
+    folds, whose number is `count`.
     """
     scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
-    folds = KFold(FOLDS, shuffle=True, random_state=SEED)
-    progress = Progress("folds", FOLDS * len(STRENGTHS), "fits")
-    every = np.arange(len(train))
-    for fold in folds.split(every):
-        rest, part = (train.take(np.isin(every, places)) for places in fold)
+    folds = KFold(count, shuffle=True, random_state=SEED)
+    progress = Progress("folds", count * len(STRENGTHS), "fits")
+    for fold in folds.split(np.unique(texts)):
+        rest, part = (train.take(np.isin(texts, numbers)) for numbers in fold)
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         asked = words(part)
@@ -198,16 +201,18 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
     splits = [split for _, split in task.dev_splits]
     task, rows = task.read(data_dir, ["train", *splits])
     train = rows["train"]
-    if len(train) < FOLDS:
+    texts = divisions.number_texts(train.texts)
+    folds = min(FOLDS, texts.max() + 1)
+    if len(train) < FOLDS or folds < 2:
         raise UserError(
-            f"{train.path} holds {len(train)} rows, but cross-validation needs "
-            f"at least {FOLDS}"
+            f"{train.path} holds {len(train)} rows of {texts.max() + 1} texts, "
+            f"but cross-validation needs at least {FOLDS} rows of 2 texts"
         )
     described = {"name": task.name, **task.describe()}
     _check_folder(output_dir, described)
     files.prepare_folder(output_dir)
     with folder_lock.hold(output_dir):
-        tried = cross_validate(task, train)
+        tried = cross_validate(task, train, texts, folds)
         # The first of equal ones, which is the simplest.
         chosen = max(tried, key=lambda strength: tried[strength])
         for strength, found in tried.items():
@@ -245,7 +250,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
                 "features": inputs.shape[1],
                 "C": chosen,
                 "cross_validation": {f"{x:g}": s for x, s in tried.items()},
-                "folds": FOLDS,
+                "folds": int(folds),
                 "seed": SEED,
                 "versions": {
                     "python": platform.python_version(),

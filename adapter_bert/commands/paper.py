@@ -31,6 +31,7 @@ import numpy as np
 
 from adapter_bert import command_line, files
 from adapter_bert.data import tables
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.reports import baselines, collect_runs, difference
 from adapter_bert.tasks import metrics
@@ -103,11 +104,7 @@ def _halves(task: Any, folder: str, seed: int) -> dict[str, str]:
         raise UserError(f"{task.name} has several dev files, expected one")
     _, splits = task.read(folder, ["dev"])
     rows = splits["dev"]
-    # Numbers are divided by their whole part.
-    labels = rows.label
-    if isinstance(task, TextRegression):
-        labels = [str(math.floor(float(x))) for x in labels]
-    reported = tables.HeldOut(0.5, seed).choose(labels, [[x] for x in labels])
+    reported = HeldOut(0.5, seed).choose(rows.texts, task.strata(rows))
     # As they are, with all columns.
     lines = files.read_text(rows.path, "the dev file").split("\n")
     head = lines[:1] if task.labelled.header else []
@@ -133,10 +130,9 @@ def _cut(path: str, seed: int) -> dict[str, str]:
     contents = {}
     for split, share in SHARES.items():
         places = np.flatnonzero(left)
-        labels = [rows.label[x] for x in places]
-        share = share * len(rows) / len(places)
-        chosen = tables.HeldOut(share, seed).choose(
-            labels, [[x] for x in labels]
+        half = rows.take(left)
+        chosen = HeldOut(share * len(rows) / len(places), seed).choose(
+            half.texts, [(label,) for label in half.label]
         )
         contents[f"{split}.tsv"] = _table(rows, places[chosen])
         left[places[chosen]] = False

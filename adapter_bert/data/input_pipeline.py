@@ -25,6 +25,7 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert.errors import UserError
 
@@ -260,6 +261,17 @@ class TrainPlan:
         self._seed, self._pool_batches = seed, pool_batches
         self._epoch = functools.lru_cache(maxsize=2)(self._permute)
         self._pool = functools.lru_cache(maxsize=1)(self._make_pool)
+        if num_steps and batch_size > len(lengths):
+            # Sorted by length, copies of a row stand together.
+            different = [len(np.unique(rows)) for rows in self._pool(0)]
+            logging.warning(
+                "a batch of %d rows is larger than all %d rows: it holds "
+                "copies, and %.3g different rows on average; lower "
+                "--train_batch_size",
+                batch_size,
+                len(lengths),
+                np.mean(different),
+            )
 
     def __repr__(self) -> str:
         arguments = self._batch_size, self._num_steps, self._seed

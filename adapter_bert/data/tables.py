@@ -1,12 +1,11 @@
 """Tables of the user: files of splits, labels in them, and their rows.
 
-`SplitFiles` and `HeldOut` say where the rows of a split are. Labels are printed
-as `shown` says. `read_rows` reads TSV, CSV and JSON Lines. Within a run, a set
+`SplitFiles` says where the rows of a split are. Labels are printed as `shown`
+says. `read_rows` reads TSV, CSV and JSON Lines. Within a run, a set
 of labels is a cell, whatever file it is from.
 """
 
 import array
-import collections
 import csv
 import dataclasses
 import decimal
@@ -36,6 +35,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, json_lines
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 
 # Split -> its flag, and what its file is for.
@@ -49,69 +49,6 @@ FLAGS_OF_SPLITS = {
 def ending_of(path: str) -> str:
     """The ending of a file's name, in lower case, as `.csv`."""
     return os.path.splitext(path)[1].lower()
-
-
-@dataclasses.dataclass(frozen=True)
-class HeldOut:
-    """A share of the training file's rows, 0 to 1, that is the dev set."""
-
-    share: float
-    seed: int
-
-    def choose(
-        self, groups: Sequence[Any], sets: Sequence[Sequence[Any]]
-    ) -> np.ndarray:
-        """Chooses the rows that are held out, bool [N].
-
-        Each group gives its share of rows, but never its only one. Then a row
-        changes sides for each label that either side lacks, if the label has
-        several rows and no other label is lost by that. Where the share takes
-        no row at all, none is held out. `sets` are the labels of each row.
-        """
-        chosen = np.zeros(len(groups), bool)
-        rng = np.random.default_rng(self.seed)
-        of_groups = _places([group] for group in groups)
-        for group in sorted(of_groups):
-            own = rng.permutation(of_groups[group])
-            count = round(self.share * len(own))
-            chosen[own[: min(count, len(own) - 1)]] = True
-        if chosen.any():
-            self._give_each_side(chosen, sets, rng)
-        return chosen
-
-    def _give_each_side(
-        self,
-        chosen: np.ndarray,
-        sets: Sequence[Sequence[Any]],
-        rng: np.random.Generator,
-    ) -> None:
-        """Changes the choice so that each label is on both sides, if it can."""
-        places = _places(sets)
-        # Rows of each label in training, and held out.
-        counts = {
-            x: np.bincount(chosen[own].astype(int), minlength=2)
-            for x, own in places.items()
-        }
-        for label in sorted(places, key=lambda x: (len(places[x]), x)):
-            if counts[label].all() or len(places[label]) < 2:
-                continue
-            source = int(counts[label].argmax())
-            for place in rng.permutation(places[label]):
-                if all(counts[x][source] > 1 for x in sets[place]):
-                    chosen[place] = not source
-                    for moved in sets[place]:
-                        counts[moved][source] -= 1
-                        counts[moved][1 - source] += 1
-                    break
-
-
-def _places(sets: Iterable[Iterable[Any]]) -> Dict[Any, List[int]]:
-    """The places of the sets that hold each element."""
-    places: Dict[Any, List[int]] = collections.defaultdict(list)
-    for place, elements in enumerate(sets):
-        for element in elements:
-            places[element].append(place)
-    return places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +250,18 @@ def warn_of_lists(labels: Iterable[str], separator: str, path: str) -> None:
         )
 
 
+def spelled(label: str, labels: Sequence[str]) -> Optional[str]:
+    """Finds the one of `labels` that a label means; None if there is none.
+
+    JSON's `true` and a table's `True` are one label.
+    """
+    if label in labels:
+        return label
+    alike = [x for x in labels if x.lower() == label.lower()]
+    is_boolean = label.lower() in ("true", "false")
+    return alike[0] if is_boolean and len(alike) == 1 else None
+
+
 def is_one_cell(label: str) -> bool:
     """Whether a table can hold a label: no tab, no line break, not empty."""
     return "\t" not in label and label.splitlines() == [label]
@@ -462,6 +411,12 @@ class Rows:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.lines)
+
+    @property
+    def texts(self) -> Iterator[Tuple[str, ...]]:
+        """All texts of each row, by which rows are divided."""
+        columns = self.text_a, self.text_b, *self.choices
+        return zip(*(x for x in columns if x is not None))
 
     def where(self, row: int) -> str:
         """A row's place for messages: `<path>:<line from 1>`."""

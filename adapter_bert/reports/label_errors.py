@@ -10,6 +10,9 @@ its `num_label_issues(estimation_method="off_diagonal_calibrated")`.
 
 import numpy as np
 
+# As in cleanlab: of classes that no row has or may have, and for rounding.
+LEAST_THRESHOLD, SLACK = 2e-6, 1e-6
+
 
 def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """How well labels fit, 0 (surely wrong) to 1, float64 [N].
@@ -38,10 +41,12 @@ def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """About how many rows have a label and belong to a class, [C, C].
 
-    A row counts for the most probable of the classes that reach their
-    thresholds: the mean probability of a class among the rows with its label.
-    A row without such a class does not count (equations 1 and 2). The rows of
-    a label are then scaled to their number (the numerator of equation 3).
+    A row counts for the class that reaches its threshold: the mean probability
+    of a class among the rows with its label. Of several, the row's most
+    probable class counts; a row without any does not (equations 1 and 2). Of
+    each label at least one row is taken as right, as in cleanlab, lest the few
+    rows of a rare label all count as wrong. The rows of a label are then scaled
+    to their number (the numerator of equation 3).
 
     Returns:
         float64, [label, class].
@@ -55,14 +60,16 @@ def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
             for label in range(count)
         ]
     )
-    reached = probabilities >= thresholds
+    thresholds = np.maximum(thresholds, LEAST_THRESHOLD)
+    reached = probabilities >= thresholds - SLACK
     counts = np.zeros((count, count))
     rows = reached.any(axis=1)
-    classes = np.where(reached, probabilities, -1).argmax(axis=1)
+    classes = np.where(
+        reached.sum(axis=1) > 1,
+        probabilities.argmax(axis=1),
+        reached.argmax(axis=1),
+    )
     np.add.at(counts, (labels[rows], classes[rows]), 1)
     sizes = np.bincount(labels, minlength=count)
-    sums = counts.sum(axis=1)
-    # A label without a row that counts is taken as right.
-    empty = np.flatnonzero(sums == 0)
-    counts[empty, empty] = sums[empty] = 1
-    return counts / sums[:, np.newaxis] * sizes[:, np.newaxis]
+    np.fill_diagonal(counts, counts.diagonal().clip(min=1))
+    return counts / counts.sum(axis=1, keepdims=True) * sizes[:, np.newaxis]

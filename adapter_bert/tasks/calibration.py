@@ -7,12 +7,13 @@ diagrams (section 2).
 
 import dataclasses
 import math
+from collections.abc import Hashable, Iterable
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from absl import logging
 
-from adapter_bert.data.tables import HeldOut
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
 
@@ -24,6 +25,8 @@ BINS = 15
 LEAST_ROWS = 2
 # Share and seed of the dev rows that measure and do not fit.
 MEASURED = HeldOut(0.5, 1)
+# Draws of the measured rows, for the interval of the error.
+RESAMPLES = 1000
 # Least and greatest temperature.
 COLDEST, HOTTEST = 0.01, 100.0
 # Halvings of the range of temperatures; float64 has no finer steps.
@@ -115,10 +118,13 @@ def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
     return dataclasses.replace(task, calibration=found)
 
 
-def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
+def measured_rows(
+    texts: Iterable[Hashable], strata: Sequence[Sequence[Any]]
+) -> np.ndarray:
     """The dev rows that measure a calibration, bool [N]; the others fit it.
 
-    `strata` are the labels of each row; each half gets its share of each.
+    `texts` and `strata` are text and labels of each row; each half gets its
+    share of each label.
 
     Raises:
         UserError: a half has too few rows, or all rows have one label.
@@ -129,7 +135,7 @@ def measured_rows(strata: Sequence[Sequence[Any]]) -> np.ndarray:
             f"--calibrate: all {len(labels)} dev rows have the label "
             f"{labels[0]!r}; expected rows of two labels or more"
         )
-    chosen = MEASURED.choose(labels, strata)
+    chosen = MEASURED.choose(texts, strata)
     counts = int(np.sum(~chosen)), int(np.sum(chosen))
     if min(counts) < LEAST_ROWS:
         raise UserError(
@@ -205,6 +211,23 @@ def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
     )
 
 
+def error_interval(
+    probabilities: np.ndarray, is_right: np.ndarray
+) -> List[float]:
+    """The 95% interval of the expected calibration error, by a bootstrap.
+
+    Percentiles of the errors of `RESAMPLES` draws of the rows with replacement
+    (Efron 1979). Arguments as of `reliability`.
+    """
+    rng = np.random.default_rng(MEASURED.seed)
+    count = len(is_right)
+    errors = [
+        calibration_error(reliability(probabilities[rows], is_right[rows]))
+        for rows in rng.integers(0, count, (RESAMPLES, count))
+    ]
+    return np.percentile(errors, [2.5, 97.5]).tolist()
+
+
 def choose_threshold(
     probabilities: np.ndarray, is_right: np.ndarray, precision: float
 ) -> Optional[float]:
@@ -240,6 +263,8 @@ def fit(
 ) -> Tuple[Calibration, Dict[str, Any]]:
     """Fits a calibration to some dev rows, and measures it on the others.
 
+    A temperature that does not lower the others' cross entropy is not kept.
+
     Args:
         logits: float32 [N, C].
         labels: int [N], below C.
@@ -248,15 +273,22 @@ def fit(
 
     Returns:
         The calibration, and the content of `calibration.json`: `before` and
-        `after`, the expected calibration error; `loss_before`, `loss_after`,
+        `after`, the expected calibration error; `interval_before`,
+        `interval_after`, of `error_interval`; `loss_before`, `loss_after`,
         the cross entropy in nats; `points_before`, `points_after`, of
-        `reliability`; `temperature`, None if none is the best; `rows_fitted`,
-        `rows_measured`. With `abstain_at` also that, `abstain_below`, None if
-        no threshold reaches it, and the `coverage` and `precision` of the
-        threshold, None without answered rows.
+        `reliability`; `temperature`, None if none is kept; `rows_fitted`,
+        `rows_measured`; `accuracy` of the latter. With `abstain_at` also that,
+        `abstain_below`, None if no threshold reaches it, and the `coverage` and
+        `precision` of the threshold, None without answered rows.
     """
     temperature = fit_temperature(logits[~measured], labels[~measured])
     found = Calibration() if temperature is None else Calibration(temperature)
+
+    def losses_of(scaled: np.ndarray) -> np.ndarray:
+        return metrics.cross_entropy(scaled[measured], labels[measured])
+
+    if losses_of(found.scaled(logits)).mean() >= losses_of(logits).mean():
+        temperature, found = None, Calibration()
 
     def answers(scaled: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
         chosen = scaled.argmax(axis=1)
@@ -270,13 +302,16 @@ def fit(
     ):
         probabilities, is_right = answers(scaled)
         points = reliability(probabilities[measured], is_right[measured])
-        losses = metrics.cross_entropy(scaled[measured], labels[measured])
         record[when] = calibration_error(points)
-        record[f"loss_{when}"] = float(losses.mean())
+        record[f"interval_{when}"] = error_interval(
+            probabilities[measured], is_right[measured]
+        )
+        record[f"loss_{when}"] = float(losses_of(scaled).mean())
         record[f"points_{when}"] = points
     record["temperature"] = temperature
     record["rows_fitted"] = int(np.sum(~measured))
     record["rows_measured"] = int(np.sum(measured))
+    record["accuracy"] = float(is_right[measured].mean())
     if abstain_at is None:
         return found, record
     least = choose_threshold(

@@ -9,6 +9,7 @@ from typing import Dict, List, Sequence
 
 import numpy as np
 
+from adapter_bert.data.divisions import number_texts
 from adapter_bert.data.input_pipeline import Features, SidedTexts, Texts
 from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.errors import UserError
@@ -23,11 +24,13 @@ class Corpus:
         texts: of the documents, in the order of the file; a title, if the
             file has one, stands before its text.
         places: each document's place in `texts`, by its id.
+        bodies: the texts without their titles.
     """
 
     path: str
     texts: List[str]
     places: Dict[str, int]
+    bodies: List[str]
 
     @classmethod
     def read(cls, path: str, layout: Layout) -> "Corpus":
@@ -52,7 +55,7 @@ class Corpus:
                         f"{rows.where(row)}: the document's {what} is empty; "
                         f"expected a document with {what}, or no such row"
                     )
-        return cls(path, texts, rows.places_by_id())
+        return cls(path, texts, rows.places_by_id(), rows.text_a)
 
     def find(self, rows: Rows, ids: Sequence[str]) -> List[int]:
         """The places of documents, by the id in each of the rows.
@@ -73,6 +76,18 @@ class Corpus:
         """The texts of documents; see `find`."""
         return [self.texts[place] for place in self.find(rows, ids)]
 
+    def copies_of(self, texts: Sequence[str]) -> List[List[int]]:
+        """The places of documents that have each text, with a title or not."""
+        count, size = len(texts), len(self.texts)
+        numbers = number_texts([*texts, *self.texts, *self.bodies])
+        places: Dict[int, List[int]] = {x: [] for x in numbers[:count].tolist()}
+        for place, (whole, body) in enumerate(
+            numbers[count:].reshape(2, size).T.tolist()
+        ):
+            for number in {whole, body} & places.keys():
+                places[number].append(place)
+        return [places[number] for number in numbers[:count].tolist()]
+
 
 @dataclasses.dataclass(frozen=True)
 class Search:
@@ -84,12 +99,14 @@ class Search:
         pairs: int64 [rows, 2], places of a question and of a document that
             belongs to it.
         gains: float64 [rows], above 0, how much it does.
+        copies: of each question, places of documents that are its own text.
     """
 
     questions: Sequence[str]
     documents: Sequence[str]
     pairs: np.ndarray
     gains: np.ndarray
+    copies: Sequence[Sequence[int]]
 
     @classmethod
     def of(cls, rows: Rows, corpus: Corpus) -> "Search":
@@ -107,7 +124,9 @@ class Search:
         gains = np.ones(len(rows))
         if rows.label is not None:
             gains = np.array(list(map(float, rows.label)))
-        return cls(list(places), corpus.texts, pairs, gains)
+        questions = list(places)
+        copies = corpus.copies_of(questions)
+        return cls(questions, corpus.texts, pairs, gains, copies)
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -118,7 +137,11 @@ class Search:
         pairs = self.pairs[:count]
         questions = self.questions[: pairs[:, 0].max(initial=-1) + 1]
         return dataclasses.replace(
-            self, questions=questions, pairs=pairs, gains=self.gains[:count]
+            self,
+            questions=questions,
+            pairs=pairs,
+            gains=self.gains[:count],
+            copies=self.copies[: len(questions)],
         )
 
     @property
@@ -138,11 +161,12 @@ class SearchTexts(Texts):
     """The features of a `Search`: questions, and after them documents.
 
     Attributes:
-        relevant: of each question, as of `Search`.
+        relevant, copies: of each question, as of `Search`.
         has_sides: whether questions and documents have adapters of their own.
     """
 
     relevant: Sequence[Dict[int, float]] = ()
+    copies: Sequence[Sequence[int]] = ()
     has_sides: bool = False
 
     def unlabelled(self) -> Features:

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import (
     NONE_NAMED,
     SEPARATOR,
     Column,
-    HeldOut,
     Layout,
     SplitFiles,
     check_distinct,

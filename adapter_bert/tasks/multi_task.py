@@ -153,7 +153,8 @@ def choose_tasks(
 ) -> np.ndarray:
     """Draws the task of every batch: int64 [num_steps], places in `counts`.
 
-    `counts` are rows by task. An epoch is as many batches as hold all rows.
+    `counts` are rows by task. An epoch is as many batches as hold all rows. A
+    task that was never drawn gets one batch of the one that was drawn most.
     """
     rows = np.array(list(counts.values()), np.float64)
     drawn = np.random.default_rng([seed, 2]).random(num_steps)
@@ -165,7 +166,36 @@ def choose_tasks(
         edges = np.cumsum(shares / shares.sum())[:-1]
         steps = slice(start, end)
         chosen[steps] = np.searchsorted(edges, drawn[steps], side="right")
+    _give_each_task(chosen, list(counts))
     return chosen
+
+
+def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
+    """Changes draws so that each task has a batch, if there are enough."""
+    drawn = np.bincount(chosen, minlength=len(names))
+    missing = np.flatnonzero(drawn == 0)
+    for task in missing:
+        common = drawn.argmax()
+        if drawn[common] < 2:
+            logging.warning(
+                "%d steps give these tasks no batch, so their heads stay "
+                "untrained: %s; raise --num_train_epochs",
+                len(chosen),
+                ", ".join(names[n] for n in np.flatnonzero(drawn == 0)),
+            )
+            return
+        steps = np.flatnonzero(chosen == common)
+        chosen[steps[len(steps) // 2]] = task
+        drawn[task] += 1
+        drawn[common] -= 1
+    if missing.size:
+        logging.warning(
+            "of %d steps none was drawn for these tasks, which get one batch "
+            "each: %s; raise --num_train_epochs, or choose --task_sampling=%s",
+            len(chosen),
+            ", ".join(names[n] for n in missing),
+            "uniform",
+        )
 
 
 class MultiTaskPlan:

@@ -19,6 +19,7 @@ from adapter_bert.data.tables import (
     check_file,
     list_labels,
     read_rows,
+    spelled,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import (
@@ -132,7 +133,10 @@ class NewLabels(TextClassification):
         )
 
     def complete(self, train):
-        found = self.labels_in(train)
+        found = {
+            spelled(label, self.old_labels) or label
+            for label in self.labels_in(train)
+        }
         if found <= {*self.old_labels}:
             raise UserError(
                 f"{train.path}: every label of the column "
@@ -150,6 +154,12 @@ class NewLabels(TextClassification):
         if not self.replay_file or "train" not in rows:
             return task, rows
         replayed = task._check(read_rows(self.replay_file, self.labelled))
+        if not {*self.old_labels} & {*replayed.label}:
+            raise UserError(
+                f"--replay_file: {self.replay_file} has no row of an old label "
+                f"({list_labels(self.old_labels)}); name a file that has, or "
+                "leave it out"
+            )
         divided = {"train": replayed}
         if self.held_out:
             divided = task._divide(replayed)

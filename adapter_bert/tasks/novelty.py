@@ -20,6 +20,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from adapter_bert.data.divisions import number_texts
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 
 # Name in an adapter's `task_settings`, and in an answer.
@@ -43,6 +45,20 @@ def evenly_spaced(rows: int) -> np.ndarray:
     """Numbers of at most `MOST_ROWS` of all rows, int64 [N], rising."""
     count = min(rows, MOST_ROWS)
     return np.arange(count) * rows // max(count, 1)
+
+
+def distinct(texts: Features) -> np.ndarray:
+    """Numbers of the first row of each text, int64 [N], rising.
+
+    Copies of a text would be in all folds, so that nothing tells how far it is
+    from texts that were not described.
+    """
+    ends = zip(texts.starts[:-1], texts.starts[1:])
+    places = (slice(*pair) for pair in ends)
+    keys = (
+        (texts.tokens[x].tobytes(), texts.segments[x].tobytes()) for x in places
+    )
+    return np.unique(number_texts(keys), return_index=True)[1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,7 +184,7 @@ def _describe(
 
 
 def fit(features: np.ndarray) -> Sketch:
-    """The sketch of training rows, whose features are float32 [N, D].
+    """The sketch of distinct texts, whose features are float32 [N, D].
 
     A row's distance for the quantiles is by rows of other folds, since rows
     are near to a sketch that was made of them.
@@ -176,11 +192,13 @@ def fit(features: np.ndarray) -> Sketch:
     features = features.astype(np.float64)
     rows, size = features.shape
     count = min(COMPONENTS, rows // ROWS_EACH, size // 2)
-    fold = np.arange(rows) % FOLDS
+    folds = min(FOLDS, rows)
+    fold = np.arange(rows) % folds
     found = np.empty(rows)
-    for number in range(FOLDS):
+    for number in range(folds):
         own = fold == number
-        *place, rest = _describe(features[~own], count)
+        others = features[~own] if folds > 1 else features
+        *place, rest = _describe(others, count)
         found[own] = distances(features[own], *place) / rest
     mean, directions, rest = _describe(features, count)
     quantiles = rest * np.quantile(found, np.linspace(0, 1, QUANTILES))

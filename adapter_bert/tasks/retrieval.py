@@ -1,6 +1,7 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
+from collections.abc import Collection
 from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -41,6 +42,7 @@ def retrieval_scores(
     queries: np.ndarray,
     corpus: np.ndarray,
     relevant: Sequence[Mapping[int, float]],
+    copies: Sequence[Collection[int]] = (),
 ) -> Dict[str, float]:
     """Means over the queries of how high their relevant texts are ranked.
 
@@ -54,6 +56,8 @@ def retrieval_scores(
         corpus: float32 [N, D].
         relevant: each query's relevant texts, at least one: places in the
             corpus, and gains above 0.
+        copies: each query's copies, which are no answers and left out unless
+            they are relevant: places in the corpus.
 
     Returns:
         `ndcg_at_10`, of gains that are not raised (Jarvelin and Kekalainen
@@ -62,6 +66,10 @@ def retrieval_scores(
         the relevant texts among the first ones. 0 to 1.
     """
     own = [np.array(list(gains)) for gains in relevant]
+    left_out = [
+        np.array([x for x in places if x not in gains], np.int64)
+        for places, gains in zip(copies or [()] * len(own), relevant)
+    ]
     cosines_of = [np.zeros(len(places)) for places in own]
     for query, first, scores in _compare(queries, corpus):
         places = own[query] - first
@@ -72,6 +80,9 @@ def retrieval_scores(
         mine = cosines_of[query][:, np.newaxis]
         is_earlier = first + np.arange(len(scores)) < own[query][:, np.newaxis]
         is_before = (scores > mine) | (scores == mine) & is_earlier
+        places = left_out[query] - first
+        is_here = (places >= 0) & (places < len(scores))
+        is_before[:, places[is_here]] = False
         before[query] += np.count_nonzero(is_before, axis=1)
     found: Dict[str, List[float]] = collections.defaultdict(list)
     for counts, gains_of in zip(before, relevant):

@@ -26,6 +26,7 @@ from adapter_bert.data.tables import (
     is_one_cell,
     list_labels,
     shown,
+    spelled,
     warn_of_lookalikes,
 )
 from adapter_bert.errors import UserError
@@ -221,12 +222,9 @@ class TextClassification(TextTask):
         )
 
     def check_label(self, label, where):
-        """A label; JSON's `true` and a table's `True` may be spelt as both."""
-        if label in self.labels:
-            return label
-        own = [x for x in self.labels if x.lower() == label.lower()]
-        if label.lower() in ("true", "false") and len(own) == 1:
-            return own[0]
+        """The label as the task spells it."""
+        if (spelling := spelled(label, self.labels)) is not None:
+            return spelling
         raise UserError(
             f"{where}: unknown label {label!r}, expected one of "
             f"{list_labels(self.labels)}"
@@ -280,13 +278,16 @@ class TextClassification(TextTask):
                 for label in self.labels
             ]
         else:
-            for label in self.weighting:
-                if label not in self.labels:
+            weights_of = {}
+            for label, weight in self.weighting.items():
+                spelling = spelled(label, self.labels)
+                weights_of[spelling] = weight
+                if spelling is None:
                     raise UserError(
                         f"--class_weights names the label {label!r}, expected "
                         f"one of {list_labels(self.labels)}"
                     )
-            weights = [self.weighting.get(label, 1.0) for label in self.labels]
+            weights = [weights_of.get(label, 1.0) for label in self.labels]
         logging.info(
             "weights of the classes: %s",
             ", ".join(

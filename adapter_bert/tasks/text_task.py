@@ -5,7 +5,6 @@ programs may have more layers, or read the first token itself.
 """
 
 import abc
-import collections
 import dataclasses
 import itertools
 import json
@@ -19,11 +18,11 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, dropout
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
-    HeldOut,
     Layout,
     Rows,
     SplitFiles,
@@ -366,17 +365,9 @@ class TextTask(Task[Rows]):
         return dataclasses.replace(rows, label=[own[x] for x in rows.label])
 
     def _divide(self, rows: Rows) -> Dict[str, Rows]:
-        """Both parts of the training file, neither of them empty.
-
-        Rows are held out by the rarest label of each, so that rare ones are
-        divided too. Source: Sechidis et al. 2011, section 3, its first step.
-        """
+        """Both parts of the training file, neither of them empty."""
         sets = self.strata(rows)
-        counts = collections.Counter(label for of in sets for label in of)
-        rarest = [
-            min(of, key=lambda x: (counts[x], x), default="") for of in sets
-        ]
-        held_out = self.held_out.choose(rarest, sets)
+        held_out = self.held_out.choose(rows.texts, sets)
         if not held_out.any():
             raise UserError(
                 f"{rows.path}: of {len(rows)} rows --dev_share="
@@ -385,7 +376,7 @@ class TextTask(Task[Rows]):
             )
         for name, side in (("training", ~held_out), ("dev", held_out)):
             has = {x for of in itertools.compress(sets, side) for x in of}
-            if lost := set(counts) - has:
+            if lost := {*itertools.chain(*sets)} - has:
                 logging.warning(
                     "%s: of --dev_share's two parts, no %s row has the labels "
                     "%s, which have too few rows",

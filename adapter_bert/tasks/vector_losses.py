@@ -19,7 +19,8 @@ def info_nce(
 
     The candidates of a text are the matches, then the hard negatives, of all
     rows. A candidate with the same text as the row's match, or as the row's own
-    first text, is no negative.
+    first text, is no negative; nor is the match of a row with an equal first
+    text.
 
     Args:
         vectors: float32 [B, C, D], of a text, its match, hard negatives.
@@ -45,6 +46,13 @@ def info_nce(
     rows = tf.range(tf.shape(vectors)[0])
     is_other = rows[:, tf.newaxis] != tf.range(tf.shape(ids)[0])
     is_same = (ids == text_ids[:, 1:2]) | (ids == text_ids[:, :1])
+    # Hard negatives, which follow the matches, stay negatives.
+    of_candidates = tf.pad(
+        text_ids[:, 0],
+        [[0, tf.shape(ids)[0] - tf.shape(rows)[0]]],
+        constant_values=-1,
+    )
+    is_same |= of_candidates == text_ids[:, :1]
     return tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=rows, logits=tf.where(is_same & is_other, LEAST, logits)
     )

@@ -16,13 +16,14 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
     Column,
-    HeldOut,
     Layout,
     Rows,
     SplitFiles,
@@ -453,14 +454,10 @@ class Vectors(Task[Union[Rows, Search]]):
                 for split, path in paths.items()
             }
         rows = read_rows(self._find(data_dir, "train"), self.layout)
-        # All rows of a text are on one side.
-        numbers: Dict[str, int] = {}
-        texts = [numbers.setdefault(x, len(numbers)) for x in rows.text_a]
-        alike = [()] * len(numbers)
-        is_dev = self.held_out.choose(alike, alike)[texts]
+        is_dev = self.held_out.choose(rows.text_a, [()] * len(rows))
         if not is_dev.any():
             raise UserError(
-                f"{rows.path}: of {len(numbers)} texts --dev_share="
+                f"{rows.path}: of {len(set(rows.text_a))} texts --dev_share="
                 f"{self.held_out.share} takes none; pass a larger share, or "
                 "more rows"
             )
@@ -553,6 +550,7 @@ class Vectors(Task[Union[Rows, Search]]):
                 join_texts(texts, None, tokenizer, max_seq_length),
                 {},
                 relevant=rows.relevant,
+                copies=rows.copies,
                 has_sides=self.two_adapters,
             )
         columns = [rows.text_a, rows.text_b, *rows.choices]
@@ -617,7 +615,8 @@ class Vectors(Task[Union[Rows, Search]]):
         """Correlations of the cosines with scores, or scores of the search.
 
         A pair's second text is searched among those of all pairs, equal texts
-        counted once, or in the whole corpus.
+        counted once, or in the whole corpus. A text is no answer to itself: it
+        is left out unless the rows say that both belong together.
         """
         scores = self._score(features, predictions)
         main = self.score_names[0]
@@ -631,8 +630,11 @@ class Vectors(Task[Union[Rows, Search]]):
     ) -> Dict[str, float]:
         if isinstance(features, SearchTexts):
             asked = len(features.relevant)
-            return retrieval_scores(
-                vectors[:asked, 0], vectors[asked:, 0], features.relevant
+            return self._search(
+                vectors[:asked, 0],
+                vectors[asked:, 0],
+                features.relevant,
+                features.copies,
             )
         labels = features.labels
         if self.has_scores:
@@ -652,11 +654,26 @@ class Vectors(Task[Union[Rows, Search]]):
             query, match = ids[row].tolist()
             first_rows.setdefault(query, row)
             relevant.setdefault(query, {})[place_of[match]] = 1.0
-        return retrieval_scores(
+        copies = [[place_of[x]] if x in place_of else [] for x in relevant]
+        return self._search(
             vectors[list(first_rows.values()), 0],
             vectors[places, 1],
             list(relevant.values()),
+            copies,
         )
+
+    def _search(self, queries, corpus, relevant, copies) -> Dict[str, float]:
+        """Scores of a search, as `retrieval_scores`; counts what it omits."""
+        if count := sum(
+            bool(set(own) - set(gains)) for own, gains in zip(copies, relevant)
+        ):
+            logging.info(
+                "%d of %d texts are among those that are searched; each is "
+                "left out of its own search",
+                count,
+                len(relevant),
+            )
+        return retrieval_scores(queries, corpus, relevant, copies)
 
 
 def _sequences(

@@ -123,6 +123,8 @@ def run(experiment: Experiment) -> Dict[str, float]:
         _measured_rows(task, rows, splits)
     if experiment.score_novelty:
         _check_novelty(model, rows["train"])
+    if experiment.do_train and model.sources.description:
+        _warn_of_loss(experiment, model)
     setup = complete(experiment, model, task)
     refuse_others(
         record=describe_settings(experiment, model, setup), partial=True
@@ -283,7 +285,25 @@ def _measured_rows(
     Raises UserError as `calibration.measured_rows`.
     """
     _, name = splits.dev[0]
-    return name, calibration.measured_rows(task.strata(rows[name]))
+    dev = rows[name]
+    return name, calibration.measured_rows(dev.texts, task.strata(dev))
+
+
+def _warn_of_loss(experiment: Experiment, model: Model) -> None:
+    """Says what a trained adapter has, and its next training takes away."""
+    settings = model.sources.description.get("task_settings") or {}
+    for key, flag, is_made in (
+        (calibration.CALIBRATION, "calibrate", experiment.calibrate),
+        (novelty.NOVELTY, "score_novelty", experiment.score_novelty),
+    ):
+        if key in settings and not is_made:
+            logging.warning(
+                "the %s of %s is of what it was trained on before, and left "
+                "out; --%s=true fits another one",
+                key,
+                model.sources.trained.source,
+                flag,
+            )
 
 
 def _check_novelty(model: Model, rows: Any) -> None:
@@ -531,12 +551,14 @@ def _score_novelty(
     engine: Engine, setup: Setup, job: Job, train: Features
 ) -> Setup:
     """The setup with a sketch of the training rows, which its adapter keeps."""
-    some = train.unlabelled().take(novelty.evenly_spaced(len(train)))
+    texts = train.unlabelled()
+    distinct = novelty.distinct(texts)
+    some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
     found = novelty.fit(frozen_features.compute(engine, setup, job, some))
     task = dataclasses.replace(setup.task, novelty=found)
     folder = os.path.join(setup.experiment.output_dir, run_files.ADAPTER)
     adapter_artifact.change_settings(folder, task.settings)
-    logging.info("answers have a novelty, by %d training rows", len(some))
+    logging.info("answers have a novelty, by %d training texts", len(some))
     return dataclasses.replace(setup, task=task)
 
 

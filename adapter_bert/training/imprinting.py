@@ -15,9 +15,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import list_labels
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import new_labels, task_model
-from adapter_bert.tasks.calibration import CALIBRATION
 from adapter_bert.tasks.new_labels import BIAS, FEATURES, OLD_LOGITS, WEIGHTS
-from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.training import evaluation, multi_worker
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.prediction import RowPredictor, check_finite
@@ -63,19 +61,6 @@ def begin(
         list_labels(task.labels[old:]),
         list_labels(task.old_labels),
     )
-    settings = model.sources.description.get("task_settings") or {}
-    for key, flag, given in (
-        (CALIBRATION, "calibrate", setup.experiment.calibrate),
-        (NOVELTY, "score_novelty", setup.experiment.score_novelty),
-    ):
-        if key in settings and not given:
-            logging.warning(
-                "the %s of %s is of its old labels alone, and left out; "
-                "--%s=true fits another one",
-                key,
-                model.sources.trained.source,
-                flag,
-            )
 
     def build_head(config: Any, create: Any) -> new_labels.NewLabelsHead:
         head = task.build_head(config, create)

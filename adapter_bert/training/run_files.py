@@ -123,18 +123,23 @@ def write_calibration(
     folder = os.path.join(output_dir, ADAPTER)
     adapter_artifact.change_settings(folder, settings)
     logging.info(
-        "calibration: temperature %.4g; expected calibration error %.4f, was "
-        "%.4f, on %d dev rows; more is in %s",
+        "calibration: temperature %.4g; expected calibration error %.4f (95%%: "
+        "%.4f to %.4f), was %.4f (%.4f to %.4f), on %d dev rows; more is in %s",
         record["temperature"] or 1,
         record["after"],
+        *record["interval_after"],
         record["before"],
+        *record["interval_before"],
         record["rows_measured"],
         path,
     )
     if record["temperature"] is None:
         logging.warning(
-            "no temperature fits these dev rows best (all may be right): the "
-            "probabilities stay as they are; pass more dev rows"
+            "no temperature that fits one half of the dev rows lowers the log "
+            "loss of the other, of whose answers %.1f%% are right: the "
+            "probabilities stay as they are; pass more dev rows, and look at "
+            "their labels if few answers are right",
+            100 * record["accuracy"],
         )
     if "abstain_at" not in record:
         return
