@@ -246,6 +246,18 @@ def tokenizer(tiny_bert):
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
+@pytest.fixture(scope="session", params=["bert", "mpnet"])
+def word_pieces(request, tokenizer, golden_dir):
+    """The tiny BERT's tokenizer, and an MPNet's of the same words.
+
+    That has two separators between texts, and one segment.
+    """
+    if request.param == "bert":
+        return tokenizer
+    place = golden_dir / "architectures" / "mpnet"
+    return FullTokenizer(str(place / "vocab.txt"))
+
+
 @pytest.fixture(scope="session")
 def still_bert(tiny_bert, tmp_path_factory):
     """The folder of a tiny BERT without dropout."""

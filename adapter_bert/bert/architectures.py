@@ -54,6 +54,7 @@ class Architecture:
         modules: a module of BERT -> this model's, where AdapterHub's library
             puts adapters, if it is of no variable.
         prefixes: the library's name of the place of prefixes.
+        in_adapterhub: whether the library has such models.
     """
 
     prefix: str
@@ -68,6 +69,7 @@ class Architecture:
     choices: Tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefixes: str = "self_prefix"
+    in_adapterhub: bool = True
 
 
 # Source of each: transformers 4.57, `modeling_<model_type>.py`; of `modules`
@@ -125,6 +127,7 @@ MPNET = dataclasses.replace(
         *ROBERTA.scopes,
     ),
     choices=("mpnet.pooler.dense", "classifier"),
+    in_adapterhub=False,
 )
 _LAYER = "transformer.layer.{layer}"
 DISTILBERT = Architecture(

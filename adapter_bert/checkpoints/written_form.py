@@ -24,7 +24,11 @@ from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import as_decoder
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
-from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
+from adapter_bert.data.tokenization import (
+    OF_MPNET,
+    TextTokenizer,
+    vocabulary_bytes,
+)
 from adapter_bert.errors import UserError
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
@@ -133,8 +137,12 @@ def tokenizer_fields(
             "tokenizer_class": "PreTrainedTokenizerFast",
             **tokenizer.special,
         }
-    # The one of a model without segments gives none.
-    kind = "BertTokenizer" if config.type_vocab_size else "DistilBertTokenizer"
+    # Those of models without a second segment give none.
+    kind = (
+        "BertTokenizer" if config.type_vocab_size > 1 else "DistilBertTokenizer"
+    )
+    if tokenizer.special is OF_MPNET:
+        kind = "MPNetTokenizer"
     return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
 
 

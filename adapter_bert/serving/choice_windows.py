@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.text_windows import (
+    BETWEEN,
     CHOICE,
     CHOICES,
     FORM,
@@ -112,7 +113,8 @@ def without_cut(rows: Rows) -> Rows:
     is_choice = tf.equal(rows.reading[:, FORM], CHOICE)
     # Of other rows there is no longest choice.
     longest = tf.where(is_choice, longest - b_count, 0)
-    room = tf.maximum(rows.reading[:, LENGTH] - 3 - longest, 0)
+    both = rows.reading[:, LENGTH] - 2 - rows.reading[:, BETWEEN]
+    room = tf.maximum(both - longest, 0)
     a_length, b_length = fit(a_count, b_count, room)
     nothing = tf.zeros([count + words], tf.int32)
     of_choice = (tf.gather(x, rows.choice_row) for x in (b_length, b_count))
@@ -128,7 +130,8 @@ def cut(rows: Rows) -> Windows:
     count, row = rows.count, rows.choice_row
     counts = rows.reading[:, CHOICES]
     first = tf.size(rows.counts) - tf.size(row)
-    both = tf.gather(rows.reading[:, LENGTH], row) - 3
+    between = tf.gather(rows.reading[:, BETWEEN], row)
+    both = tf.gather(rows.reading[:, LENGTH], row) - 2 - between
     a_length, b_length = fit(
         tf.gather(rows.counts[:count], row), rows.counts[first:], both
     )
@@ -142,5 +145,5 @@ def cut(rows: Rows) -> Windows:
         b_length=b_length,
         room=tf.zeros_like(counts),
         step=tf.zeros_like(counts),
-        length=a_length + b_length + 3,
+        length=a_length + b_length + 2 + between,
     )

@@ -134,9 +134,7 @@ class TextModel(tf.Module):
                 "exported model can tokenize WordPieces alone; `adapter-bert "
                 "predict` answers texts on it"
             )
-        self._classify_id = tokenizer.classify_id
-        self._separate_id = tokenizer.separate_id
-        readings = text_windows.readings(loaded)
+        readings = text_windows.readings(loaded, tokenizer)
         self._readings = keep(readings)
         forms = set(readings[:, text_windows.FORM])
         self._has_sentences = text_windows.SENTENCE in forms
@@ -153,6 +151,7 @@ class TextModel(tf.Module):
         tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizer = GraphTokenizer(*tokenizers.values())
+        self._example = tokenizer
         self._tokenizers = keep(np.int32(of_tasks))
         self._model = mixed.model()
         self._model_variables = self._model.variables
@@ -413,8 +412,7 @@ class TextModel(tf.Module):
                 rows.tokens.ids,
                 windows,
                 chosen,
-                self._classify_id,
-                self._separate_id,
+                self._example,
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]

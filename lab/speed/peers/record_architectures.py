@@ -6,7 +6,8 @@
 Runs in the peer's environment (requirements.txt next to this file) and imports
 nothing of this project. Each model has random weights, one encoder with a head
 for texts and the head of masked words, in a folder as Hugging Face publishes
-theirs. Next to it are ids of texts, hidden states and logits.
+theirs. Next to it are ids of texts, hidden states, logits, and weights and
+logits of other heads. Names of models, as `MPNet`, may follow the folder.
 """
 
 import json
@@ -72,6 +73,16 @@ MODELS = {
     },
     "Electra": {"embedding_size": 8},
     "Albert": {"embedding_size": 8, "num_hidden_layers": 3},
+    # Its distances are told apart up to 128.
+    "MPNet": {"max_position_embeddings": 152, "layer_norm_eps": 1e-5},
+}
+LONGEST = {"MPNet": 150}
+# Model -> name of an output's head -> end of its class, its layer.
+OTHER_HEADS = {
+    "MPNet": {
+        "spans": ("ForQuestionAnswering", "qa_outputs"),
+        "tags": ("ForTokenClassification", "classifier"),
+    }
 }
 # As of transformers' attribute maps.
 RENAMED = {"DistilBert": SIZES.keys() & {*list(SIZES)[:4]}}
@@ -81,8 +92,10 @@ def make_tokenizer(name, folder):
     """The tokenizer of a model, whose files are in the folder afterwards."""
     if name == "Albert":
         return make_unigram(folder / "tokenizer.json")
-    path = folder / "vocab.txt"
-    path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    path, words = folder / "vocab.txt", WORDS
+    if name == "MPNet":
+        words = ["<s>", "<pad>", "</s>", "<unk>", *WORDS, "<mask>"]
+    path.write_text("\n".join(words) + "\n", encoding="utf-8")
     kind = getattr(transformers, f"{name}TokenizerFast")
     tokenizer = kind(vocab_file=str(path))
     about = {"do_lower_case": True, "tokenizer_class": f"{name}Tokenizer"}
@@ -147,16 +160,40 @@ def make_models(name, config):
     return found
 
 
-def make_inputs(vocab_size, segments):
+def make_inputs(vocab_size, segments, longest=LENGTHS[0]):
     """Ids, mask and segments, int64 [B, T], by the models' arguments."""
-    ids = torch.randint(5, vocab_size, (len(LENGTHS), max(LENGTHS)))
+    ids = torch.randint(5, vocab_size, (len(LENGTHS), longest))
     mask = torch.zeros_like(ids)
-    for row, length in enumerate(LENGTHS):
+    for row, length in enumerate((longest, *LENGTHS[1:])):
         mask[row, :length] = 1
     inputs = {"input_ids": ids * mask, "attention_mask": mask}
     if segments:
         inputs["token_type_ids"] = mask.cumsum(1).gt(6).long() * mask
     return inputs
+
+
+def other_heads(name, model, inputs):
+    """Weights and outputs of heads on the encoder of a model, by name."""
+    recorded = {}
+    for head, (end, layer) in OTHER_HEADS.get(name, {}).items():
+        other = getattr(transformers, name + end)(model.config).eval()
+        other.base_model.load_state_dict(
+            model.base_model.state_dict(), strict=False
+        )
+        of_head = getattr(other, layer)
+        torch.nn.init.normal_(of_head.weight)
+        torch.nn.init.normal_(of_head.bias)
+        with torch.no_grad():
+            found = other(**inputs)
+        logits = (
+            torch.stack([found.start_logits, found.end_logits], -1)
+            if head == "spans"
+            else found.logits
+        )
+        recorded[f"{head}_weight"] = of_head.weight.detach().numpy()
+        recorded[f"{head}_bias"] = of_head.bias.detach().numpy()
+        recorded[f"{head}_logits"] = logits.numpy()
+    return recorded
 
 
 def record(folder, name):
@@ -168,7 +205,11 @@ def record(folder, name):
         vocab_size=len(tokenizer), **{**sizes, **MODELS[name]}
     )
     texts, words = make_models(name, config)
-    inputs = make_inputs(len(tokenizer), hasattr(config, "type_vocab_size"))
+    inputs = make_inputs(
+        len(tokenizer),
+        hasattr(config, "type_vocab_size"),
+        LONGEST.get(name, LENGTHS[0]),
+    )
     with torch.no_grad():
         found = texts(**inputs, output_hidden_states=True)
         of_words = words(**inputs, output_hidden_states=True)
@@ -203,6 +244,7 @@ def record(folder, name):
         logits=found.logits.numpy(),
         places=np.array(MASKED, np.int32),
         logits_of_words=of_words.logits[:, list(MASKED)].numpy(),
+        **other_heads(name, texts, inputs),
         **{
             key: value.numpy().astype(np.int32) for key, value in inputs.items()
         },
@@ -212,9 +254,9 @@ def record(folder, name):
 
 
 def main():
-    """Records all models into the folder that the one argument names."""
+    """Records models into a folder; the arguments are folder and models."""
     folder = pathlib.Path(sys.argv[1])
-    for name in MODELS:
+    for name in sys.argv[2:] or MODELS:
         torch.manual_seed(0)
         record(folder / name.lower(), name)
 
