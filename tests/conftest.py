@@ -32,6 +32,7 @@ from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
 from adapter_bert.commands import (
     minilm,
+    mpnet,
     run_classifier,
     run_squad,
     run_tagger,
@@ -148,6 +149,15 @@ def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
         return pathlib.Path(minilm.folder())
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def mpnet_dir():
+    """The pretrained MPNet's folder; tests that ask for it skip without."""
+    try:
+        return pathlib.Path(mpnet.folder())
     except UserError as error:
         pytest.skip(str(error))
 

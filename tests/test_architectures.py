@@ -89,7 +89,7 @@ def features_of(values):
 
 
 def test_every_architecture_is_recorded():
-    known = {*NAMES, "bert", "roberta", "xlm-roberta"}
+    known = {*NAMES, "bert", "roberta", "xlm-roberta", "camembert"}
     assert known == ARCHITECTURES.keys()
 
 

@@ -81,7 +81,7 @@ BERT = Architecture(
 )
 ROBERTA = Architecture(
     "roberta.",
-    ("Roberta", "XLMRoberta"),
+    ("Roberta", "XLMRoberta", "Camembert"),
     scopes=(
         ("lm_head.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
         ("lm_head.layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
@@ -252,6 +252,7 @@ ARCHITECTURES = {
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "albert": ALBERT,
