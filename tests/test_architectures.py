@@ -249,6 +249,7 @@ def test_several_groups_are_refused(folder_of, key):
         ("albert", {"model_type": ["albert"]}, r"model_type is \['albert'\]"),
         ("albert", {"embedding_size": 0}, "embedding_size is 0"),
         ("electra", {"type_vocab_size": 0}, "type_vocab_size is 0"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "is 16, but only 32"),
     ],
 )
 def test_damaged_configs_are_refused(folder_of, name, change, fault):
@@ -256,6 +257,28 @@ def test_damaged_configs_are_refused(folder_of, name, change, fault):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UserError, match=fault):
         encoder.BertConfig.from_json_file(str(path))
+
+
+@NEWER
+@pytest.mark.parametrize(
+    "shape, fault",
+    [
+        (None, "relative_attention_bias"),
+        ([16, 2], r"relative_attention_bias.* \[16, 2\]"),
+    ],
+)
+def test_scores_by_distance_that_do_not_fit_are_refused(
+    folder_of, shape, fault
+):
+    path = folder_of("mpnet") / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    name = "mpnet.encoder.relative_attention_bias.weight"
+    tensors.pop(name)
+    if shape:
+        tensors[name] = np.zeros(shape, np.float32)
+    safetensors.numpy.save_file(tensors, path)
+    with pytest.raises(UserError, match=fault):
+        read_base(path.parent)
 
 
 @NEWER
