@@ -177,7 +177,7 @@ def load_bert(
     compute_dtype: str = "float32",
     base_dtype: str = "float32",
 ) -> Bert:
-    """Opens a pretrained BERT or a model like it, as RoBERTa or ALBERT.
+    """Opens a pretrained BERT or a model like it, as RoBERTa or MPNet.
 
     Args:
         name: `minilm`, the small model that `make setup` installs, `mpnet`,

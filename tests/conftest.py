@@ -32,12 +32,14 @@ from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
 from adapter_bert.commands import (
     minilm,
+    mpnet,
     run_classifier,
     run_squad,
     run_tagger,
     run_vectors,
 )
 from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
@@ -152,6 +154,15 @@ def pretrained_dir():
         pytest.skip(str(error))
 
 
+@pytest.fixture(scope="session")
+def mpnet_dir():
+    """The pretrained MPNet's folder; tests that ask for it skip without."""
+    try:
+        return pathlib.Path(mpnet.folder())
+    except UserError as error:
+        pytest.skip(str(error))
+
+
 @pytest.fixture
 def plain_user():
     """Calls a function without the superuser's rights to files.
@@ -244,6 +255,22 @@ def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
 def tokenizer(tiny_bert):
     """The tiny BERT's."""
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
+
+
+@pytest.fixture(scope="session", params=["bert", "ends", "mpnet"])
+def word_pieces(request, tokenizer, tiny_bert, golden_dir):
+    """The tiny BERT's tokenizer, and an MPNet's of the same words.
+
+    That has two separators between texts, and one segment. `ends` keeps the
+    ends of long texts, and has one segment too.
+    """
+    if request.param == "bert":
+        return tokenizer
+    if request.param == "ends":
+        rules = Rules(truncation_side="left", has_segments=False)
+        return FullTokenizer(str(tiny_bert / "vocab.txt"), rules=rules)
+    place = golden_dir / "architectures" / "mpnet"
+    return FullTokenizer(str(place / "vocab.txt"))
 
 
 @pytest.fixture(scope="session")

@@ -42,11 +42,12 @@ from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import TextClassification
 
-NAMES = ("distilbert", "electra", "albert")
+NAMES = ("distilbert", "electra", "albert", "mpnet")
 ALL = pytest.mark.parametrize("name", NAMES)
 NEWER = pytest.mark.newer_stack
 # Methods that train some of BERT's own layers alone.
 ALONE = re.compile(r"top_layers|houlsby\(.*layers='|adapterdrop\(first")
+TAGS = {"name": "tagging", "tags": ["O", "B-X"]}
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("bad", "good"))
 
 
@@ -88,7 +89,7 @@ def features_of(values):
 
 
 def test_every_architecture_is_recorded():
-    known = {*NAMES, "bert", "roberta", "xlm-roberta", "mpnet"}
+    known = {*NAMES, "bert", "roberta", "xlm-roberta", "camembert"}
     assert known == ARCHITECTURES.keys()
 
 
@@ -117,6 +118,35 @@ def test_golden_hidden_states_and_logits(folder_of, recorded, name):
     np.testing.assert_allclose(
         found["logits"], values["logits_of_words"], atol=1e-5
     )
+
+
+@NEWER
+def test_golden_logits_of_tokens(folder_of, recorded):
+    """Heads of questions and tags over all distances that are told apart."""
+    weights, config, _ = read_base(folder_of("mpnet"))
+    values, _ = recorded("mpnet")
+    real = values["attention_mask"] > 0
+    assert real.shape[1] > encoder.GREATEST_DISTANCE
+    features = features_of(values)
+    context = Context(features["input_mask"])
+    model = TaskModel(config, parse("head"), TASK.build_head, reader(weights))
+    hidden = model.bert(features["input_ids"], features["segment_ids"], context)
+    for task, kind in (({"name": "squad"}, "spans"), (TAGS, "tags")):
+
+        def create(name, shape, initializer, kind=kind):
+            end = "bias" if name.endswith("bias") else "weight"
+            return tf.constant(values[f"{kind}_{end}"])
+
+        head = restore_task(task, {}, "a test").build_head(config, create)
+        found = head(model.bert, hidden.sequence_output, context)
+        logits = found.get("logits")
+        if kind == "spans":
+            sides = ("start_logits", "end_logits")
+            logits = tf.stack([found[side] for side in sides], axis=-1)
+        expected = values[f"{kind}_logits"]
+        np.testing.assert_allclose(
+            logits.numpy()[real], expected[real], atol=1e-5
+        )
 
 
 @NEWER
@@ -153,6 +183,16 @@ def test_pieces_of_sentencepiece_are_refused(folder_of, named):
         ("distilbert", ["dora(rank=2)"]),
         ("electra", ["houlsby(size=4)", "mad_x(4, 3)"]),
         ("albert", ["houlsby(size=4)", "bitfit"]),
+        (
+            "mpnet",
+            [
+                "houlsby(size=4)",
+                "prefix(3, reparameterize=False)",
+                "prompt(2)",
+                "prompt(3, heads_read='prompt')",
+                "stack(prompt(1), prefix(2))",
+            ],
+        ),
     ],
 )
 def test_methods_and_batches_of_many_tasks(
@@ -209,6 +249,7 @@ def test_several_groups_are_refused(folder_of, key):
         ("albert", {"model_type": ["albert"]}, r"model_type is \['albert'\]"),
         ("albert", {"embedding_size": 0}, "embedding_size is 0"),
         ("electra", {"type_vocab_size": 0}, "type_vocab_size is 0"),
+        ("mpnet", {"relative_attention_num_buckets": 16}, "is 16, but only 32"),
     ],
 )
 def test_damaged_configs_are_refused(folder_of, name, change, fault):
@@ -216,6 +257,28 @@ def test_damaged_configs_are_refused(folder_of, name, change, fault):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(UserError, match=fault):
         encoder.BertConfig.from_json_file(str(path))
+
+
+@NEWER
+@pytest.mark.parametrize(
+    "shape, fault",
+    [
+        (None, "relative_attention_bias"),
+        ([16, 2], r"relative_attention_bias.* \[16, 2\]"),
+    ],
+)
+def test_scores_by_distance_that_do_not_fit_are_refused(
+    folder_of, shape, fault
+):
+    path = folder_of("mpnet") / "model.safetensors"
+    tensors = safetensors.numpy.load_file(path)
+    name = "mpnet.encoder.relative_attention_bias.weight"
+    tensors.pop(name)
+    if shape:
+        tensors[name] = np.zeros(shape, np.float32)
+    safetensors.numpy.save_file(tensors, path)
+    with pytest.raises(UserError, match=fault):
+        read_base(path.parent)
 
 
 @NEWER
@@ -398,6 +461,8 @@ def test_a_merged_model_computes_the_same(
         ("electra", "strategy"),
         ("albert", "strategy"),
         ("albert", "estimator"),
+        ("mpnet", "strategy"),
+        ("mpnet", "estimator"),
     ],
 )
 @pytest.mark.older_stack
@@ -456,8 +521,9 @@ def test_sizes_are_described_from_a_config_alone(
 
 @NEWER
 @pytest.mark.gate
-def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path):
-    folder, found = folder_of("albert"), []
+@pytest.mark.parametrize("name", ["albert", "mpnet"])
+def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
+    folder, found = folder_of(name), []
     make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
     for base, compute in (("float32", "float32"), ("int8", "bfloat16")):
         bert = FrozenBert.open(
@@ -472,8 +538,14 @@ def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path):
 
 @NEWER
 @pytest.mark.gate
-def test_shared_layers_are_cached(folder_of, tiny_data, tmp_path, classify):
-    bert, losses = folder_of("albert"), []
+@pytest.mark.parametrize("name, last", [("albert", 2), ("mpnet", 1)])
+def test_frozen_layers_are_cached(
+    folder_of, tiny_data, tmp_path, classify, name, last
+):
+    bert, losses = folder_of(name), []
+    about = json.loads((bert / "config.json").read_text())
+    about.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    (bert / "config.json").write_text(json.dumps(about))
     for cached in (False, True):
         out = tmp_path / f"{cached}"
         classify(
@@ -485,7 +557,7 @@ def test_shared_layers_are_cached(folder_of, tiny_data, tmp_path, classify):
             do_eval=True,
             max_seq_length=24,
             num_train_epochs=2,
-            tuning_method="pfeiffer(size=4, layers='2')",
+            tuning_method=f"pfeiffer(size=4, layers='{last}')",
             cache_frozen_layers=cached,
             frozen_layers_dir=tmp_path,
             cpu_lanes=1,
@@ -498,7 +570,7 @@ def test_shared_layers_are_cached(folder_of, tiny_data, tmp_path, classify):
 
 @NEWER
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["distilbert", "albert"])
+@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
 def test_masked_tokens_are_learned(
     folder_of, tiny_texts, tmp_path, caplog, name
 ):

@@ -6,8 +6,6 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS
 
-from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.serving import choice_windows, text_windows
 from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
@@ -42,18 +40,11 @@ def asked(draw):
     return number, texts, choices
 
 
-@pytest.fixture(scope="module", params=["right", "left"])
-def tokenizer(tiny_bert, request):
-    """Keeps the beginnings of texts, or their ends."""
-    path = str(tiny_bert / "vocab.txt")
-    return FullTokenizer(path, rules=Rules(truncation_side=request.param))
-
-
 @pytest.fixture(scope="module")
-def cut(tokenizer):
+def cut(word_pieces):
     """A graph that makes windows of choices."""
-    graph = GraphTokenizer(tokenizer)
-    table = tf.constant(text_windows.readings(TASKS, tokenizer.keeps_end))
+    graph = GraphTokenizer(word_pieces)
+    table = tf.constant(text_windows.readings(TASKS, word_pieces))
     made = ChoiceTexts([loaded.task for loaded in TASKS])
     texts = tf.TensorSpec([None], tf.string)
 
@@ -88,8 +79,7 @@ def cut(tokenizer):
             rows.tokens.ids,
             windows,
             tf.range(windows.size),
-            tokenizer.classify_id,
-            tokenizer.separate_id,
+            word_pieces,
         )
         return are_read, is_known, windows, features
 
@@ -107,12 +97,12 @@ def cut(tokenizer):
 @pytest.mark.gate
 @hypothesis.settings(derandomize=True, deadline=None, max_examples=150)
 @hypothesis.given(st.lists(st.composite(asked)(), min_size=1, max_size=5))
-def test_windows_are_those_of_the_task(cut, tokenizer, rows):
+def test_windows_are_those_of_the_task(cut, word_pieces, rows):
     expected = []
     for row, (number, texts, choices) in enumerate(rows):
         task, length = TASKS[number].task, TASKS[number].max_seq_length
         made = task.make_rows([(*texts, *choices)])
-        for tokens, segments, _ in task._sequences(made, tokenizer, length):
+        for tokens, segments, _ in task._sequences(made, word_pieces, length):
             expected.append((row, tokens, segments))
     are_read, is_known, windows, features = cut(rows)
     assert are_read.numpy().all() and is_known.numpy().all()

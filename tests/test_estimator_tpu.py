@@ -185,15 +185,29 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     assert not inside & REFUSED_OPS
 
 
-def test_a_tpu_computes_layers_again(tiny_config, tmp_path, rows):
-    counts = []
+@pytest.mark.parametrize(
+    "method, more",
+    [
+        ("houlsby(size=4)", {}),
+        # An MPNet's scores by distance are trained, through all layers.
+        ("full", {"first_position": 2, "relative_attention_num_buckets": 32}),
+    ],
+)
+def test_a_tpu_computes_layers_again(tiny_config, tmp_path, rows, method, more):
+    counts, config = [], dataclasses.replace(tiny_config, **more)
     for recompute_layers in (False, True):
         folder = tmp_path / str(recompute_layers)
         folder.mkdir()
         graph = tpu_training_graph(
-            tiny_config, folder, rows, recompute_layers=recompute_layers
+            config,
+            folder,
+            rows,
+            method=method,
+            recompute_layers=recompute_layers,
         )
-        assert "XlaOptimizationBarrier" in inside_tpu(graph)
+        inside = inside_tpu(graph)
+        assert "XlaOptimizationBarrier" in inside
+        assert not inside & REFUSED_OPS
         counts.append(sum(n.op == "MatMul" for n in all_operations(graph)))
     assert counts[0] < counts[1]
 

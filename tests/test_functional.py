@@ -68,12 +68,17 @@ def attend(query, key, value, bias, keep=None):
     return functional.attend(query, key, value, bias, keep, RATE)
 
 
+def attend_by_distance(query, key, value, bias, keep):
+    return functional.attend(query, key, value, bias, keep, RATE, True)
+
+
 IN_NUMPY = {
     functional.gelu: gelu_in_numpy,
     functional.gelu_erf: gelu_erf_in_numpy,
     functional.layer_norm: layer_norm_in_numpy,
     drop: drop_in_numpy,
     attend: attend_in_numpy,
+    attend_by_distance: attend_in_numpy,
 }
 PLAIN = {
     functional.gelu: functools.partial(tf.nn.gelu, approximate=True),
@@ -81,6 +86,7 @@ PLAIN = {
     functional.layer_norm: plain_layer_norm,
     drop: plain_drop,
     attend: plain_attend,
+    attend_by_distance: plain_attend,
 }
 # How many of the arguments have gradients; they come first.
 DIFFERENTIABLE = {
@@ -89,6 +95,7 @@ DIFFERENTIABLE = {
     functional.layer_norm: 3,
     drop: 1,
     attend: 3,
+    attend_by_distance: 4,
 }
 
 
@@ -135,6 +142,14 @@ CASES = {
     "attend to more": (attend, attend_arguments(2, 3, 4, 7, 4, False)),
     "attend, dropout": (attend, attend_arguments(2, 3, 5, 5, 4, True)),
     "attend to more, dropout": (attend, attend_arguments(2, 3, 4, 7, 4, True)),
+    "attend by distance": (
+        attend_by_distance,
+        (
+            *attend_arguments(2, 3, 4, 7, 4, False)[:3],
+            normal(2, 3, 4, 7, seed=4),
+            kept(2, 3, 4, 7),
+        ),
+    ),
 }
 
 

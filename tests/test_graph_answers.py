@@ -81,7 +81,7 @@ class Chooser:
             LoadedTask(task, (2,), None, None, None, LENGTH)
             for task in self.tasks
         ]
-        table = tf.constant(text_windows.readings(loaded))
+        table = tf.constant(text_windows.readings(loaded, tokenizer))
         texts = tf.TensorSpec([None], tf.string)
         numbers = tf.TensorSpec([None, None], tf.int32)
         logits = tf.TensorSpec([None, None], tf.float32)
@@ -171,18 +171,26 @@ class Chooser:
 
 
 @pytest.fixture(scope="module")
-def choosers(tiny_bert, tmp_path_factory):
-    """Of one answer or all; a token that was added has blanks around it."""
+def choosers(tiny_bert, golden_dir, tmp_path_factory):
+    """Of one answer or all; a token that was added has blanks around it.
+
+    One has an MPNet's tokenizer.
+    """
     folder = tmp_path_factory.mktemp("vocabulary")
     shutil.copy(tiny_bert / "vocab.txt", folder)
     added = {" <y> ": len(TINY_WORDS)}
     (folder / "added_tokens.json").write_text(json.dumps(added))
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
-    return {n: Chooser(tokenizer, n) for n in (1, LENGTH)}
+    of_mpnet = golden_dir / "architectures" / "mpnet" / "vocab.txt"
+    return {
+        1: Chooser(tokenizer, 1),
+        LENGTH: Chooser(tokenizer, LENGTH),
+        "mpnet": Chooser(FullTokenizer(str(of_mpnet)), LENGTH),
+    }
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("n_best", [1, LENGTH])
+@pytest.mark.parametrize("name", [1, LENGTH, "mpnet"])
 @hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
 @hypothesis.given(
     st.lists(
@@ -192,8 +200,8 @@ def choosers(tiny_bert, tmp_path_factory):
     ),
     st.integers(0, 10**6),
 )
-def test_answers_are_those_of_the_task(choosers, n_best, asked, seed):
-    choosers[n_best].check(asked, seed)
+def test_answers_are_those_of_the_task(choosers, name, asked, seed):
+    choosers[name].check(asked, seed)
 
 
 @pytest.mark.parametrize("null", [1.0, 1.5, 2.0])
@@ -222,7 +230,7 @@ def test_an_added_token_with_blanks_makes_an_answer_without(choosers):
     choosers[1].check([(0, "cat <y> sat")], given=outputs)
 
 
-def test_a_token_behind_a_long_window_is_in_the_next_one_alone():
+def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):
     """A window that ends before a token shows no text around it."""
     room = 120
     (task, *_) = squads(1)
@@ -231,7 +239,7 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone():
     loaded = LoadedTask(task, (2,), None, None, None, room + 5)
     rows = Rows(
         task=tf.constant([0]),
-        reading=tf.constant(text_windows.readings([loaded])),
+        reading=tf.constant(text_windows.readings([loaded], tokenizer)),
         tokens=None,
         starts=tf.constant([0, 2, 2 + room + 1]),
         has_b=tf.constant([True]),

@@ -248,3 +248,40 @@ def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
         (tokens,) = tokenizer.encode([word])
         covered = {n for s, e in tokens.offsets for n in range(s, e)}
         assert covered == set(range(len(word)))
+
+
+@pytest.mark.parametrize(
+    "model_type, tokenizer, expected",
+    [
+        # A BERT that speaks many languages, as MiniLM-L12-v2.
+        ("bert", "roberta/xlm-roberta/tokenizer.json", "<s> </s> </s> </s>"),
+        (
+            "camembert",
+            "roberta/xlm-roberta/tokenizer.json",
+            "<s> </s> </s> </s>",
+        ),
+        ("bert", "architectures/albert/tokenizer.json", "[CLS] [SEP] [SEP]"),
+        ("roberta", "vocab.txt", "[CLS] [SEP] [SEP]"),
+    ],
+)
+def test_tokenizer_and_encoder_are_chosen_apart(
+    roberta_folder, golden_dir, model_type, tokenizer, expected
+):
+    (roberta_folder / "tokenizer.json").unlink()
+    place = roberta_folder / tokenizer.rpartition("/")[2]
+    if tokenizer == "vocab.txt":
+        words = "[CLS] [PAD] [SEP] [UNK] the cat sat ##s".split()
+        place.write_text("\n".join(words) + "\n")
+    else:
+        shutil.copy(golden_dir / tokenizer, place)
+    change(roberta_folder / "config.json", put(model_type, "model_type"))
+    # As many entries as any of them has.
+    change(roberta_folder / "config.json", put(1000, "vocab_size"))
+    opened = open_tokenizer(roberta_folder)
+    one, other = opened.encode_ids(["the cats", "sat"])
+    ids, segments = make_row(one, other, opened, 99)
+    names = {number: piece for piece, number in opened.vocabulary.items()}
+    special = [names[n] for n in ids if names[n] in opened.special.values()]
+    assert " ".join(special) == expected
+    assert segments[-1] == opened.second_segment == ("[CLS]" in special)
+    assert len(ids) == len(one) + len(other) + len(special)

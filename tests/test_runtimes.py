@@ -267,7 +267,12 @@ def test_every_method_is_written(short, tmp_path, form, method):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "name",
-    ["architectures/distilbert", "architectures/albert", "roberta/roberta"],
+    [
+        "architectures/distilbert",
+        "architectures/albert",
+        "architectures/mpnet",
+        "roberta/roberta",
+    ],
 )
 def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     """Also one that does not look at segments, which are an input still."""

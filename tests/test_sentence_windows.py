@@ -41,7 +41,7 @@ def cut(tokenizer):
         LoadedTask(Tagging(), (1,), None, None, None, length)
         for length in LENGTHS
     ]
-    table = tf.constant(text_windows.readings(loaded))
+    table = tf.constant(text_windows.readings(loaded, tokenizer))
 
     @tf.function(
         input_signature=[
@@ -70,8 +70,7 @@ def cut(tokenizer):
             rows.tokens.ids,
             windows,
             tf.range(windows.size),
-            tokenizer.classify_id,
-            tokenizer.separate_id,
+            tokenizer,
         )
         return windows, found, features
 

@@ -10,6 +10,7 @@ from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.architectures import RELATIVE_BIAS
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.registry import parse
@@ -54,6 +55,16 @@ def deep(tiny_config):
     return dataclasses.replace(tiny_config, num_hidden_layers=LAYERS)
 
 
+@pytest.fixture
+def mpnet(deep):
+    return dataclasses.replace(
+        deep,
+        type_vocab_size=0,
+        first_position=2,
+        relative_attention_num_buckets=32,
+    )
+
+
 def moved(config, method):
     """A model in which no two layers have equal values."""
     tiny = TinyModel(config, method, is_shared=True)
@@ -84,7 +95,7 @@ def results(tiny, training):
 @pytest.mark.parametrize("text", METHODS)
 def test_shared_layers_compute_what_each_would_compute(deep, text):
     """Dropout keeps the same, and gradients are the same."""
-    tiny = moved(deep, METHODS[text])
+    tiny = moved(deep, METHODS.get(text) or parse(text))
     # In prediction few methods tell layers apart otherwise than in training.
     of_batch = "robust" in text or "prefix" in text
     for training in (True, False) if of_batch else (True,):
@@ -97,6 +108,24 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
             np.testing.assert_allclose(
                 shared_gradients[name], gradient, 1e-3, 1e-4, err_msg=name
             )
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "text", ["full", "diff_pruning", "houlsby(4)", "stack(full, prompt(2))"]
+)
+def test_an_mpnets_scores_by_distance_are_shared_by_all_layers(mpnet, text):
+    """Also their gradient, if a method trains them; dropout is on."""
+    test_shared_layers_compute_what_each_would_compute(mpnet, text)
+    tiny = moved(mpnet, parse(text))
+    _, gradients = results(tiny, True)
+    of_scores = [name for name in gradients if RELATIVE_BIAS in name]
+    assert bool(of_scores) == (not text.startswith("houlsby"))
+    tiny.is_shared = False
+    compiled = tf.function(lambda: results(tiny, True), jit_compile=True)()[1]
+    for name in of_scores:
+        assert np.abs(gradients[name]).max() > 1e-3
+        np.testing.assert_allclose(compiled[name], gradients[name], 1e-3, 1e-4)
 
 
 def count_traces(monkeypatch, tiny, training):

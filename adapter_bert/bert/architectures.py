@@ -56,6 +56,7 @@ class Architecture:
         modules: a module of BERT -> this model's, where AdapterHub's library
             puts adapters, if it is of no variable.
         prefixes: the library's name of the place of prefixes.
+        in_adapterhub: whether the library has such models.
     """
 
     prefix: str
@@ -70,6 +71,7 @@ class Architecture:
     choices: Tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefixes: str = "self_prefix"
+    in_adapterhub: bool = True
 
     @property
     def decoder(self) -> str:
@@ -86,7 +88,7 @@ BERT = Architecture(
 )
 ROBERTA = Architecture(
     "roberta.",
-    ("Roberta", "XLMRoberta"),
+    ("Roberta", "XLMRoberta", "Camembert"),
     scopes=(
         ("lm_head.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),
         ("lm_head.layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
@@ -132,6 +134,7 @@ MPNET = dataclasses.replace(
         *ROBERTA.scopes,
     ),
     choices=("mpnet.pooler.dense", "classifier"),
+    in_adapterhub=False,
 )
 _LAYER = "transformer.layer.{layer}"
 DISTILBERT = Architecture(
@@ -256,6 +259,7 @@ ARCHITECTURES = {
     "bert": BERT,
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
     "albert": ALBERT,

@@ -145,7 +145,7 @@ class BertConfig:
 
     @property
     def model_type(self) -> str:
-        """The name in `ARCHITECTURES`; an XLM-R is a `roberta`."""
+        """The name in `ARCHITECTURES`; XLM-R and CamemBERT are `roberta`."""
         for name, own in ARCHITECTURES.items():
             fixed = own.fixed.items()
             if fixed and all(getattr(self, k) == value for k, value in fixed):

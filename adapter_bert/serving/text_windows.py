@@ -10,6 +10,7 @@ from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving.graph_tokenizer import GraphTokens
 from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -17,11 +18,19 @@ from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.tagging import Tagging
 
 # Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
-# choices.
-LENGTH, FORM, LEAST_TEXTS, MOST_TEXTS, QUERY, STRIDE, CHOICES, FROM_END = range(
-    8
-)
-READINGS = 8
+# choices, `BETWEEN` the separators between two texts.
+(
+    LENGTH,
+    FORM,
+    LEAST_TEXTS,
+    MOST_TEXTS,
+    QUERY,
+    STRIDE,
+    CHOICES,
+    BETWEEN,
+    FROM_END,
+) = range(9)
+READINGS = 9
 # Forms of rows.
 PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 
@@ -82,6 +91,8 @@ class Rows(NamedTuple):
 class Windows(NamedTuple):
     """The model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
+    An MPNet has two separators between texts.
+
     Attributes:
         row: int32 [W], each window's row, rising.
         number: int32 [W], its number within the row.
@@ -112,14 +123,12 @@ class Windows(NamedTuple):
 
 
 def readings(
-    tasks: Sequence[LoadedTask], keeps_end: bool = False
+    tasks: Sequence[LoadedTask], tokenizer: FullTokenizer
 ) -> np.ndarray:
-    """How tasks read their rows, int32 [tasks, READINGS].
-
-    `keeps_end` is their tokenizer's.
-    """
+    """How tasks read their rows, int32 [tasks, READINGS]."""
     table = np.zeros((len(tasks), READINGS), np.int32)
-    table[:, FROM_END] = keeps_end
+    table[:, BETWEEN] = tokenizer.between_count
+    table[:, FROM_END] = tokenizer.keeps_end
     for row, loaded in zip(table, tasks):
         task = loaded.task
         row[LENGTH] = loaded.max_seq_length
@@ -170,12 +179,12 @@ def cut(rows: Rows) -> Windows:
     count = rows.count
     a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
     a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
-    limit, form, _, _, query, stride, _, from_end = tf.unstack(
+    limit, form, _, _, query, stride, _, between, from_end = tf.unstack(
         rows.reading, axis=1
     )
     is_question = tf.equal(form, QUESTION)
 
-    both = limit - 3
+    both = limit - 2 - between
     a_of_pair, _ = fit(a_count, b_count, both)
     a_length = tf.minimum(a_count, limit - 2)
     a_length = tf.where(rows.has_b, a_of_pair, a_length)
@@ -203,6 +212,7 @@ def cut(rows: Rows) -> Windows:
     has_b = tf.gather(rows.has_b, row)
     b_length = tf.where(has_b, b_length, 0)
     a_length = tf.gather(a_length, row)
+    of_pair = b_length + tf.gather(between, row)
     return Windows(
         row=row,
         number=number,
@@ -213,7 +223,7 @@ def cut(rows: Rows) -> Windows:
         b_length=b_length,
         room=room,
         step=step,
-        length=a_length + 2 + tf.where(has_b, b_length + 1, 0),
+        length=a_length + 2 + tf.where(has_b, of_pair, 0),
     )
 
 
@@ -240,15 +250,14 @@ def features(
     ids: tf.Tensor,
     windows: Windows,
     chosen: tf.Tensor,
-    classify_id: int,
-    separate_id: int,
-    second_segment: int = 1,
+    tokenizer: FullTokenizer,
 ) -> Dict[str, tf.Tensor]:
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
     `ids`, int32 [tokens], are all texts'; `chosen`, int32 [B], numbers of at
     least one window.
     """
+    between = tokenizer.between_count
 
     def of_chosen(values: tf.Tensor) -> tf.Tensor:
         return tf.gather(values, chosen)[:, tf.newaxis]
@@ -256,22 +265,24 @@ def features(
     length = of_chosen(windows.length)
     place = tf.range(tf.reduce_max(length))[tf.newaxis]
     a_end = of_chosen(windows.a_length) + 1
-    is_b = place > a_end
+    is_b = place >= a_end + between
     source = tf.where(
         is_b,
-        of_chosen(windows.b_first) + place - a_end - 1,
+        of_chosen(windows.b_first) + place - a_end - between,
         of_chosen(windows.a_first) + place - 1,
     )
     # Places outside of both texts read any token; it is replaced below.
     padded = tf.pad(ids, [[0, 1]])
     source = tf.clip_by_value(source, 0, tf.size(ids))
     found = tf.gather(padded, source)
-    is_end = tf.equal(place, a_end) | tf.equal(place, length - 1)
-    found = tf.where(is_end, separate_id, found)
-    found = tf.where(tf.equal(place, 0), classify_id, found)
+    is_end = (place >= a_end) & ~is_b | tf.equal(place, length - 1)
+    found = tf.where(is_end, tokenizer.separate_id, found)
+    found = tf.where(tf.equal(place, 0), tokenizer.classify_id, found)
     mask = tf.cast(place < length, tf.int32)
     return {
         "input_ids": found * mask,
         "input_mask": mask,
-        "segment_ids": tf.cast(is_b, tf.int32) * mask * second_segment,
+        "segment_ids": tf.cast(is_b, tf.int32)
+        * mask
+        * tokenizer.second_segment,
     }

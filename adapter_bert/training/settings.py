@@ -195,9 +195,9 @@ class Experiment:
         "",
         "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
         "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, "
-        "RoBERTa, XLM-R, DistilBERT, ELECTRA or ALBERT, a module of TF-Hub or "
-        "Kaggle, a repository of Hugging Face's hub (hf:ORG/NAME[@REVISION]), "
-        "or a training checkpoint of this program.",
+        "RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT or MPNet, a module of "
+        "TF-Hub or Kaggle, a repository of Hugging Face's hub "
+        "(hf:ORG/NAME[@REVISION]), or a training checkpoint of this program.",
         alias="bert_hub_module_handle",
     )
     bert_config_file: str = Topic.MODEL.setting(

@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterator, Tuple
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.hooks import rename_layer
 from adapter_bert.checkpoints import (
     foreign_adapters,
@@ -58,6 +59,7 @@ MODELS = {
     "electra": "architectures/electra",
     "albert": "architectures/albert",
     "roberta": "roberta/roberta",
+    "mpnet": "architectures/mpnet",
 }
 # Program -> name -> method, task: of this project's adapters.
 OURS: Dict[str, Dict[str, Tuple[str, Dict[str, Any]]]] = {
@@ -112,7 +114,10 @@ def our_artifact(
 
 def our_artifacts(bert: FrozenBert) -> Iterator[Tuple[str, str, Artifact]]:
     """(program, case, adapter with random values) of all of `OURS`."""
+    own = ARCHITECTURES[bert.config.model_type]
     for program, cases in OURS.items():
+        if program == "adapterhub" and not own.in_adapterhub:
+            continue
         for case, (text, task) in cases.items():
             if bert.config.num_hidden_groups and case == "houlsby":
                 # After the attention the library's adapters are other ones.

@@ -51,6 +51,12 @@ OF_BERT = (
 NAMES = {
     "roberta": OF_BERT,
     "electra": OF_BERT,
+    "mpnet": (
+        ["attn.q", "attn.v", "attn.o", "intermediate.dense"],
+        r".*(attn\.k|attn\.v|layer\.\d+\.output\.dense)",
+        r".*layer\.\d+\.output\.dense",
+        ["classifier"],
+    ),
     "distilbert": (
         ["q_lin", "v_lin", "out_lin", "lin1", "lin2"],
         ["k_lin", "v_lin", "lin2"],
@@ -115,6 +121,9 @@ def write(model, folder):
     np.savez(os.path.join(folder, "examples.npz"), **examples)
     kind = transformers.AutoConfig.from_pretrained(model).model_type
     for seed, (name, (config, head)) in enumerate(HUB.items()):
+        if kind == "mpnet":
+            # The library has no such models.
+            break
         if kind == "albert" and name == "houlsby":
             # After the attention the library's adapters are other ones.
             config = double(5, mh_adapter=False)
