@@ -144,7 +144,7 @@ def ways(
         return lambda count, rest, _: order[np.isin(order, rest)][:count]
 
     def margin(count, rest, probabilities):
-        return rest[select.least_sure(probabilities, count)[0]]
+        return rest[select.least_sure(probabilities, rest, count)[0]]
 
     return {
         RANDOM: (order[:first], in_order(order)),
