@@ -35,6 +35,14 @@ def cells(path):
     return [line.split("\t") for line in path.read_text().splitlines()]
 
 
+def test_copies_of_a_text_come_last():
+    probabilities = np.array([[0.5, 0.5], [0.9, 0.1], [0.5, 0.5], [0.6, 0.4]])
+    texts = np.array([7, 2, 7, 3])
+    chosen, margins = select.least_sure(probabilities, texts, 4)
+    assert chosen.tolist() == [0, 3, 1, 2]
+    assert margins == pytest.approx([0, 0.2, 0.8, 0])
+
+
 def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
     task = restore_task(CLASSIFICATION, {}, "test")
     folder = tmp_path / "adapter"

@@ -20,6 +20,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.commands import predict
+from adapter_bert.data.divisions import number_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.progress import Progress
@@ -97,15 +98,19 @@ def k_centre(vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
 
 
 def least_sure(
-    probabilities: np.ndarray, count: int
+    probabilities: np.ndarray, texts: np.ndarray, count: int
 ) -> Tuple[np.ndarray, np.ndarray]:
     """The rows with the smallest margins, int64 [count], and their margins.
 
-    A margin is the greatest probability less the second, float64 [count].
+    A margin is the greatest probability less the second, float64 [count]. Rows
+    whose text, int64 [N], has been chosen come last.
     """
     highest = np.sort(probabilities, axis=1)
     margins = highest[:, -1] - highest[:, -2]
-    chosen = np.argsort(margins, kind="stable")[:count]
+    order = np.argsort(margins, kind="stable")
+    is_copy = np.ones(len(order), bool)
+    is_copy[np.unique(texts[order], return_index=True)[1]] = False
+    chosen = order[np.argsort(is_copy, kind="stable")][:count]
     return chosen, margins[chosen]
 
 
@@ -154,7 +159,8 @@ def choose_by_margin(
 
     probabilities = _in_chunks(numbered, "margins", compute)
     count = min(asked.count, len(rows))
-    return rows, *least_sure(probabilities, count)
+    texts = number_texts(map(tuple, rows))
+    return rows, *least_sure(probabilities, texts, count)
 
 
 def choose_by_distance(

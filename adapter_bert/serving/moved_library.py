@@ -24,7 +24,6 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
-from adapter_bert.data import divisions
 from adapter_bert.data.tables import READERS, Rows, SplitFiles, check_file
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Range, Topic, recorded
@@ -293,7 +292,7 @@ def _choose(
             method,
             length,
             rows,
-            _hold_out(rows, asked),
+            _hold_out(len(rows), asked),
             None if dev is None else _read_dev(dev, name, task),
         )
     if not found:
@@ -304,14 +303,12 @@ def _choose(
     return found
 
 
-def _hold_out(rows: Sequence[Row], asked: Move) -> np.ndarray:
-    """Chooses the rows that measure, bool [rows]; both sides have some."""
-    texts = divisions.number_texts(rows)
-    count = len(np.unique(texts))
+def _hold_out(count: int, asked: Move) -> np.ndarray:
+    """Chooses the rows that measure, bool [count]; both sides have some."""
     held_out = round(asked.distilling.held_out * count)
     held_out = min(max(held_out, LEAST_ROWS), count - LEAST_ROWS)
     order = np.random.default_rng(asked.training.seed).permutation(count)
-    return np.isin(texts, order[:held_out])
+    return np.isin(np.arange(count), order[:held_out])
 
 
 def _problem(
@@ -354,11 +351,10 @@ def _read_texts(path: str, name: str, loaded: LoadedTask) -> List[Row]:
             f"--texts do not fit the adapter {name}, which reads "
             f"{' and '.join(columns)}: {error}"
         ) from error
-    texts = len(np.unique(divisions.number_texts(found)))
-    if texts < 2 * LEAST_ROWS:
+    if len(found) < 2 * LEAST_ROWS:
         raise UserError(
-            f"--texts: {path} holds {texts} different texts for the adapter "
-            f"{name}, expected at least {2 * LEAST_ROWS}"
+            f"--texts: {path} holds {len(found)} rows for the adapter {name}, "
+            f"expected at least {2 * LEAST_ROWS}"
         )
     return found
 
