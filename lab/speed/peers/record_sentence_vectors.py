@@ -3,11 +3,15 @@
     .venv-peer/bin/python lab/speed/peers/record_sentence_vectors.py \\
         write tests/golden/sentence_transformers
     .venv-peer/bin/python lab/speed/peers/record_sentence_vectors.py \\
+        forms tests/golden/sentence_transformers
+    .venv-peer/bin/python lab/speed/peers/record_sentence_vectors.py \\
         answer TEXTS BASE FOLDER...
 
 Runs in the peers' environment (requirements.txt next to this file). `write`
 makes a tiny BERT with random weights in `whole/`, and a LoRA of peft's for this
 BERT in `peft/`, as that library saves them, with `vectors.npy` of `texts.json`.
+Folders in `forms/`, which have no model, have prompts and dense layers before
+that library's vectors by the model in `whole/`.
 `answer` writes `vectors.npy` of a file of texts into folders of ours; BASE is
 the BERT of those that hold an adapter alone.
 """
@@ -27,6 +31,7 @@ import torch
 import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
+    Dense,
     Normalize,
     Pooling,
     Transformer,
@@ -40,6 +45,40 @@ TEXTS = [
     "an unseen word",
 ]
 LENGTH = 12
+PROMPTS = {"query": "the cat: ", "passage": "a dog "}
+WIDTH = exchange.SIZES["hidden_size"]
+OF_VECTORS = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
+TANH, PLAIN = torch.nn.Tanh(), torch.nn.Identity()
+# Of each folder: pooling, default prompt, dense layers, length of 1.
+FORMS = {
+    "by_default": ({"pooling_mode": "mean"}, "query", (), True),
+    "by_name": ({"pooling_mode": "mean"}, None, (), False),
+    "first_token": ({"pooling_mode": "cls"}, "passage", (), True),
+    "left_out": (
+        {"pooling_mode": "mean", "include_prompt": False},
+        "query",
+        (),
+        False,
+    ),
+    "first_left_out": (
+        {"pooling_mode": "cls", "include_prompt": False},
+        "query",
+        (),
+        False,
+    ),
+    "tanh": ({"pooling_mode": "mean"}, None, [(7, True, TANH)], False),
+    "no_bias": ({"pooling_mode": "cls"}, None, [(9, False, PLAIN)], True),
+    "two_layers": (
+        {"pooling_mode": "mean", "include_prompt": False},
+        "query",
+        [(9, True, torch.nn.GELU()), (6, False, torch.nn.ReLU())],
+        True,
+    ),
+}
 
 
 def write(folder):
@@ -93,6 +132,45 @@ def write(folder):
     shutil.rmtree(made)
 
 
+def write_forms(folder):
+    """Makes the folders in `forms/`, and vectors with each prompt."""
+    whole = os.path.join(folder, "whole")
+    for number, (name, form) in enumerate(FORMS.items()):
+        torch.manual_seed(number)
+        pooling, default, layers, is_unit = form
+        modules = [
+            Transformer(whole, max_seq_length=LENGTH),
+            Pooling(WIDTH, **pooling),
+        ]
+        width = WIDTH
+        for size, bias, activation in layers:
+            modules.append(
+                Dense(width, size, bias=bias, activation_function=activation)
+            )
+            width = size
+        model = SentenceTransformer(
+            modules=[*modules, *[Normalize()] * is_unit],
+            prompts=PROMPTS,
+            default_prompt_name=default,
+            similarity_fn_name="dot",
+            device="cpu",
+        )
+        place = os.path.join(folder, "forms", name)
+        model.save_pretrained(place, create_model_card=False)
+        vectors = {
+            chosen: model.encode(TEXTS, prompt_name=chosen)
+            for chosen in PROMPTS
+        }
+        vectors["default"] = model.encode(TEXTS)
+        vectors["text"] = model.encode(TEXTS, prompt="it is ")
+        np.savez(os.path.join(place, "vectors.npz"), **vectors)
+        # All have the model in `whole/`.
+        for file in os.listdir(whole):
+            path = os.path.join(place, file)
+            if os.path.isfile(path) and file not in OF_VECTORS:
+                os.remove(path)
+
+
 def save(model, folder):
     """Saves a model, and its vectors of `TEXTS`."""
     model.save_pretrained(folder, create_model_card=False)
@@ -119,5 +197,7 @@ if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
     if command == "write":
         write(*arguments)
+    elif command == "forms":
+        write_forms(*arguments)
     else:
         answer(arguments[0], arguments[1], arguments[2:])
