@@ -1,5 +1,6 @@
 """Prompts and dense layers: trained, kept, answered, exported, written."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -12,7 +13,7 @@ from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
 from tiny_artifacts import make_artifact
 
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.errors import UserError
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import VectorForm, embed
@@ -63,7 +64,7 @@ def by_hand(bert, task, prompt):
     vectors = vectors @ values["dense_0/kernel"] + values["dense_0/bias"]
     erf = np.vectorize(math.erf)
     vectors = vectors * (1 + erf(vectors / np.sqrt(2))) / 2
-    vectors = np.maximum(vectors @ values["dense_1/kernel"], 0)
+    vectors = np.tanh(vectors @ values["dense_1/kernel"])
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)[:, None]
 
 
@@ -195,3 +196,27 @@ def test_a_plain_form_is_described_as_ever():
     form = Pooled("mean", True, 12)
     assert form.describe() == {"pooling": "mean", "normalize": True}
     assert form.with_default("") == form
+
+
+@pytest.mark.gate
+def test_dense_layers_begin_as_the_folder_s(
+    vectors, vector_flags, folder, tmp_path
+):
+    """Scored without a training, and trained with the adapter."""
+    flags = {**vector_flags, "init_checkpoint": folder, "max_seq_length": 12}
+    for name in ("vocab_file", "bert_config_file", "adapter_size"):
+        flags.pop(name, None)
+    frozen = {**flags, "do_train": False, "output_dir": tmp_path / "frozen"}
+    vectors(**{**frozen, "tuning_method": "head"})
+    flags.update(tuning_method="lora(rank=2)", num_train_steps=3)
+    vectors(**{**flags, "learning_rate": 1e-3})
+    adapter = adapter_artifact.read(str(flags["output_dir"] / "adapter"))
+    form = Pooled.restore(adapter.config["task"], "adapter")
+    pooled = sources.open_init_checkpoint(str(folder)).pooled
+    assert form == dataclasses.replace(pooled, max_seq_length=None)
+    for number, layer in enumerate(pooled.dense):
+        for name, value in zip(layer.variables(number), layer.values):
+            # Three steps change an entry by about the rate each.
+            found = adapter.weights.read(name)
+            np.testing.assert_allclose(found, value, rtol=0, atol=4e-3)
+            assert np.abs(found - value).max() > 0

@@ -404,6 +404,22 @@ class Vectors(Task[Union[Rows, Search]]):
             base_form=form,
         )
 
+    def begin_head(self, base):
+        """Weights with the dense layers of BERT's folder."""
+        values = {
+            name: value
+            for number, layer in enumerate(self.dense)
+            for name, value in zip(layer.variables(number), layer.values)
+        }
+        if not values:
+            return base
+        read = base.read
+        return dataclasses.replace(
+            base,
+            shapes={**base.shapes, **{n: x.shape for n, x in values.items()}},
+            read=lambda n: values[n] if n in values else read(n),
+        )
+
     def fit_tokenizer(self, tokenizer, max_seq_length):
         """This task, with the number of tokens that are not pooled.
 

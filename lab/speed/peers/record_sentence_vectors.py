@@ -75,7 +75,7 @@ FORMS = {
     "two_layers": (
         {"pooling_mode": "mean", "include_prompt": False},
         "query",
-        [(9, True, torch.nn.GELU()), (6, False, torch.nn.ReLU())],
+        [(9, True, torch.nn.GELU()), (6, False, torch.nn.Tanh())],
         True,
     ),
 }
