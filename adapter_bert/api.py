@@ -798,6 +798,7 @@ def embed(
     layers: Union[int, Sequence[int]] = (-1,),
     normalize: Optional[bool] = None,
     vector_size: Optional[int] = None,
+    prompt: Optional[str] = None,
     predict_batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Union[np.ndarray, List[TokenVectors]]:
@@ -821,6 +822,8 @@ def embed(
             vectors were, else no.
         vector_size: so many first entries are kept, for which the adapter was
             trained; default: all.
+        prompt: text before each text, or the name of a prompt that the adapter
+            or the folder has; default: that of `trained` vectors, else none.
         predict_batch_size: rows computed at once.
         max_seq_length: longest input in tokens; default: the adapter's, else
             for `trained` vectors the folder's, else BERT's.
@@ -837,6 +840,7 @@ def embed(
         "layers": layers,
         "normalize": normalize,
         "vector_size": vector_size,
+        "prompt": prompt,
         "predict_batch_size": predict_batch_size,
         "max_seq_length": max_seq_length,
     }
@@ -876,6 +880,7 @@ def embed(
             layers=form.layers,
             normalize=form.normalize,
             size=form.size,
+            prompt=vectors.prompt,
             batch_size=asked.predict_batch_size,
             max_seq_length=asked.max_seq_length,
         )

@@ -5,6 +5,7 @@ import errno
 import os
 import sys
 
+import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import own_lines, run_process
@@ -19,8 +20,8 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.vector_form import Dense, Pooled
 
 pytest_plugins = ["hub_server"]
 pytestmark = pytest.mark.newer_stack
@@ -97,13 +98,25 @@ def test_a_folder_of_a_repository(hub, tiny_bert, tiny_weights):
         sources.open_init_checkpoint(f"{NAME}/c")
 
 
-def test_a_folder_of_sentence_transformers(hub, tiny_bert, tmp_path):
-    """With the way to its vectors."""
-    pooled = Pooled("mean", True, 12)
-    folder = write_sentence_transformers(tmp_path / "st", tiny_bert, pooled)
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+@pytest.mark.parametrize("bias", [(), (np.ones(3, np.float32),)])
+def test_a_folder_of_sentence_transformers(
+    hub, tiny_bert, tiny_weights, tmp_path, place, bias
+):
+    """With the way to its vectors, wherever its model lies."""
+    kernel = np.arange(48, dtype=np.float32).reshape(16, 3)
+    dense = Dense(16, 3, bool(bias), "tanh", (kernel, *bias))
+    pooled = Pooled("mean", True, 12, {"query": "q: "}, "query", dense=(dense,))
+    folder = write_sentence_transformers(
+        tmp_path / "st", tiny_bert, pooled, place
+    )
     _, commit = hub.add("org/tiny-bert", folder)
     opened = sources.open_init_checkpoint(NAME)
     assert opened.pooled == pooled
+    [found] = opened.pooled.dense
+    for value, expected in zip(found.values, dense.values):
+        np.testing.assert_array_equal(value, expected)
+    check_values(opened.weights, tiny_weights)
     assert opened.weights.hub == f"{NAME}@{commit}"
 
 

@@ -9,6 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_convert_checkpoint import convert  # noqa: F401
@@ -17,12 +18,12 @@ from test_json_files import spoil
 from tiny_artifacts import make_artifact
 
 from adapter_bert.checkpoints import sentence_transformers, sources
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
 pytestmark = pytest.mark.newer_stack
@@ -69,7 +70,10 @@ def write(folder, bert, pooled, place=""):
     )
     for name, content in described.items():
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
+        if name.endswith(".safetensors"):
+            safetensors.numpy.save_file(content, folder / name)
+        else:
+            (folder / name).write_text(json.dumps(content))
     return folder
 
 
@@ -134,7 +138,7 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         f"sentence_transformers.models.{name}"
         for name in sentence_transformers.KNOWN
     ]
-    known = "known are Transformer, then Pooling, then Normalize or nothing"
+    known = "known are Transformer, Pooling, then any Dense, then Normalize or"
 
     def modules(*types):
         return lambda place: rewrite_modules(place, *types)
@@ -149,7 +153,7 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
 
     for number, (spoiled, message) in enumerate(
         (
-            (modules(*kinds[:2], dense), f"Pooling, {dense}; {known}"),
+            (modules(kinds[0], dense, kinds[1]), f"Dense, Pooling; {known}"),
             (modules(clip), f"the modules are {clip}; {known}"),
             (modules(kinds[0]), f"the modules are Transformer; {known}"),
             (modules("mine.Transformer", kinds[1]), "are mine.Transformer, P"),
@@ -169,8 +173,8 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
             ),
             (fields(model, model_args={"a": 1}), "'model_args' is"),
             (
-                fields(whole, default_prompt_name="q", prompts={"q": "Ask: "}),
-                "texts get the prompt 'q' by default",
+                fields(whole, default_prompt_name="q", prompts={"p": "Ask: "}),
+                "default_prompt_name is 'q', expected one of prompts: p",
             ),
             (fields(whole, truncate_dim=8), "truncate_dim is 8"),
             (fields(whole, model_type="SparseEncoder"), "'SparseEncoder', exp"),
@@ -185,12 +189,53 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         assert "\n" not in str(error.value)
         assert "pass its model.safetensors" in str(error.value)
     # What has no effect.
-    change(folder, whole, prompts={"query": "q: "}, similarity_fn_name="dot")
     change(folder, "tokenizer_config.json", do_lower_case=True)
     change(folder, model, do_lower_case=True, unpad_inputs=None)
+    prompts = {"query": "q: "}
+    change(folder, whole, prompts=prompts, similarity_fn_name="dot")
     assert sentence_transformers.read(str(folder))[1] == Pooled(
-        "mean", True, 12
+        "mean", True, 12, prompts, similarity_fn_name="dot"
     )
+
+
+GOLDEN = ROOT / "tests/golden/sentence_transformers"
+FORMS = sorted(path.name for path in (GOLDEN / "forms").iterdir())
+
+
+@pytest.fixture
+def form(tmp_path, request):
+    """A folder of that library, with the recorded model."""
+    folder = tmp_path / request.param
+    shutil.copytree(GOLDEN / "whole", folder)
+    shutil.copytree(
+        GOLDEN / "forms" / request.param, folder, dirs_exist_ok=True
+    )
+    return folder
+
+
+def recorded_vectors(folder):
+    """What to ask of a folder, and that library's vectors."""
+    names = {"default": None, "text": "it is "}
+    with np.load(folder / "vectors.npz") as found:
+        return {names.get(name, name): found[name] for name in found}
+
+
+@pytest.mark.parametrize("form", FORMS, indirect=True)
+def test_recorded_forms(form, convert, tmp_path):  # noqa: F811
+    """Prompts and dense layers, read, and written and read again."""
+    texts = json.loads((GOLDEN / "texts.json").read_text())
+    written = tmp_path / "written"
+    convert(form, "sentence_transformers", written)
+    for folder in (form, written):
+        bert = FrozenBert.open(str(folder))
+        for prompt, expected in recorded_vectors(form).items():
+            np.testing.assert_allclose(
+                embed(bert, texts, prompt=prompt), expected, atol=1e-5
+            )
+    pooled = [
+        sources.open_init_checkpoint(str(f)).pooled for f in (form, written)
+    ]
+    assert pooled[0] == pooled[1]
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -263,7 +308,8 @@ def test_a_training_begins_with_the_folder_s_vectors(folder, tiny_bert):
     found = task.fit_base(opened)
     assert (found.pooling, found.normalize) == ("mean", True)
     named = Vectors(pooling="cls", normalize=False)
-    assert named.fit_base(opened) == named
+    form = named.fit_base(opened).form
+    assert (form.pooling, form.normalize) == ("cls", False)
 
 
 def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F811

@@ -1,7 +1,6 @@
 """What the adapters of all other programs have in common."""
 
 import dataclasses
-import os
 import re
 from typing import (
     Any,
@@ -16,21 +15,14 @@ from typing import (
 )
 
 import numpy as np
-import safetensors
 
-from adapter_bert import files
 from adapter_bert.bert import functional
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import rename_layer
-from adapter_bert.checkpoints import hugging_face_hub, run_record, torch_files
+from adapter_bert.checkpoints import hugging_face_hub, run_record
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.hugging_face import (
-    UNREADABLE_TENSORS,
-    as_floats,
-    tensor_of,
-)
-from adapter_bert.checkpoints.sentence_transformers import Pooled
+from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import NEW, NewToken
 from adapter_bert.errors import UserError
@@ -53,9 +45,7 @@ from adapter_bert.tasks.kinds import (
 from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 from adapter_bert.tasks.text_task import POOLED, SPANS, HeadShape
-
-# A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
-Layer = Tuple[np.ndarray, Optional[np.ndarray]]
+from adapter_bert.tasks.vector_form import Pooled
 
 # Of the variables of a head of masked words.
 MASKED_LM_SCOPE = "cls/predictions/"
@@ -132,108 +122,6 @@ class Foreign:
     words: Optional[np.ndarray] = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: Optional[int] = None
-
-
-def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
-    """The tensors of a file, float32; raises UserError."""
-    content = files.read_bytes(path, "the adapter's weights")
-    try:
-        return {
-            name: as_floats(tensor_of(one["dtype"], one["shape"], one["data"]))
-            for name, one in safetensors.deserialize(content)
-        }
-    except UNREADABLE_TENSORS as error:
-        raise UserError(
-            f"{path} is damaged, no safetensors file, or of a type that numpy "
-            f"lacks ({error}); save it as float32"
-        ) from error
-
-
-class Tensors:
-    """The tensors of a file at `path`, which must all be taken."""
-
-    def __init__(self, folder: str, name: str, torch_name: str):
-        """Reads a file of safetensors, or else of `torch.save`.
-
-        Raises UserError if the file is missing, damaged, or holds anything but
-        tensors.
-        """
-        self.path = os.path.join(folder, name)
-        of_torch = os.path.join(folder, torch_name)
-        if not files.exists(self.path) and files.exists(of_torch):
-            self.path = of_torch
-            found = torch_files.read(of_torch)
-        else:
-            found = _read_safetensors(self.path)
-        # Versions of safetensors differ in their order.
-        self._left = dict(sorted(found.items()))
-        for name, value in self._left.items():
-            if not np.isfinite(value).all():
-                raise UserError(f"{self.path}: {name[:200]} is not finite")
-
-    def rename(self, function: Callable[[str], str]) -> None:
-        """Renames each tensor; raises UserError if two would have one name."""
-        found: Dict[str, np.ndarray] = {}
-        for name, value in self._left.items():
-            if found.setdefault(function(name), value) is not value:
-                raise UserError(
-                    f"{self.path}: {name[:200]} is there twice, as of two "
-                    "adapters; save one of them"
-                )
-        self._left = found
-
-    @property
-    def names(self) -> List[str]:
-        """The tensors that are not taken yet."""
-        return list(self._left)
-
-    def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor of a shape, with None for any size.
-
-        Raises UserError if the tensor is missing or of another shape.
-        """
-        value = self._left.pop(name, None)
-        if value is None:
-            raise UserError(f"{self.path} lacks the tensor {name}")
-        fits = value.ndim == len(shape) and all(
-            size in (None, found) for size, found in zip(shape, value.shape)
-        )
-        if not fits:
-            wanted = ["any" if size is None else size for size in shape]
-            raise UserError(
-                f"{self.path}: {name} has the shape {list(value.shape)}, "
-                f"expected {wanted}; the description contradicts the tensors, "
-                "or the adapter is of another BERT"
-            )
-        return value
-
-    def take_layer(
-        self,
-        prefix: str,
-        outputs: Optional[int],
-        inputs: int,
-        bias: bool = True,
-    ) -> Layer:
-        """The tensors `<prefix>.weight` and `<prefix>.bias`."""
-        weights = self.take(f"{prefix}.weight", outputs, inputs)
-        if not bias:
-            return weights, None
-        return weights, self.take(f"{prefix}.bias", len(weights))
-
-    def drop(self, names: Iterable[str]) -> None:
-        """Leaves out tensors that are copies of others."""
-        for name in names:
-            del self._left[name]
-
-    def check_all_taken(self) -> None:
-        """Raises UserError if a tensor would be left out silently."""
-        if self._left:
-            names = sorted(self._left)
-            raise UserError(
-                f"{self.path}: {len(names)} tensors are of no part that this "
-                f"project reads: {', '.join(names)[:200]}; expected only "
-                "those of what the description names"
-            )
 
 
 class Adapter(NamedTuple):
@@ -336,9 +224,12 @@ def task_of(
     if head.kind == MASKED_LM:
         return {"name": MASKED_LM}, dict(head.values)
     if head.kind == VECTORS:
-        described = dataclasses.asdict(head.pooled)
-        del described["max_seq_length"]
-        return {"name": VECTORS, **described}, {}
+        values = {
+            name: value
+            for number, layer in enumerate(head.pooled.dense)
+            for name, value in zip(layer.variables(number), layer.values)
+        }
+        return {"name": VECTORS, **head.pooled.describe()}, values
     description: Dict[str, Any] = {"name": "custom", "pairs": pairs}
     if head.kind == QUESTIONS:
         description = {"name": "squad"}
@@ -420,7 +311,14 @@ def pooled_of(artifact: Artifact) -> Pooled:
     described = artifact.config
     task = restore_task(described["task"], {}, artifact.weights.source)
     length = described.get("training", {}).get("max_seq_length")
-    return Pooled(task.pooled, bool(task.normalize), length)
+    dense = tuple(
+        dataclasses.replace(
+            layer, values=tuple(map(artifact.weights.read, names))
+        )
+        for number, layer in enumerate(task.dense)
+        for names in [layer.variables(number)]
+    )
+    return dataclasses.replace(task.form, max_seq_length=length, dense=dense)
 
 
 def as_exchanged(config: BertConfig) -> BertConfig:

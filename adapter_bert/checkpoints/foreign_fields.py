@@ -145,6 +145,10 @@ SENTENCE_POOLING = _fields(
     "pooling_mode_mean_sqrt_len_tokens pooling_mode_weightedmean_tokens "
     "pooling_mode_lasttoken"
 )
+SENTENCE_DENSE = _fields(
+    "in_features out_features bias activation_function module_input_name "
+    "module_output_name"
+)
 # Fields that are on by default; all others are off.
 ON = ("original_ln_after",)
 

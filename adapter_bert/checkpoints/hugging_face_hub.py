@@ -14,6 +14,7 @@ import dataclasses
 import errno
 import fnmatch
 import hashlib
+import itertools
 import logging as standard_logging
 import os
 import re
@@ -23,6 +24,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Tuple
 from absl import logging
 
 from adapter_bert import files
+from adapter_bert.checkpoints import sentence_transformers
 from adapter_bert.errors import UserError, first_line
 
 PREFIX = "hf:"
@@ -97,14 +99,16 @@ def as_recorded(path: str, recorded: Optional[str]) -> str:
 def fetch_model(text: str) -> Tuple[str, str]:
     """The path of a BERT's weights, and its name with the commit.
 
-    Next to the weights lie the descriptions of their folder. Raises UserError
-    as `_fetch`, or if there are no weights.
+    Of sentence-transformers, the folder of the modules. Next to the weights lie
+    the descriptions of their folder. Raises UserError as `_fetch`, or if there
+    are no weights.
     """
     folder, name = _fetch(text, MODELS)
+    first, *_ = modules = [*sentence_transformers.places(folder), ""]
     for (file,) in MODELS:
-        path = os.path.join(folder, file)
+        path = os.path.join(folder, first, file)
         if files.exists(path):
-            return path, name
+            return (path if len(modules) == 1 else folder), name
     raise UserError(
         f"{name} holds no {' and no '.join(file for (file,) in MODELS)}; "
         "expected a model of PyTorch in one file"
@@ -146,6 +150,20 @@ def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
                 named.repository, revision=revision, allow_patterns=patterns
             )
             revision = os.path.basename(place)
+            first, *others = [
+                *sentence_transformers.places(place + named.folder),
+                "",
+            ]
+            if weights is MODELS and others:
+                group = _within(first, group)
+                # Dense layers have either file.
+                small = [_within(x, y) for x in others if x for y in MODELS]
+                patterns = _within(
+                    named.folder, (*TEXTS, *group, *itertools.chain(*small))
+                )
+                hub.snapshot_download(
+                    named.repository, revision=revision, allow_patterns=patterns
+                )
             if newest is not None and newest.sha != revision:
                 raise UserError(
                     f"{text} moved on from commit {newest.sha} while it was "

@@ -2,20 +2,23 @@
 
 `modules.json` lists the modules that compute one after the other, each in a
 folder of its own: the model of transformers, the pooling of its last layer's
-outputs, and what gives vectors the length 1.
+outputs, dense layers, and what gives vectors the length 1.
 
 Source: sentence-transformers 5.7.0 (`SentenceTransformer`, its modules
-`Transformer`, `Pooling` and `Normalize`), and the fields of version 2.
+`Transformer`, `Pooling`, `Dense` and `Normalize`), and the fields of version 2.
 """
 
-import dataclasses
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
+import numpy as np
+
 from adapter_bert import files
 from adapter_bert.checkpoints import foreign_fields
+from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.vector_form import CLS, MEAN, Dense, Pooled
 
 MODULES_FILE = "modules.json"
 WHOLE_FILE = "config_sentence_transformers.json"
@@ -27,7 +30,12 @@ MODEL_FILES = (
     "sentence_xlm-roberta_config.json",
 )
 WHAT = "a description of sentence-transformers"
-KNOWN = MODEL, POOLING, NORMALIZE = "Transformer", "Pooling", "Normalize"
+KNOWN = MODEL, POOLING, NORMALIZE, DENSE = (
+    "Transformer",
+    "Pooling",
+    "Normalize",
+    "Dense",
+)
 PROGRAM = "sentence_transformers"
 # Old field of a pooling -> the value of `pooling_mode` since version 5.
 MODES = {
@@ -38,7 +46,22 @@ MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-POOLINGS = ("cls", "mean")
+POOLINGS = (CLS, MEAN)
+WEIGHTS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+# The end of PyTorch's name -> one of `functional.ACTIVATIONS`.
+ACTIVATIONS = {
+    "linear.Identity": "linear",
+    "activation.Tanh": "tanh",
+    "activation.ReLU": "relu",
+    "activation.ReLU6": "relu6",
+    "activation.GELU": "gelu_erf",
+    "activation.SiLU": "swish",
+    "activation.Sigmoid": "sigmoid",
+    "activation.Mish": "mish",
+    "activation.LeakyReLU": "leaky_relu",
+}
+TORCH = "torch.nn.modules."
+OF_VECTORS = "sentence_embedding"
 # The only values of fields that say what is pooled.
 LAST_LAYER = {
     "transformer_task": "feature-extraction",
@@ -52,25 +75,16 @@ LAST_LAYER = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Pooled:
-    """How a model's vectors follow from its last layer's outputs.
-
-    Attributes:
-        pooling: `cls` for the first token's, `mean` for the mean over tokens.
-        normalize: whether a vector's length becomes 1.
-        max_seq_length: longest input in tokens; None for all that the model
-            has positions for.
-    """
-
-    pooling: str
-    normalize: bool
-    max_seq_length: Optional[int] = None
-
-
 def is_folder(path: str) -> bool:
     """Whether sentence-transformers has written a folder."""
     return files.exists(os.path.join(path, MODULES_FILE))
+
+
+def places(folder: str) -> list[str]:
+    """Lists the folders of the modules in a folder; none in another folder."""
+    if not is_folder(folder):
+        return []
+    return _modules(os.path.join(folder, MODULES_FILE))[0]
 
 
 def read(folder: str) -> Tuple[str, Pooled]:
@@ -80,20 +94,36 @@ def read(folder: str) -> Tuple[str, Pooled]:
         UserError: a file is missing or damaged, or a module or a field has no
             counterpart here.
     """
-    model, pooling, normalize = _modules(os.path.join(folder, MODULES_FILE))
+    inside, names = _modules(os.path.join(folder, MODULES_FILE))
     path = os.path.join(folder, WHOLE_FILE)
-    if files.exists(path):
-        _check_whole(path)
-    place = os.path.join(folder, model)
+    about = _read_whole(path) if files.exists(path) else {}
+    place = os.path.join(folder, inside[0])
     length = _read_model(place)
-    path = os.path.join(folder, pooling, POOLING_FILE)
-    return place, Pooled(_read_pooling(path), normalize, length)
+    dense = tuple(
+        _read_dense(os.path.join(folder, where))
+        for where, name in zip(inside, names)
+        if name == DENSE
+    )
+    for before, after in zip(dense, dense[1:]):
+        if before.out_features != after.in_features:
+            raise UserError(
+                f"{folder}: a dense layer has {before.out_features} outputs, "
+                f"but the next one {after.in_features} inputs"
+            )
+    path = os.path.join(folder, inside[1], POOLING_FILE)
+    return place, Pooled(
+        normalize=NORMALIZE in names,
+        max_seq_length=length,
+        dense=dense,
+        **_read_pooling(path),
+        **about,
+    )
 
 
-def _modules(path: str) -> Tuple[str, str, bool]:
-    """Folders of model and pooling, and whether vectors get the length 1."""
+def _modules(path: str) -> Tuple[List[str], List[str]]:
+    """The folders of the modules, and their kinds."""
     listed = files.read_json(path, WHAT)
-    places, names = [], []
+    inside, names = [], []
     for module in listed if isinstance(listed, list) else []:
         found = module if isinstance(module, dict) else {}
         kind, place = found.get("type"), found.get("path")
@@ -108,17 +138,22 @@ def _modules(path: str) -> Tuple[str, str, bool]:
                 f"{path}: the folder of a module is {place!r:.80}, expected "
                 "one in this folder"
             )
-        places.append(place)
-    if tuple(names) not in (KNOWN, KNOWN[:2]):
+        inside.append(place)
+    further = names[2:]
+    # A length of 1 before a dense layer would change what that computes.
+    kinds = [name == NORMALIZE for name in further]
+    is_read = {*further} <= {DENSE, NORMALIZE} and kinds == sorted(kinds)
+    if names[:2] != [MODEL, POOLING] or not is_read:
         raise UserError(
             f"{path}: the modules are {', '.join(names)[:200] or 'missing'}; "
-            f"known are {MODEL}, then {POOLING}, then {NORMALIZE} or nothing"
+            f"known are {MODEL}, {POOLING}, then any {DENSE}, then "
+            f"{NORMALIZE} or nothing"
         )
-    return places[0], places[1], NORMALIZE in names
+    return inside, names
 
 
-def _check_whole(path: str) -> None:
-    """Refuses what changes the vectors of `encode`."""
+def _read_whole(path: str) -> Dict[str, Any]:
+    """Fields of a `Pooled` that a folder's main description holds."""
     found = files.read_object(
         path, WHAT, {"default_prompt_name?": str, "prompts?": dict}
     )
@@ -128,13 +163,56 @@ def _check_whole(path: str) -> None:
         raise UserError(
             f"{path}: model_type is {kind!r:.80}, expected SentenceTransformer"
         )
-    prompt = found.get("default_prompt_name")
-    if prompt and (found.get("prompts") or {}).get(prompt):
+    prompts = found.get("prompts") or {}
+    default = found.get("default_prompt_name") or None
+    similarity = found.get("similarity_fn_name")
+    for name, text in prompts.items():
+        if not isinstance(text, str):
+            raise UserError(
+                f"{path}: the prompt {name[:80]!r} is {str(text)[:80]}, "
+                "expected a text"
+            )
+    if default is not None and default not in prompts:
         raise UserError(
-            f"{path}: texts get the prompt {prompt[:80]!r} by default, which "
-            "is not added here; delete default_prompt_name, and put the "
-            "prompt before the texts yourself"
+            f"{path}: default_prompt_name is {default[:80]!r}, expected one "
+            f"of prompts: {', '.join(prompts)[:200] or 'none'}"
         )
+    return {
+        "prompts": prompts,
+        "default_prompt_name": default,
+        "similarity_fn_name": similarity if similarity else None,
+    }
+
+
+def _read_dense(folder: str) -> Dense:
+    """A dense layer's description and values."""
+    path = os.path.join(folder, POOLING_FILE)
+    found = files.read_object(
+        path,
+        WHAT,
+        {"in_features": int, "out_features": int, "bias?": bool},
+    )
+    foreign_fields.check(found, foreign_fields.SENTENCE_DENSE, path)
+    for name in ("module_input_name", "module_output_name"):
+        if found.get(name) not in (None, OF_VECTORS):
+            raise UserError(
+                f"{path}: {name} is {found[name]!r:.80}, expected {OF_VECTORS}"
+            )
+    default = f"{TORCH}activation.Tanh"
+    kind = str(found.get("activation_function", default))
+    activation = ACTIVATIONS.get(kind.removeprefix(TORCH))
+    if activation is None:
+        raise UserError(
+            f"{path}: activation_function is {kind[:80]!r}, expected one of "
+            f"{TORCH}{', '.join(ACTIVATIONS)}"
+        )
+    bias = found.get("bias", True) is not False
+    sizes = found["in_features"], found["out_features"]
+    tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
+    kernel, offset = tensors.take_layer("linear", *sizes[::-1], bias)
+    tensors.check_all_taken()
+    values = (kernel.T,) if offset is None else (kernel.T, offset)
+    return Dense(*sizes, bias, activation, values)
 
 
 def _read_model(folder: str) -> Optional[int]:
@@ -172,8 +250,8 @@ def _read_model(folder: str) -> Optional[int]:
     return length
 
 
-def _read_pooling(path: str) -> str:
-    """The pooling that a module's description names."""
+def _read_pooling(path: str) -> Dict[str, Any]:
+    """Fields of a `Pooled` that the pooling's description holds."""
     found = files.read_object(path, WHAT, {})
     foreign_fields.check(found, foreign_fields.SENTENCE_POOLING, path)
     modes: List[Any] = [mode for name, mode in MODES.items() if found.get(name)]
@@ -185,23 +263,50 @@ def _read_pooling(path: str) -> str:
             f"{path}: vectors are pooled by {named}, expected "
             f"{' or '.join(POOLINGS)}"
         )
-    return modes[0]
+    include = found.get("include_prompt", True) is not False
+    return {"pooling": modes[0], "include_prompt": include}
 
 
 def describe(pooled: Pooled, width: int) -> Dict[str, Any]:
     """The contents of the files of a folder, by their names.
 
     The model's own files lie next to these. Version 2 reads them, and all
-    later ones.
+    later ones. Weights are float32 arrays by name, all else is JSON.
 
     Args:
         pooled: how vectors are made.
         width: entries of a vector.
     """
     modules = [(MODEL, ""), (POOLING, f"1_{POOLING}")]
-    if pooled.normalize:
-        modules.append((NORMALIZE, f"2_{NORMALIZE}"))
+    kinds = [DENSE] * len(pooled.dense) + [NORMALIZE] * pooled.normalize
+    modules += [(kind, f"{n}_{kind}") for n, kind in enumerate(kinds, 2)]
+    contents: Dict[str, Any] = {}
+    names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
+    for layer, (_, place) in zip(pooled.dense, modules[2:]):
+        contents[f"{place}/{POOLING_FILE}"] = {
+            "in_features": layer.in_features,
+            "out_features": layer.out_features,
+            "bias": layer.bias,
+            "activation_function": TORCH + names[layer.activation],
+        }
+        tensors = zip(("linear.weight", "linear.bias"), layer.values)
+        contents[f"{place}/{WEIGHTS_FILE}"] = {
+            name: np.ascontiguousarray(value.T) for name, value in tensors
+        }
+    pooling = {
+        "word_embedding_dimension": width,
+        **{name: mode == pooled.pooling for name, mode in MODES.items()},
+    }
+    if not pooled.include_prompt:
+        pooling["include_prompt"] = False
+    whole = {
+        "prompts": dict(pooled.prompts),
+        "default_prompt_name": pooled.default_prompt_name,
+    }
+    if pooled.similarity_fn_name:
+        whole["similarity_fn_name"] = pooled.similarity_fn_name
     return {
+        **contents,
         MODULES_FILE: [
             {
                 "idx": number,
@@ -215,9 +320,6 @@ def describe(pooled: Pooled, width: int) -> Dict[str, Any]:
             "max_seq_length": pooled.max_seq_length,
             "do_lower_case": False,
         },
-        f"1_{POOLING}/{POOLING_FILE}": {
-            "word_embedding_dimension": width,
-            **{name: mode == pooled.pooling for name, mode in MODES.items()},
-        },
-        WHOLE_FILE: {"prompts": {}, "default_prompt_name": None},
+        f"1_{POOLING}/{POOLING_FILE}": pooling,
+        WHOLE_FILE: whole,
     }

@@ -183,9 +183,7 @@ def open_pretrained(path: str) -> Pretrained:
         raise UserError("--init_checkpoint is empty; expected a path")
     if hugging_face_hub.is_named(path):
         path, hub = hugging_face_hub.fetch_model(path)
-        folder = os.path.dirname(path)
-        is_several = sentence_transformers.is_folder(folder)
-        opened = open_pretrained(folder if is_several else path)
+        opened = open_pretrained(path)
         weights = dataclasses.replace(opened.weights, hub=hub)
         return dataclasses.replace(opened, weights=weights)
     path = published_models.resolve(path)

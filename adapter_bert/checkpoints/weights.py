@@ -27,9 +27,9 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import BertConfig, Shape
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
+from adapter_bert.tasks.vector_form import Pooled
 
 POOLER = "bert/pooler/"
 # Variables with a row for each label; all variables of such a head.

@@ -20,7 +20,6 @@ from adapter_bert.checkpoints import (
     sources,
     training_state,
 )
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import as_decoder
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -30,6 +29,7 @@ from adapter_bert.data.tokenization import (
     vocabulary_bytes,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.vector_form import Pooled
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
 # Names of google-research/bert's `modeling.py`, `get_activation`.
@@ -252,7 +252,11 @@ def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
     for name, content in contents.items():
         path = os.path.join(folder, name)
         files.make_folder(os.path.dirname(path))
-        files.write_json(path, content)
+        if path.endswith(".safetensors"):
+            content = safetensors.numpy.save(content, {"format": "pt"})
+            files.write_bytes(path, content)
+        else:
+            files.write_json(path, content)
 
 
 def google_activation(config: BertConfig, asked: str) -> BertConfig:

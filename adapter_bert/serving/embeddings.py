@@ -31,10 +31,13 @@ from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.encoder import CreateVariable, make_variables
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
-from adapter_bert.data.tokenization import in_chunks, make_row
+from adapter_bert.data.tokenization import (
+    TextTokenizer,
+    in_chunks,
+    make_row,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -42,10 +45,19 @@ from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
 from adapter_bert.tasks import vectors as vector_task
 from adapter_bert.tasks.task_model import ParameterTable
-from adapter_bert.tasks.vectors import CLS, MEAN
+from adapter_bert.tasks.vector_form import (
+    CLS,
+    MEAN,
+    TOKENS,
+    Dense,
+    Pooled,
+    apply_layers,
+    constants,
+    create_layers,
+    pool,
+)
 from adapter_bert.training.prediction import check_finite
 
-TOKENS = "tokens"
 POOLINGS = (CLS, MEAN, TOKENS)
 # The pooling of the adapter's training, else of BERT's folder.
 TRAINED = "trained"
@@ -81,6 +93,10 @@ class VectorForm:
             last, as in google-research/bert's `extract_features.py`.
         normalize: whether a vector's length becomes 1.
         size: a vector has so many of its first entries; None for all.
+        prompt: text before each text, or the name of one that was trained.
+        left_out: so many first tokens are not pooled.
+        dense: layers after the pooling, as trained.
+        is_trained: whether the pooling was `trained`, before it was completed.
 
     The pooling may also be `trained`, and `normalize` None, until a form is
     `completed`.
@@ -90,6 +106,10 @@ class VectorForm:
     layers: Tuple[int, ...] = (-1,)
     normalize: Optional[bool] = False
     size: Optional[int] = None
+    prompt: Optional[str] = None
+    left_out: int = 0
+    dense: Tuple[Dense, ...] = ()
+    is_trained: bool = False
 
     def completed(
         self, bert: FrozenBert, task: Optional[LoadedTask]
@@ -106,8 +126,11 @@ class VectorForm:
                 the adapter was not trained for the size.
         """
         form = self
+        trained = trained_form(bert, task)
+        if form.prompt is not None:
+            prompt = (trained or Pooled(MEAN, False)).prompt(form.prompt)
+            form = dataclasses.replace(form, prompt=prompt)
         if form.pooling == TRAINED:
-            trained = trained_form(bert, task)
             if trained is None:
                 raise UserError(
                     "neither the adapter nor the BERT's folder says how "
@@ -123,13 +146,19 @@ class VectorForm:
             if normalize is None:
                 normalize = trained.normalize
             form = dataclasses.replace(
-                form, pooling=trained.pooling, normalize=normalize
+                form,
+                pooling=trained.pooling,
+                normalize=normalize,
+                prompt=trained.prompt() if form.prompt is None else form.prompt,
+                dense=trained.dense,
+                is_trained=True,
             )
         form = dataclasses.replace(form, normalize=bool(form.normalize))
         form.check(bert.config)
         own = task and task.task
         if form.size and isinstance(own, vector_task.Vectors):
-            known = {*own.sizes, bert.config.hidden_size}
+            whole = dataclasses.replace(form, size=None).width(bert.config)
+            known = {*own.sizes, whole}
             if form.size not in known:
                 sizes = ", ".join(map(str, sorted(known)))
                 raise UserError(
@@ -137,6 +166,30 @@ class VectorForm:
                     f"trained for {sizes}"
                 )
         return form
+
+    @property
+    def has_own_layers(self) -> bool:
+        """Whether an adapter has the values of the dense layers."""
+        return not all(layer.values for layer in self.dense)
+
+    def fit_tokenizer(
+        self,
+        bert: FrozenBert,
+        task: Optional[LoadedTask],
+        tokenizer: TextTokenizer,
+        max_seq_length: int,
+    ) -> "VectorForm":
+        """Counts the tokens of a completed form's prompt that are left out.
+
+        Trained vectors alone leave some out. Refuses a prompt that is too long.
+        """
+        trained = None
+        if self.is_trained:
+            trained = trained_form(bert, task)
+        count = (trained or Pooled(MEAN, False)).left_out(
+            self.prompt or "", tokenizer, max_seq_length
+        )
+        return dataclasses.replace(self, left_out=count)
 
     def check(self, config: BertConfig) -> None:
         """Raises UserError if a pooling, layer or size is not BERT's."""
@@ -154,7 +207,7 @@ class VectorForm:
                 )
         if not self.layers:
             raise UserError("no layer is named; -1 is the last one")
-        whole = config.hidden_size * len(self.layers)
+        whole = dataclasses.replace(self, size=None).width(config)
         if self.size is not None and not 1 <= self.size <= whole:
             raise UserError(
                 f"--vector_size is {self.size}, but a vector has {whole} "
@@ -163,23 +216,41 @@ class VectorForm:
 
     def width(self, config: BertConfig) -> int:
         """The number of a vector's entries."""
-        return self.size or config.hidden_size * len(self.layers)
+        if self.size:
+            return self.size
+        if self.dense:
+            return self.dense[-1].out_features
+        return config.hidden_size * len(self.layers)
 
     def pool(self, outputs: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
-        """Vectors of a batch.
+        """Pools a batch, without what follows in `finish`.
 
         Args:
             outputs: of all layers, each [B, T, D].
             mask: int32 [B, T], 1 for a token.
 
         Returns:
-            float32 [B, width], or of `tokens` [B, T, width].
+            float32 [B, D * layers], or of `tokens` [B, T, D * layers].
         """
         states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
         found = tf.concat(states, axis=-1)
         if self.pooling != TOKENS:
-            found = vector_task.pool(found, mask, self.pooling)
-        found = found[..., : self.size]
+            return pool(found, mask, self.pooling, self.left_out)
+        return found
+
+    def finish(
+        self, pooled: tf.Tensor, layers: Sequence[Sequence[Any]]
+    ) -> tf.Tensor:
+        """Makes vectors of pooled states.
+
+        Args:
+            pooled: as of `pool`.
+            layers: variables of the dense layers.
+
+        Returns:
+            float32 [B, width], or of `tokens` [B, T, width].
+        """
+        found = apply_layers(self.dense, layers, pooled)[..., : self.size]
         if self.normalize:
             found = tf.math.l2_normalize(found, axis=-1, epsilon=SMALLEST)
         return found
@@ -191,7 +262,7 @@ def trained_form(
     """How the vectors of an adapter, or else of BERT's folder, were trained."""
     own = task and task.task
     if isinstance(own, vector_task.Vectors):
-        return Pooled(own.pooled, bool(own.normalize))
+        return own.form
     return bert.pooled
 
 
@@ -214,6 +285,9 @@ class EmbeddingModel:
             added = make_variables(method.variables(config, False), create)
             make_hooks = functools.partial(method.hooks, config)
         self._bert = make_bert(config, own, added, make_hooks)
+        self._layers = create_layers(
+            form.dense, create if form.has_own_layers else constants
+        )
 
     def __call__(
         self, features: Dict[str, tf.Tensor], context: Context
@@ -223,7 +297,8 @@ class EmbeddingModel:
             features["input_ids"], features["segment_ids"], context
         )
         mask = context.input_mask
-        return {"vectors": self._form.pool(found.layer_outputs, mask)}
+        pooled = self._form.pool(found.layer_outputs, mask)
+        return {"vectors": self._form.finish(pooled, self._layers)}
 
 
 def vector_function(
@@ -285,7 +360,6 @@ class Embedder:
             raise UserError(
                 f"--predict_batch_size is {batch_size}, which is too small"
             )
-        self.form = completed
         self.width = completed.width(bert.config)
         self.cut_rows = 0
         self._batch_size = batch_size
@@ -302,6 +376,10 @@ class Embedder:
                 f"--max_seq_length is {self._length}, expected {least} to "
                 f"{positions}, which the model has positions for"
             )
+        completed = completed.fit_tokenizer(
+            bert, task, self._tokenizer, self._length
+        )
+        self.form = completed
         self._values = task.values if task else None
         self._function = vector_function(bert, task, completed)
         self._words: Dict[int, str] = {}
@@ -369,7 +447,8 @@ class Embedder:
             where = places[number] if places else f"row {number + 1}"
             _check_row(row, where)
         encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
-        firsts = encode(row[0] for row in made)
+        prompt = self.form.prompt or ""
+        firsts = encode(prompt + row[0] for row in made)
         seconds = encode(row[1] for row in made if len(row) > 1)
 
         def pack() -> Iterator[Tuple[List[int], List[int], bool]]:
@@ -410,6 +489,7 @@ def embed(
     layers: Sequence[int] = (-1,),
     normalize: Optional[bool] = None,
     size: Optional[int] = None,
+    prompt: Optional[str] = None,
     batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Vectors:
@@ -426,6 +506,8 @@ def embed(
         normalize: whether each vector's length becomes 1; default: as
             `trained` vectors were, else no.
         size: so many first entries are kept; default: all.
+        prompt: text before each text, or the name of a trained one; default:
+            that of `trained` vectors, else none.
         batch_size: rows computed at once.
         max_seq_length: longest input in tokens; default: as of `Embedder`.
 
@@ -439,7 +521,7 @@ def embed(
     if pooling is None:
         is_last = tuple(layers) == (-1,)
         pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
-    form = VectorForm(pooling, tuple(layers), normalize, size)
+    form = VectorForm(pooling, tuple(layers), normalize, size, prompt)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
     # Features and padding take the memory of a part of the rows.
     parts = list(embedder.stream(rows))

@@ -209,6 +209,12 @@ class Embedding:
         "must have been trained for the size. Default: all entries.",
         Range(lambda value: value >= 1, "which is too small"),
     )
+    prompt: Optional[str] = Topic.EVALUATION.setting(
+        None,
+        "Text before each text whose vector --embeddings makes, or the name of "
+        "a prompt that the adapter or the BERT's folder has, as query. "
+        "Default: that of trained vectors, else none.",
+    )
 
 
 def read_form() -> Optional[VectorForm]:
@@ -220,7 +226,7 @@ def read_form() -> Optional[VectorForm]:
     """
     asked = read(Embedding)
     if asked.embeddings is None:
-        for name in ("layers", "normalize", "vector_size"):
+        for name in ("layers", "normalize", "vector_size", "prompt"):
             if is_given(name):
                 raise UserError(
                     f"--{name} is of vectors; pass --embeddings="
@@ -232,6 +238,7 @@ def read_form() -> Optional[VectorForm]:
         read_layers(asked),
         asked.normalize,
         asked.vector_size,
+        asked.prompt,
     )
 
 

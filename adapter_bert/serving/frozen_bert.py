@@ -24,7 +24,6 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, int8, onednn
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
-from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
@@ -42,6 +41,7 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
+from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.compute_dtype import FLOAT32, INT8, choose_dtype
 from adapter_bert.training.engines import Hardware

@@ -44,6 +44,8 @@ from adapter_bert.serving.text_windows import Rows, Windows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
 from adapter_bert.tasks.novelty import NOVELTY, shares
 from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.vector_form import constants, create_layers
+from adapter_bert.tasks.vectors import Vectors
 from adapter_bert.training import frozen_features
 
 # Batches computed at the same time.
@@ -100,6 +102,21 @@ class TextModel(tf.Module):
         if form:
             forms = {
                 name: form.completed(bert, task) for name, task in tasks.items()
+            }
+            forms = {
+                name: form.fit_tokenizer(
+                    bert,
+                    tasks[name],
+                    tasks[name].tokenizer,
+                    tasks[name].max_seq_length,
+                )
+                for name, form in forms.items()
+            }
+            prompts = [form.prompt or "" for form in forms.values()]
+            self._form_prompts = _prompts(prompts)
+            forms = {
+                name: dataclasses.replace(form, prompt=None)
+                for name, form in forms.items()
             }
             form = next(iter(forms.values()))
             for name, other in forms.items():
@@ -166,6 +183,12 @@ class TextModel(tf.Module):
         if any(task.task.novelty for task in loaded):
             self._novelty = Novelty(bert, [task.task for task in loaded])
         self._names = keep(np.array(list(tasks)))
+        self._prompts = _prompts(
+            [
+                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
+                for t in loaded
+            ]
+        )
         self._adapters = keep(np.array([task.sha256 for task in loaded]))
         self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
@@ -184,6 +207,8 @@ class TextModel(tf.Module):
             # A vector is of one window, also where answers need several.
             self._plain_readings = keep(text_windows.plain_readings(readings))
             self._width = form.width(bert.config)
+            self._pooled_width = bert.config.hidden_size * len(form.layers)
+            self._layers = _stacked_layers(form, loaded)
             self.embed = make(self._embed, input_signature=texts)
 
     @property
@@ -223,6 +248,7 @@ class TextModel(tf.Module):
                 output is no number.
         """
         text, text_b, number = self._check_inputs(text, text_b, task, choices)
+        text = _with_prompts(self._prompts, number, text)
         reading = tf.gather(self._readings, number)
         more = {}
         if self._choices:
@@ -267,19 +293,26 @@ class TextModel(tf.Module):
             `EMBEDDING`, float32 [N, W].
         """
         text, text_b, number = self._check_inputs(text, text_b, task)
+        text = _with_prompts(self._form_prompts, number, text)
         reading = tf.gather(self._plain_readings, number)
         rows = self._tokenize(text, text_b, number, reading)
 
         def pool(states, mask):
             found = self.form.pool(states, mask)
-            return tf.reshape(found, [-1, self._width])
+            return tf.reshape(found, [-1, self._pooled_width])
 
         outputs = self._compute(
             rows,
             text_windows.cut(rows),
             functools.partial(self._model.vectors, pool=pool),
         )
-        return {EMBEDDING: outputs["vectors/values"][:-1]}
+        pooled = outputs["vectors/values"][:-1]
+        if not self._layers:
+            return {EMBEDDING: self.form.finish(pooled, [])}
+        # A vector is a matrix of one row, for layers of its own task.
+        layers = [[tf.gather(x, number) for x in own] for own in self._layers]
+        found = self.form.finish(pooled[:, tf.newaxis], layers)
+        return {EMBEDDING: tf.reshape(found, [-1, self._width])}
 
     def _check_inputs(self, text, text_b, task, choices=None):
         """Texts without bytes that are no UTF-8, and the tasks' numbers.
@@ -528,6 +561,41 @@ class Novelty(tf.Module):
             ),
         )
         return tf.scatter_nd(row[:, tf.newaxis], found, tf.shape(task))
+
+
+def _stacked_layers(
+    form: VectorForm, tasks: Sequence[LoadedTask]
+) -> list[list[tf.Variable]]:
+    """The dense layers of all tasks, [tasks, in, out] and [tasks, 1, out]."""
+
+    def layers_of(values):
+        create = constants
+        if form.has_own_layers:
+            create = lambda name, *_: values[name]  # noqa: E731
+        return create_layers(form.dense, create)
+
+    made = [layers_of(task.values.get()) for task in tasks]
+    return [
+        [
+            keep(np.stack([np.atleast_2d(x) for x in of_tasks]))
+            for of_tasks in own
+        ]
+        for own in ([*zip(*layers)] for layers in zip(*made))
+    ]
+
+
+def _prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
+    """The texts before each task's texts; None if there are none."""
+    return keep(np.array(prompts)) if any(prompts) else None
+
+
+def _with_prompts(
+    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
+) -> tf.Tensor:
+    """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
+    if prompts is None:
+        return text
+    return tf.strings.join([tf.gather(prompts, number), text])
 
 
 def _utf_8(texts: tf.Tensor) -> tf.Tensor:

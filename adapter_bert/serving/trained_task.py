@@ -124,6 +124,9 @@ def load_task(
         artifact, found, [library, *around], bert.weights, bert.config
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
+    length = max_seq_length or config.get("training", {}).get("max_seq_length")
+    length = length or bert.config.max_tokens
+    task = task.fit_tokenizer(tokenizer, length)
     kind = bert.kind(found.method, task)
     first_values = choose_initial_values(
         kind.table.parameters, bert.weights, trained, seed=0, parts=part_weights
@@ -134,9 +137,7 @@ def load_task(
         for p in kind.table.parameters
         if p.trained or p.is_added
     }
-    trained_with = config.get("training", {}).get("max_seq_length")
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
-    length = max_seq_length or trained_with or bert.config.max_tokens
     setting = "--max_seq_length"
     if not max_seq_length:
         setting = f"{source}: training.max_seq_length"

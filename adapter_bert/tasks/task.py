@@ -307,6 +307,10 @@ class Task(abc.ABC, Generic[RowsType]):
         """This task, with what a BERT's own files say of it (`Pretrained`)."""
         return self
 
+    def fit_tokenizer(self, tokenizer: Any, max_seq_length: int) -> "Task":
+        """This task, with what depends on how its texts become tokens."""
+        return self
+
     def begin_head(self, base: Any) -> Any:
         """Weights (`checkpoints/weights.py`) whose head fits this task's."""
         return base

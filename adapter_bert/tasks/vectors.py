@@ -4,6 +4,7 @@ import dataclasses
 import os
 from typing import (
     Any,
+    Callable,
     Collection,
     Dict,
     Iterator,
@@ -41,11 +42,20 @@ from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task, scoped
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
+from adapter_bert.tasks.vector_form import (
+    CLS,
+    MEAN,
+    Pooled,
+    apply_layers,
+    create_layers,
+    pool,
+)
 
-CLS, MEAN = "cls", "mean"
 INFONCE, COSENT = "infonce", "cosent"
 # The texts of a row: the first, and all others.
 SIDES = "question", "document"
+# Names of their prompts, as sentence-transformers has them.
+SIDES_PROMPTS = "query", "document"
 SQUAD = "squad"
 # Labels of known pairs that belong together; STS-B has scores.
 MATCHING = {
@@ -62,27 +72,8 @@ DOCUMENTS = Layout("text", row_id="_id")
 QUESTIONS = Layout("question", "context", "answers")
 
 
-def pool(states: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tensor:
-    """Vectors of texts from the hidden states of their tokens.
-
-    Args:
-        states: float32 [B, T, D].
-        mask: int32 [B, T], 1 for a token.
-        pooling: `cls` for the first token's states, `mean` for the mean over
-            all tokens, special tokens included.
-
-    Returns:
-        float32 [B, D].
-    """
-    if pooling == CLS:
-        return states[:, 0]
-    weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
-    count = tf.reduce_sum(weights, axis=1)
-    return tf.reduce_sum(states * weights, axis=1) / count
-
-
 class VectorHead(BatchHead):
-    """The vectors themselves; it has no variables.
+    """The vectors themselves; its only variables are of dense layers.
 
     Attributes:
         loss_name: `infonce` or `cosent`.
@@ -92,11 +83,13 @@ class VectorHead(BatchHead):
 
     needs_pooler = False
 
-    def __init__(self, task: "Vectors", width: int):
-        """Takes the task's settings, and the width of BERT's states."""
+    def __init__(self, task: "Vectors", width: int, create: Callable):
+        """Takes the task's settings, and the width of vectors."""
         self.width = width
-        self.pooling = task.pooled
-        self.reads_first_token = self.pooling == CLS
+        self.pooling, self.left_out = task.pooled, task.left_out
+        self.dense = task.dense
+        self.layers = create_layers(self.dense, create)
+        self.reads_first_token = self.pooling == CLS and not self.left_out
         self.loss_name, self.temperature = task.loss_name, task.temperature
         self.sizes = task.sizes or (width,)
         self.sides = task.trained_together
@@ -107,7 +100,8 @@ class VectorHead(BatchHead):
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"vectors": float32 [B, D]}."""
         states = tf.cast(sequence_output, tf.float32)
-        return {"vectors": pool(states, context.input_mask, self.pooling)}
+        vectors = pool(states, context.input_mask, self.pooling, self.left_out)
+        return {"vectors": apply_layers(self.dense, self.layers, vectors)}
 
     def batch_loss(self, vectors, features):
         """The sum over `sizes` of the loss of so many first entries.
@@ -148,6 +142,8 @@ class Vectors(Task[Union[Rows, Search]]):
             a second text and a negative; "" to search among second texts.
             Scores are then gains of documents.
         corpus_layout: columns of that file; its second text is the title.
+        base_form: the adapter's form of vectors, else that of BERT's folder.
+        left_out: so many first tokens of each text are not pooled.
     """
 
     name: str = VECTORS
@@ -186,12 +182,26 @@ class Vectors(Task[Union[Rows, Search]]):
         "Train two adapters together: one for first texts (question), one for "
         "second texts and negatives (document).",
     )
+    prompt: Optional[str] = Topic.METHOD.setting(
+        None,
+        "Text before each text, as 'query: ', or the name of one in the "
+        "BERT's folder of sentence-transformers; default: the adapter's, else "
+        "that folder's.",
+    )
+    query_prompt: Optional[str] = Topic.METHOD.setting(
+        None, "As --prompt, of first texts alone."
+    )
+    document_prompt: Optional[str] = Topic.METHOD.setting(
+        None, "As --prompt, of second texts, negatives and documents alone."
+    )
     layout: Layout = SINGLE
     matching: Optional[str] = None
     split_files: SplitFiles = NONE_NAMED
     held_out: Optional[HeldOut] = None
     corpus_file: str = ""
     corpus_layout: Layout = DOCUMENTS
+    base_form: Pooled = Pooled(MEAN, False)
+    left_out: int = 0
 
     test_splits = ()
     compares_rows = True
@@ -250,23 +260,57 @@ class Vectors(Task[Union[Rows, Search]]):
         return self.pooling or MEAN
 
     @property
+    def dense(self):
+        """The dense layers after the pooling."""
+        return self.base_form.dense
+
+    @property
     def head_kind(self):
-        """Heads of one pooling compute alike."""
-        return type(self), self.pooled
+        """Heads of one pooling and of like layers compute alike."""
+        return type(self), self.pooled, self.left_out, self.dense
+
+    @property
+    def prompts(self) -> Tuple[str, str]:
+        """The texts before first texts, and before all others."""
+        default = self.base_form.prompt(self.prompt)
+        first, second = (
+            default if chosen is None else self.base_form.prompt(chosen)
+            for chosen in (self.query_prompt, self.document_prompt)
+        )
+        return first, second
+
+    @property
+    def form(self) -> Pooled:
+        """The form of vectors; its default prompt is that of first texts."""
+        form = dataclasses.replace(
+            self.base_form,
+            pooling=self.pooled,
+            normalize=bool(self.normalize),
+        )
+        first, second = self.prompts
+        if first == second:
+            return form.with_default(first)
+        names = dict(zip(SIDES_PROMPTS, (first, second)))
+        return dataclasses.replace(
+            form,
+            prompts={**form.prompts, **names},
+            default_prompt_name=SIDES_PROMPTS[0],
+        )
 
     def describe(self):
-        """How vectors follow from hidden states, which rows were held out."""
-        about: Dict[str, Any] = {
-            "pooling": self.pooled,
-            "normalize": bool(self.normalize),
-        }
+        """How vectors follow from texts, which rows were held out."""
+        about: Dict[str, Any] = self.form.describe()
+        if len({*self.prompts}) > 1:
+            about["document_prompt"] = SIDES_PROMPTS[1]
         if self.sizes:
             about["sizes"] = list(self.sizes)
         if self.held_out:
             about["held_out"] = dataclasses.asdict(self.held_out)
         if self.two_adapters:
-            tasks = {side: {"name": self.name, **about} for side in SIDES}
-            about["tasks"] = tasks
+            about["tasks"] = {
+                side: {"name": self.name, **self._alone(side).describe()}
+                for side in SIDES
+            }
         return about
 
     def restore(self, description, source):
@@ -278,24 +322,20 @@ class Vectors(Task[Union[Rows, Search]]):
         """
         self.check_name(description, source)
         self.check_held_out(description, source)
-        pooling, normalize = (
-            description.get(name) for name in ("pooling", "normalize")
+        form = Pooled.restore(
+            {"pooling": None, "normalize": None, **description}, source
         )
         sizes = description.get("sizes", [])
-        if (
-            pooling not in (CLS, MEAN)
-            or type(normalize) is not bool
-            or not isinstance(sizes, list)
-            or not all(type(size) is int and size > 0 for size in sizes)
+        if not isinstance(sizes, list) or not all(
+            type(size) is int and size > 0 for size in sizes
         ):
             raise UserError(
-                f"{source}: the task has pooling {pooling!r}, normalize "
-                f"{normalize!r} and sizes {str(sizes)[:80]}; expected cls or "
-                "mean, true or false, and numbers above 0"
+                f"{source}: the task has sizes {str(sizes)[:80]}; expected "
+                "numbers above 0"
             )
         trained = {
-            "pooling": pooling,
-            "normalize": normalize,
+            "pooling": form.pooling,
+            "normalize": form.normalize,
             "sizes": tuple(sizes),
         }
         for name, value in trained.items():
@@ -305,7 +345,31 @@ class Vectors(Task[Union[Rows, Search]]):
                     f"{source} was trained with {name} {value!r}, not "
                     f"{own!r}; leave out the flag"
                 )
-        return dataclasses.replace(self, **trained)
+        trained["base_form"] = form
+        document_prompt = description.get("document_prompt")
+        if document_prompt not in (None, *form.prompts):
+            raise UserError(
+                f"{source}: document_prompt is {str(document_prompt)[:80]!r}, "
+                f"expected one of {', '.join(form.prompts)[:200]}"
+            )
+        flags = {
+            name: getattr(self, name)
+            for name in ("prompt", "query_prompt", "document_prompt")
+        }
+        restored = dataclasses.replace(
+            self,
+            **trained,
+            **{**dict.fromkeys(flags), "document_prompt": document_prompt},
+        )
+        if self.prompt is self.document_prompt is None:
+            flags["document_prompt"] = document_prompt
+        chosen = dataclasses.replace(restored, **flags)
+        if chosen.prompts != restored.prompts:
+            raise UserError(
+                f"{source} was trained with the prompts {restored.prompts}, "
+                f"not {chosen.prompts}; leave out the flag"
+            )
+        return restored
 
     def go_on(self, description, source):
         """This task.
@@ -333,13 +397,47 @@ class Vectors(Task[Union[Rows, Search]]):
         """This task, with the vectors of a folder of sentence-transformers."""
         if opened.pooled is None:
             return self
-        pooled = dataclasses.asdict(opened.pooled)
-        found = {
-            name: pooled[name]
-            for name in ("pooling", "normalize")
-            if getattr(self, name) is None
+        form, normalize = opened.pooled, self.normalize
+        return dataclasses.replace(
+            self,
+            pooling=self.pooling or form.pooling,
+            normalize=form.normalize if normalize is None else normalize,
+            base_form=form,
+        )
+
+    def begin_head(self, base):
+        """Weights with the dense layers of BERT's folder."""
+        values = {
+            name: value
+            for number, layer in enumerate(self.dense)
+            for name, value in zip(layer.variables(number), layer.values)
         }
-        return dataclasses.replace(self, **found)
+        if not values:
+            return base
+        read = base.read
+        return dataclasses.replace(
+            base,
+            shapes={**base.shapes, **{n: x.shape for n, x in values.items()}},
+            read=lambda n: values[n] if n in values else read(n),
+        )
+
+    def fit_tokenizer(self, tokenizer, max_seq_length):
+        """This task, with the number of tokens that are not pooled.
+
+        Refuses prompts that leave no room for a text, or of different numbers
+        of tokens that are not pooled.
+        """
+        counts = {
+            self.base_form.left_out(prompt, tokenizer, max_seq_length)
+            for prompt in self.prompts
+        }
+        if len(counts) > 1:
+            raise UserError(
+                f"the prompts {self.prompts} differ in their number of tokens, "
+                "which the BERT's folder leaves out of the pooling "
+                "(include_prompt); pass prompts of as many tokens"
+            )
+        return dataclasses.replace(self, left_out=counts.pop())
 
     @property
     def training_settings(self):
@@ -360,8 +458,15 @@ class Vectors(Task[Union[Rows, Search]]):
         """This task, or the one of each side, in `tasks/<side>`."""
         if not self.two_adapters:
             return super().members
-        alone = dataclasses.replace(self, two_adapters=False)
-        return {os.path.join(FOLDER, side): alone for side in SIDES}
+        return {os.path.join(FOLDER, x): self._alone(x) for x in SIDES}
+
+    def _alone(self, side: str) -> "Vectors":
+        """The task of one of two adapters, with its prompt."""
+        form = self.base_form.with_default(self.prompts[SIDES.index(side)])
+        flags = dict.fromkeys(("prompt", "query_prompt", "document_prompt"))
+        return dataclasses.replace(
+            self, two_adapters=False, base_form=form, **flags
+        )
 
     def values_of(self, folder, values):
         if not self.two_adapters:
@@ -545,7 +650,9 @@ class Vectors(Task[Union[Rows, Search]]):
         `label_scores`, float32 [rows]. Of a search each text is a row.
         """
         if isinstance(rows, Search):
-            texts = [*rows.questions, *rows.documents]
+            first, second = self.prompts
+            texts = [first + text for text in rows.questions]
+            texts += [second + text for text in rows.documents]
             return SearchTexts.from_rows(
                 join_texts(texts, None, tokenizer, max_seq_length),
                 {},
@@ -554,8 +661,11 @@ class Vectors(Task[Union[Rows, Search]]):
                 has_sides=self.two_adapters,
             )
         columns = [rows.text_a, rows.text_b, *rows.choices]
+        first, second = self.prompts
+        prompts = [first, *[second] * (len(columns) - 1)]
         if rows.text_b is None:
-            made = join_texts(rows.text_a, None, tokenizer, max_seq_length)
+            texts = [first + text for text in rows.text_a]
+            made = join_texts(texts, None, tokenizer, max_seq_length)
             return Texts.from_rows(made, {})
         labels: Dict[str, np.ndarray] = {}
         if self.has_scores:
@@ -571,7 +681,14 @@ class Vectors(Task[Union[Rows, Search]]):
             if rows.label is not None:
                 labels["is_match"] = self._is_match(rows).astype(np.int32)
         return Choices.from_rows(
-            _sequences(columns, tokenizer, max_seq_length),
+            _sequences(
+                [
+                    [prompt + text for text in column]
+                    for prompt, column in zip(prompts, columns)
+                ],
+                tokenizer,
+                max_seq_length,
+            ),
             labels,
             choices=len(columns),
             has_sides=self.two_adapters,
@@ -586,18 +703,14 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def build_head(self, config, create):
-        """The head, which creates nothing.
-
-        Raises:
-            UserError: a size is greater than BERT's vectors.
-        """
-        width = config.hidden_size
+        """The head; raises UserError if a size is greater than the vectors."""
+        width = self.form.width(config.hidden_size)
         if self.sizes and self.sizes[0] > width:
             raise UserError(
                 f"--matryoshka_sizes has {self.sizes[0]}, but vectors of this "
                 f"model have {width} entries"
             )
-        return VectorHead(self, width)
+        return VectorHead(self, width, create)
 
     def decode(self, rows, features, outputs):
         """The vectors of each row's texts, float32 [rows, C, D]."""

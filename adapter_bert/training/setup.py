@@ -305,6 +305,7 @@ def open_model(experiment: Experiment) -> Model:
     sources_module.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
     )
+    task = task.fit_tokenizer(tokenizer, experiment.max_seq_length)
     method = found.method
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)

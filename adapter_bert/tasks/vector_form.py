@@ -1,0 +1,252 @@
+"""The form of a text's vector: prompt, pooling, dense layers, length.
+
+Trainings, exports, folders of sentence-transformers and the server share it.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.bert import functional
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.errors import UserError
+
+CLS, MEAN, TOKENS = "cls", "mean", "tokens"
+# The name of a prompt that had none.
+DEFAULT = "default"
+
+
+def pool(
+    states: tf.Tensor, mask: tf.Tensor, pooling: str, left_out: int = 0
+) -> tf.Tensor:
+    """Pools the hidden states of texts' tokens.
+
+    Args:
+        states: float32 [B, T, D].
+        mask: int32 [B, T], 1 for a token.
+        pooling: `cls` for the first token's states, `mean` for the mean over
+            all tokens, special tokens included.
+        left_out: so many first tokens are not pooled.
+
+    Returns:
+        float32 [B, D].
+    """
+    states, mask = states[:, left_out:], mask[:, left_out:]
+    if pooling == CLS:
+        return states[:, 0]
+    weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
+    count = tf.reduce_sum(weights, axis=1)
+    return tf.reduce_sum(states * weights, axis=1) / count
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A dense layer after the pooling.
+
+    Attributes:
+        in_features: entries of a vector before it.
+        out_features: entries of a vector after it.
+        bias: whether it adds a bias.
+        activation: a name of `functional.ACTIVATIONS`.
+        values: float32 [in, out] and [out], or none where an adapter has them.
+    """
+
+    in_features: int
+    out_features: int
+    bias: bool
+    activation: str
+    values: tuple[np.ndarray, ...] = dataclasses.field(
+        default=(), compare=False, repr=False
+    )
+
+    def variables(self, number: int) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the layer's variables by name."""
+        shapes: dict[str, tuple[int, ...]] = {
+            f"dense_{number}/kernel": (self.in_features, self.out_features)
+        }
+        if self.bias:
+            shapes[f"dense_{number}/bias"] = (self.out_features,)
+        return shapes
+
+
+def create_layers(dense: Sequence[Dense], create: Callable) -> list[list[Any]]:
+    """Creates the variables of dense layers, which begin with their values."""
+    made = []
+    for number, layer in enumerate(dense):
+        names = enumerate(layer.variables(number).items())
+        made.append(
+            [
+                create(name, shape, lambda *_, x=layer, i=i: x.values[i])
+                for i, (name, shape) in names
+            ]
+        )
+    return made
+
+
+def constants(name: str, shape: Any, initializer: Callable) -> tf.Tensor:
+    """Creates a variable of `create_layers` as a constant, float32."""
+    return tf.constant(initializer(), tf.float32)
+
+
+def apply_layers(
+    dense: Sequence[Dense], values: Sequence[Sequence[Any]], vectors: tf.Tensor
+) -> tf.Tensor:
+    """Applies dense layers to vectors, float32 [B, D] -> [B, width]."""
+    for layer, (kernel, *bias) in zip(dense, values):
+        vectors = tf.matmul(vectors, kernel)
+        if bias:
+            vectors = vectors + bias[0]
+        vectors = functional.ACTIVATIONS[layer.activation](vectors)
+    return vectors
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooled:
+    """How a model's vectors follow from texts and its last layer's outputs.
+
+    Attributes:
+        pooling: `cls` for the first token's, `mean` for the mean over tokens.
+        normalize: whether a vector's length becomes 1.
+        max_seq_length: longest input in tokens; None for all that the model
+            has positions for.
+        prompts: texts that may stand before each text, by name.
+        default_prompt_name: the one that does, or None.
+        include_prompt: whether the prompt's tokens are pooled; if not, neither
+            is the first special token.
+        similarity_fn_name: how vectors are compared, for other programs.
+        dense: layers between pooling and normalization.
+    """
+
+    pooling: str
+    normalize: bool
+    max_seq_length: Optional[int] = None
+    prompts: Mapping[str, str] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
+    default_prompt_name: Optional[str] = None
+    include_prompt: bool = True
+    similarity_fn_name: Optional[str] = None
+    dense: tuple[Dense, ...] = ()
+
+    def prompt(self, chosen: Optional[str] = None) -> str:
+        """Returns the text before a text.
+
+        Args:
+            chosen: name of a prompt, or a prompt; None for the default one.
+        """
+        if chosen is None:
+            return self.prompts.get(self.default_prompt_name or "", "")
+        if chosen in self.prompts:
+            return self.prompts[chosen]
+        if re.fullmatch(r"[\w-]+", chosen):
+            names = ", ".join(self.prompts)[:200] or "none"
+            raise UserError(
+                f"no prompt is called {chosen[:80]!r}, there are: {names}; a "
+                "prompt's text ends with a blank or a colon, as 'query: '"
+            )
+        return chosen
+
+    def with_default(self, prompt: str) -> "Pooled":
+        """Returns this form with a text as its default prompt."""
+        if prompt == self.prompt():
+            return self
+        if not prompt:
+            return dataclasses.replace(self, default_prompt_name=None)
+        names = (n for n, text in self.prompts.items() if text == prompt)
+        name = next(names, DEFAULT)
+        prompts = {**self.prompts, name: prompt}
+        return dataclasses.replace(
+            self, prompts=prompts, default_prompt_name=name
+        )
+
+    def left_out(
+        self, prompt: str, tokenizer: TextTokenizer, max_seq_length: int
+    ) -> int:
+        """Returns the number of first tokens that are not pooled.
+
+        Refuses a prompt that leaves no room for a text.
+        """
+        if not prompt:
+            return 0
+        [ids] = tokenizer.encode_ids([prompt])
+        if len(ids) + 3 > max_seq_length:
+            raise UserError(
+                f"the prompt {prompt[:80]!r} has {len(ids)} tokens, which "
+                f"leaves no room for a text in {max_seq_length}; pass a larger "
+                "--max_seq_length, or a shorter prompt"
+            )
+        return 0 if self.include_prompt else 1 + len(ids)
+
+    def width(self, hidden_size: int) -> int:
+        """Returns the number of a vector's entries."""
+        return self.dense[-1].out_features if self.dense else hidden_size
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the form in an adapter, but the length of inputs.
+
+        What is as usual is left out, besides pooling and normalization.
+        """
+        described = {"pooling": self.pooling, "normalize": self.normalize}
+        usual = Pooled(self.pooling, self.normalize, self.max_seq_length)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != getattr(usual, field.name):
+                described[field.name] = value
+        if self.dense:
+            described["dense"] = [
+                {
+                    field.name: getattr(layer, field.name)
+                    for field in dataclasses.fields(layer)
+                    if field.compare
+                }
+                for layer in self.dense
+            ]
+        return described
+
+    @classmethod
+    def restore(cls, described: Mapping[str, Any], source: str) -> "Pooled":
+        """Reads what `describe` gave; refuses what is malformed."""
+        form = cls(
+            **{
+                field.name: described[field.name]
+                for field in dataclasses.fields(cls)
+                if field.name in described and field.name != "max_seq_length"
+            }
+        )
+        name, prompts, dense = form.default_prompt_name, form.prompts, ()
+        is_right = (
+            form.pooling in (CLS, MEAN)
+            and type(form.normalize) is bool
+            and isinstance(prompts, dict)
+            and all(isinstance(text, str) for text in prompts.values())
+            and (name is None or isinstance(name, str) and name in prompts)
+            and type(form.include_prompt) is bool
+            and isinstance(form.similarity_fn_name, (str, type(None)))
+            and isinstance(form.dense, (list, tuple))
+        )
+        try:
+            if is_right:
+                dense = tuple(Dense(**layer) for layer in form.dense)
+        except TypeError:
+            is_right = False
+        sizes = [x for d in dense for x in (d.in_features, d.out_features)]
+        is_right = is_right and (
+            all(type(size) is int and size > 0 for size in sizes)
+            and sizes[1:-1:2] == sizes[2::2]
+            and all(
+                type(layer.bias) is bool
+                and layer.activation in functional.ACTIVATIONS
+                for layer in dense
+            )
+        )
+        if not is_right:
+            raise UserError(
+                f"{source}: the form of vectors is {str(described)[:200]}; "
+                "expected cls or mean, true or false for normalize, prompts by "
+                "name, and dense layers that fit each other"
+            )
+        return dataclasses.replace(form, dense=dense)

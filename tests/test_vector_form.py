@@ -1,0 +1,222 @@
+"""Prompts and dense layers: trained, kept, answered, exported, written."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from run_folders import artifact_bytes, bytes_by_task, read
+from test_convert_checkpoint import convert  # noqa: F401
+from test_sentence_transformers import run_library
+from tiny_artifacts import make_artifact
+
+from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.errors import UserError
+from adapter_bert.serving import saved_model
+from adapter_bert.serving.embeddings import VectorForm, embed
+from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.text_model import TextModel
+from adapter_bert.serving.trained_task import load_task
+from adapter_bert.tasks.vector_form import Pooled
+from adapter_bert.tasks.vectors import Vectors
+
+GOLDEN = ROOT / "tests/golden/sentence_transformers"
+TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
+QUERY, DOCUMENT = "the cat: ", "a dog "
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with two dense layers, whose mean leaves out a prompt."""
+    folder = tmp_path_factory.mktemp("form") / "bert"
+    shutil.copytree(GOLDEN / "whole", folder)
+    shutil.copytree(GOLDEN / "forms/two_layers", folder, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapters(folder, tmp_path_factory):
+    """Folders of two adapters, which differ in method, prompt and values."""
+    pooled = sources.open_init_checkpoint(str(folder)).pooled
+    place = tmp_path_factory.mktemp("adapters")
+    for seed, (name, method) in enumerate(
+        {"query": "lora(rank=2)", "passage": "houlsby(size=3)"}.items()
+    ):
+        described = {**pooled.describe(), "default_prompt_name": name}
+        described = {"name": "vectors", **json.loads(json.dumps(described))}
+        make_artifact(place / name, folder, method, None, described, seed + 1)
+    return {name: place / name for name in ("query", "passage")}
+
+
+def by_hand(bert, task, prompt):
+    """Vectors from the tokens' hidden states, in numpy."""
+    values = {n: x.numpy() for n, x in task.values.get().items()}
+    found = embed(
+        bert, [prompt + x for x in TEXTS], task=task, pooling="tokens"
+    )
+    [ids] = task.tokenizer.encode_ids([prompt])
+    vectors = np.stack([x.vectors[1 + len(ids) :].mean(0) for x in found])
+    vectors = vectors @ values["dense_0/kernel"] + values["dense_0/bias"]
+    erf = np.vectorize(math.erf)
+    vectors = vectors * (1 + erf(vectors / np.sqrt(2))) / 2
+    vectors = np.tanh(vectors @ values["dense_1/kernel"])
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)[:, None]
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def export(bert, tasks, form, folder):
+    model = TextModel(bert, tasks, 8, form=form)
+    saved_model.export(model, bert, tasks, str(folder))
+    return ExportedModel(str(folder))
+
+
+def test_every_way_gives_an_adapter_s_vectors(
+    folder,
+    adapters,
+    tmp_path,
+    convert,  # noqa: F811
+):
+    bert = FrozenBert.open(str(folder))
+    tasks = {n: load_task(bert, str(x), None) for n, x in adapters.items()}
+    expected = {
+        name: by_hand(bert, tasks[name], prompt)
+        for name, prompt in (("query", QUERY), ("passage", DOCUMENT))
+    }
+    assert min(np.abs(x).max() for x in expected.values()) > 0.1
+    predictor = Predictor(bert)
+    for name, place in adapters.items():
+        close(embed(bert, TEXTS, task=tasks[name]), expected[name])
+        predictor.add(str(place), name)
+    close(
+        embed(bert, TEXTS, task=tasks["query"], prompt=DOCUMENT),
+        by_hand(bert, tasks["query"], DOCUMENT),
+    )
+    asked = [(name, text) for name in adapters for text in TEXTS]
+    both = np.concatenate(list(expected.values()))
+    close([answer.vector for answer in predictor.ask(asked)], both)
+    # In the graph.
+    exported = export(bert, tasks, None, tmp_path / "answers")
+    rows = [Row(text.encode(), b"", name.encode()) for name, text in asked]
+    close([answer["vector"] for answer in exported.answers(rows)], both)
+    form = VectorForm("trained", normalize=None)
+    with pytest.raises(UserError, match="has vectors of another form"):
+        export(bert, tasks, form, tmp_path / "none")
+    for number, (name, task) in enumerate(tasks.items()):
+        exported = export(bert, {name: task}, form, tmp_path / name)
+        own = rows[number * len(TEXTS) :][: len(TEXTS)]
+        close(exported.vectors(own), expected[name])
+    # In folders of sentence-transformers, and back.
+    merged, shelf = tmp_path / "merged", tmp_path / "shelf"
+    convert(
+        folder,
+        "sentence_transformers",
+        merged,
+        f"--adapter={adapters['query']}",
+    )
+    pooled = sources.open_init_checkpoint(str(merged)).pooled
+    assert pooled.similarity_fn_name == "dot" and pooled.prompt() == QUERY
+    close(embed(FrozenBert.open(str(merged)), TEXTS), expected["query"])
+    of_bert = f"--init_checkpoint={folder}"
+    run_library("add", shelf, adapters["query"], "--name=query")
+    run_library(
+        "export", shelf, "query", tmp_path / "peft", "--to=peft", of_bert
+    )
+    other = tmp_path / "other"
+    run_library("import", other, tmp_path / "peft", "--name=again", of_bert)
+    again = load_task(bert, str(other / "again"), None)
+    assert again.task.form == tasks["query"].task.form
+    close(embed(bert, TEXTS, task=again), expected["query"])
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("two", [False, True])
+def test_prompts_are_trained_as_if_they_were_typed(
+    vectors, vector_flags, tmp_path, two
+):
+    """Also in the scores; and kept in the adapters."""
+    flags = {**vector_flags, "num_train_epochs": 1, "two_adapters": two}
+    prompts = {"query_prompt": QUERY, "document_prompt": DOCUMENT}
+    vectors(**flags, **prompts)
+    typed = {**flags, "output_dir": tmp_path / "typed"}
+    for name in ("train_file", "eval_file"):
+        typed[name] = tmp_path / f"typed_{name}.jsonl"
+        with typed[name].open("w") as file:
+            for line in flags[name].read_text().splitlines():
+                row = json.loads(line)
+                row["text"] = QUERY + row["text"]
+                row["match"] = DOCUMENT + row["match"]
+                file.write(json.dumps(row) + "\n")
+    vectors(**typed)
+    out = flags["output_dir"]
+    values = bytes_by_task if two else artifact_bytes
+    assert values(out) == values(typed["output_dir"])
+    score = "eval_ndcg_at_10"
+    scores = [
+        read(place, "eval_results.json")[score]
+        for place in (out, typed["output_dir"])
+    ]
+    assert scores[0] == scores[1]
+    if two:
+        for side, prompt in (("question", QUERY), ("document", DOCUMENT)):
+            config = read(out, "tasks", side, "adapter", "adapter_config.json")
+            task = Vectors().restore(config["task"], "adapter")
+            assert task.prompts == (prompt, prompt)
+        return
+    again = {**flags, "do_train": False, "adapter": out / "adapter"}
+    for name in ("tuning_method", "adapter_size"):
+        again.pop(name, None)
+    vectors(**{**again, "output_dir": tmp_path / "again"})
+    assert read(tmp_path / "again", "eval_results.json")[score] == scores[0]
+    with pytest.raises(UserError, match="was trained with the prompts"):
+        vectors(**{**again, "output_dir": tmp_path / "c", "prompt": "it: "})
+
+
+@pytest.mark.parametrize(
+    "prompt, words",
+    [
+        ("passages", ("no prompt is called 'passages'", "query", "passage")),
+        ("the cat " * 9, ("has 18 tokens", "12", "--max_seq_length")),
+    ],
+)
+def test_prompts_that_do_not_fit(folder, prompt, words):
+    with pytest.raises(UserError) as error:
+        embed(FrozenBert.open(str(folder)), TEXTS, prompt=prompt)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_plain_form_is_described_as_ever():
+    form = Pooled("mean", True, 12)
+    assert form.describe() == {"pooling": "mean", "normalize": True}
+    assert form.with_default("") == form
+
+
+@pytest.mark.gate
+def test_dense_layers_begin_as_the_folder_s(
+    vectors, vector_flags, folder, tmp_path
+):
+    """Scored without a training, and trained with the adapter."""
+    flags = {**vector_flags, "init_checkpoint": folder, "max_seq_length": 12}
+    for name in ("vocab_file", "bert_config_file", "adapter_size"):
+        flags.pop(name, None)
+    frozen = {**flags, "do_train": False, "output_dir": tmp_path / "frozen"}
+    vectors(**{**frozen, "tuning_method": "head"})
+    flags.update(tuning_method="lora(rank=2)", num_train_steps=3)
+    vectors(**{**flags, "learning_rate": 1e-3})
+    adapter = adapter_artifact.read(str(flags["output_dir"] / "adapter"))
+    form = Pooled.restore(adapter.config["task"], "adapter")
+    pooled = sources.open_init_checkpoint(str(folder)).pooled
+    assert form == dataclasses.replace(pooled, max_seq_length=None)
+    for number, layer in enumerate(pooled.dense):
+        for name, value in zip(layer.variables(number), layer.values):
+            # Three steps change an entry by about the rate each.
+            found = adapter.weights.read(name)
+            np.testing.assert_allclose(found, value, rtol=0, atol=4e-3)
+            assert np.abs(found - value).max() > 0
