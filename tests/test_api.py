@@ -1,5 +1,7 @@
 """`import adapter_bert`: the programs as functions."""
 
+import datetime
+import enum
 import inspect
 import json
 import pathlib
@@ -325,7 +327,8 @@ def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
         (["a"], "moods", "no adapter is called 'moods'"),
         (["a", "b", "c"], ["mood", "other"], "names 2 adapters for 3 rows"),
         ([{"message": "a"}], "mood", "row 1: found the columns 'message'"),
-        ([3], "mood", "a row is a int"),
+        (["a", 3], "mood", "row 2: found a int"),
+        (["a", None], "mood", "row 2: found a NoneType"),
         (3, "mood", "texts: found a int, expected rows"),
     ):
         with pytest.raises(ab.UserError, match=message):
@@ -475,6 +478,44 @@ class Dataset(list):
     }
 
 
+class Formatted(Dataset):
+    """What is used of such a table that gives arrays."""
+
+    def __iter__(self):
+        for row in super().__iter__():
+            yield {"text": row["text"], "label": np.int64(row["label"])}
+
+    def with_format(self, kind):
+        assert kind is None
+        return Dataset(super().__iter__())
+
+
+class Arrow(list):
+    """What is used of a pyarrow table, as `datasets` makes it."""
+
+    column_names = Dataset.column_names
+    schema = types.SimpleNamespace(
+        metadata={
+            b"huggingface": json.dumps(
+                {
+                    "info": {
+                        "features": {
+                            "text": {"dtype": "string", "_type": "Value"},
+                            "label": {
+                                "names": ["bad", "good"],
+                                "_type": "ClassLabel",
+                            },
+                        }
+                    }
+                }
+            ).encode()
+        }
+    )
+
+    def to_pylist(self):
+        return list(self)
+
+
 def test_rows_have_many_forms(tmp_path):
     texts, labels = zip(*SENTENCES)
     numbers = [int(label == "good") for label in labels]
@@ -485,10 +526,18 @@ def test_rows_have_many_forms(tmp_path):
         map(list, SENTENCES),
         columns,
         Frame(**columns),
-        Dataset(
-            {"text": t, "label": number} for t, number in zip(texts, numbers)
+        {name: np.array(column, bytes) for name, column in columns.items()},
+        tf.data.Dataset.from_tensor_slices((list(texts), list(labels))),
+        tf.data.Dataset.from_tensor_slices(
+            {name: list(column) for name, column in columns.items()}
         ),
     ]
+    numbered = [
+        {"text": t, "label": number} for t, number in zip(texts, numbers)
+    ]
+    # Without a label.
+    numbered.append({"text": "the mat", "label": -1})
+    forms += [make(numbered) for make in (Dataset, Formatted, Arrow)]
     written = []
     for number, rows in enumerate(forms):
         path = tmp_path / f"{number}.jsonl"
@@ -511,6 +560,8 @@ def test_rows_have_many_forms(tmp_path):
         ),
         ({"train": 3}, "'train' is a int, expected a list"),
         ("a text", "found a str, expected rows"),
+        ([("a", "b"), ("c", {"d"})], "rows:2: 'label' .* set"),
+        ([("a", b"\xff")], "rows:1: found bytes that are no UTF-8"),
     ],
 )
 def test_other_forms_are_refused(tmp_path, rows, message):
@@ -520,10 +571,31 @@ def test_other_forms_are_refused(tmp_path, rows, message):
         )
 
 
-def test_missing_and_numpy_values_are_json():
-    values = [np.int64(3), np.array([1, 2]), float("nan"), None, ("a",), True]
-    assert [memory_rows._plain(value) for value in values] == [
-        *(3, [1, 2], None, None, ["a"], True)
+class Mood(enum.Enum):
+    GOOD = "good"
+
+
+def test_values_are_json(tmp_path):
+    pairs = [
+        (np.int64(3), 3),
+        (np.array([1, 2]), [1, 2]),
+        (float("nan"), None),
+        (None, None),
+        (("a",), ["a"]),
+        (True, True),
+        (Mood.GOOD, "good"),
+        (np.bytes_(b"good"), "good"),
+        (np.array([b"a", b"b"], object), ["a", "b"]),
+        (tf.constant(["a", "b"]), ["a", "b"]),
+        (tf.constant(0.5), 0.5),
+        (datetime.date(2020, 1, 31), "2020-01-31"),
+    ]
+    path = tmp_path / "rows.jsonl"
+    # What no task reads is left out if it is no JSON.
+    rows = [{"text": "a", "label": value, "more": {1}} for value, _ in pairs]
+    memory_rows.write_json_lines(str(path), rows, ["text", "label"], "rows")
+    assert list(map(json.loads, path.read_text().splitlines())) == [
+        {"text": "a", "label": expected} for _, expected in pairs
     ]
 
 
