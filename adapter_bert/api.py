@@ -482,7 +482,7 @@ def _run(
         values.update(settings)
         with (
             _named(paths, place),
-            process_options.restored(),
+            process_options.of_a_run(),
             of_keywords(program.SETTINGS, values, caller),
         ):
             program.run()
@@ -924,7 +924,7 @@ def audit(
             values["train_file"] = paths["rows"]
         with (
             _named(paths, place),
-            process_options.restored(),
+            process_options.of_a_run(),
             of_keywords(program.SETTINGS, values, caller),
         ):
             return program.run()

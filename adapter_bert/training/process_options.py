@@ -1,6 +1,7 @@
 """TensorFlow's options of the process, given back after a computation."""
 
 import contextlib
+import gc
 import threading
 from typing import Any, Iterator, Optional, Tuple
 
@@ -48,6 +49,15 @@ def restored() -> Iterator[None]:
             _users -= 1
             if not _users:
                 _restore(*_before)
+
+
+@contextlib.contextmanager
+def of_a_run() -> Iterator[None]:
+    """As `restored`, for a whole run, whose graphs are freed at the end."""
+    with restored():
+        yield
+    # Graphs hold themselves.
+    gc.collect()
 
 
 def _restore(
