@@ -5,6 +5,7 @@ import enum
 import gc
 import inspect
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -447,6 +448,18 @@ def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
         for lower in (True, False)
     }
     assert words == {"[UNK]", "\ud55c"}
+
+
+def test_a_fork_after_a_computation_is_refused(run, bert):
+    child = os.fork()
+    if not child:
+        try:
+            ab.embed(bert, ["a"], adapter=run.adapter)
+        except ab.UserError as error:
+            os._exit(0 if "is a fork of" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_it_needs_eager_execution(run, bert):
