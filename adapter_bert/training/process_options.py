@@ -33,8 +33,8 @@ def restored() -> Iterator[None]:
     global _users, _before, _process
     if _process not in (None, os.getpid()):
         raise UserError(
-            f"process {os.getpid()} is a fork of {_process}, which has computed "
-            "before, and TensorFlow's threads are not in a fork; start "
+            f"process {os.getpid()} is a fork of {_process}, which has "
+            "computed, and TensorFlow's threads are not in a fork; start "
             "processes by multiprocessing.get_context('spawn')"
         )
     _process = os.getpid()
