@@ -50,7 +50,7 @@ from adapter_bert.commands import select as select_program
 from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import declared, is_given, of_keywords, read
+from adapter_bert.flags import at_home, declared, is_given, of_keywords, read
 from adapter_bert.reports.report_run import Curve, read_curves
 from adapter_bert.serving import embeddings, row_stream
 from adapter_bert.serving import flags as adapter_flags
@@ -101,6 +101,10 @@ OF_PROGRAMS = tuple(
 )
 # Defaults other than the programs'.
 DEFAULTS: Dict[str, Any] = {"engine": "strategy"}
+
+
+def _path(path: Path) -> str:
+    return at_home(os.fspath(path))
 
 
 def _shows_settings(
@@ -204,10 +208,10 @@ def load_bert(
             "'mpnet', or a model's folder, archive or handle"
         )
     named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
-    path = named[name]() if name in named else os.fspath(name)
+    path = named[name]() if name in named else _path(name)
     settings = {
-        "bert_config_file": os.fspath(bert_config_file or ""),
-        "vocab_file": os.fspath(vocab_file or ""),
+        "bert_config_file": _path(bert_config_file or ""),
+        "vocab_file": _path(vocab_file or ""),
         "do_lower_case": do_lower_case,
         "compute_dtype": compute_dtype,
         "base_dtype": base_dtype,
@@ -230,6 +234,9 @@ class Run:
     """
 
     output_dir: str
+
+    def __post_init__(self):
+        object.__setattr__(self, "output_dir", _path(self.output_dir))
 
     @property
     def scores(self) -> Dict[str, float]:
@@ -338,7 +345,7 @@ def _folder(adapter: Any) -> str:
             f"an adapter is a {type(adapter).__name__}, expected its folder or "
             "a Run"
         )
-    return os.fspath(adapter)
+    return _path(adapter)
 
 
 @_shows_settings(OF_PROGRAMS, OF_RUNS)
@@ -485,11 +492,11 @@ def _run(
         values.update(settings)
         with (
             _named(paths, place),
-            process_options.restored(),
+            process_options.of_a_run(),
             of_keywords(program.SETTINGS, values, caller),
         ):
             program.run()
-    return Run(os.fspath(values["output_dir"]))
+    return Run(_path(values["output_dir"]))
 
 
 @contextlib.contextmanager
@@ -538,7 +545,7 @@ def _file_of(
     `columns` name the texts and the labels.
     """
     if isinstance(rows, (str, os.PathLike)):
-        return os.fspath(rows)
+        return _path(rows)
     # Names that tell nothing: an adapter's default name is its task's.
     path = os.path.join(folder, "train" if name == "rows" else name)
     if program is run_squad:
@@ -603,7 +610,7 @@ class Library(AdapterLibrary):
         Raises:
             UserError: the folder is not on a local disk, or cannot be written.
         """
-        super().__init__(os.fspath(path), create=True)
+        super().__init__(_path(path), create=True)
 
 
 # One adapter, some of them, some by name, or all of a library.
@@ -765,7 +772,7 @@ def _rows_of(
     if not isinstance(texts, os.PathLike):
         return list(memory_rows.records(texts, "texts"))
     found = row_stream.file_rows(
-        os.fspath(texts),
+        _path(texts),
         [columns, TEXT_COLUMNS[: len(columns)]],
         lambda size: None,
         takes_tokens,
@@ -932,7 +939,7 @@ def audit(
             values["train_file"] = paths["rows"]
         with (
             _named(paths, place),
-            process_options.restored(),
+            process_options.of_a_run(),
             of_keywords(program.SETTINGS, values, caller),
         ):
             return program.run()
@@ -982,7 +989,7 @@ def select(
     }
     with files.temporary_folder() as place:
         if isinstance(pool, os.PathLike):
-            path = os.fspath(pool)
+            path = _path(pool)
         else:
             path = os.path.join(place, "pool.jsonl")
             is_one = isinstance(pool, (str, tuple))

@@ -331,6 +331,23 @@ def _of_wrong_value(
     return UserError(f"{given}expected {expected}")
 
 
+def at_home(path: Any) -> Any:
+    """Replaces `~/` at the start of a path by the home folder's.
+
+    Text alone is changed, and in a list also the path of NAME=PATH.
+    """
+    if isinstance(path, list):
+        parts = (re.match(r"(\w[^=~/]*=)?(.*)", p, re.S) for p in path)
+        return [(part[1] or "") + at_home(part[2]) for part in parts]
+    is_home = isinstance(path, str) and re.match(r"~[^/\s]*/", path)
+    return os.path.expanduser(path) if is_home else path
+
+
+def _find_home(flag: flags.Flag) -> None:
+    if flag.present:
+        flag.value = at_home(flag.value)
+
+
 def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     """Gives flags the values of a command line.
 
@@ -359,6 +376,8 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
         left = known(arguments)
+        for name in known:
+            _find_home(known[name])
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:
@@ -437,6 +456,7 @@ def of_keywords(
             raise _of_wrong_value(known, error) from error
         # Of a list that is empty too.
         flag.present = 1
+        _find_home(flag)
     with _given_as(known):
         yield
 

@@ -13,6 +13,7 @@ from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
 import tensorflow as tf
 
 from adapter_bert import rank_allocation
+from adapter_bert.gradient_registry import leave_with_graph
 from adapter_bert.rank_allocation import Allocation
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
@@ -170,6 +171,7 @@ class AdamWeightDecay:
         loss, *gradients = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, [loss, *gradients]
         )
+        leave_with_graph(loss)
         number = tf.convert_to_tensor(step) + 1
         rates = rates_of(self._schedule, self._bias_correction, number)
 

@@ -11,6 +11,7 @@ loaded and stays. `tf.keras` is loaded when somebody asks for it.
 
 import contextlib
 import gc
+import importlib.util
 import os
 import re
 import tempfile
@@ -74,7 +75,12 @@ def _load() -> None:
     gc.disable()
     try:
         with without_notices():
-            import tensorflow  # noqa: F401
+            import tensorflow
+        keras = importlib.util.find_spec("keras")
+        if chosen is None and keras and hasattr(tensorflow, "__path__"):
+            # Where `import tensorflow.keras` finds Keras 2.
+            folder = os.path.join(os.path.dirname(keras.origin), "api", "_v2")
+            tensorflow.__path__.insert(0, folder)
     finally:
         if chosen is None:
             del os.environ[KERAS_CHOICE]

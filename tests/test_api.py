@@ -1,7 +1,11 @@
 """`import adapter_bert`: the programs as functions."""
 
+import datetime
+import enum
+import gc
 import inspect
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -14,6 +18,7 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT, SENTENCES, TINY_WORDS, entry_point, write_table
 from tensorflow.python.framework import config as tf_config
+from tensorflow.python.framework import ops
 
 import adapter_bert as ab
 from adapter_bert.commands import audit, minilm, run_classifier
@@ -89,8 +94,11 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
             **SETTINGS,
         )
     assert bits(run.output_dir) == bits(place / "program")
-    # From the same file, in the same process.
+    # From the same file, in the same process, which keeps no graph of it.
+    gc.collect()
+    before = set(ops.gradient_registry.list())
     again = ab.train(bert, table, output_dir=place / "again", **SETTINGS)
+    assert set(ops.gradient_registry.list()) <= before
     assert bits(again.output_dir) == bits(run.output_dir)
     names = [
         {re.sub(r"\.tfevents\..*", "", p.name) for p in folder.rglob("*")}
@@ -325,7 +333,8 @@ def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
         (["a"], "moods", "no adapter is called 'moods'"),
         (["a", "b", "c"], ["mood", "other"], "names 2 adapters for 3 rows"),
         ([{"message": "a"}], "mood", "row 1: found the columns 'message'"),
-        ([3], "mood", "a row is a int"),
+        (["a", 3], "mood", "row 2: found a int"),
+        (["a", None], "mood", "row 2: found a NoneType"),
         (3, "mood", "texts: found a int, expected rows"),
     ):
         with pytest.raises(ab.UserError, match=message):
@@ -441,6 +450,18 @@ def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
     assert words == {"[UNK]", "\ud55c"}
 
 
+def test_a_fork_after_a_computation_is_refused(run, bert):
+    child = os.fork()
+    if not child:
+        try:
+            ab.embed(bert, ["a"], adapter=run.adapter)
+        except ab.UserError as error:
+            os._exit(0 if "is a fork of" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_it_needs_eager_execution(run, bert):
     with tf.Graph().as_default():
         with pytest.raises(ab.UserError, match="eager execution is off"):
@@ -475,6 +496,44 @@ class Dataset(list):
     }
 
 
+class Formatted(Dataset):
+    """What is used of such a table that gives arrays."""
+
+    def __iter__(self):
+        for row in super().__iter__():
+            yield {"text": row["text"], "label": np.int64(row["label"])}
+
+    def with_format(self, kind):
+        assert kind is None
+        return Dataset(super().__iter__())
+
+
+class Arrow(list):
+    """What is used of a pyarrow table, as `datasets` makes it."""
+
+    column_names = Dataset.column_names
+    schema = types.SimpleNamespace(
+        metadata={
+            b"huggingface": json.dumps(
+                {
+                    "info": {
+                        "features": {
+                            "text": {"dtype": "string", "_type": "Value"},
+                            "label": {
+                                "names": ["bad", "good"],
+                                "_type": "ClassLabel",
+                            },
+                        }
+                    }
+                }
+            ).encode()
+        }
+    )
+
+    def to_pylist(self):
+        return list(self)
+
+
 def test_rows_have_many_forms(tmp_path):
     texts, labels = zip(*SENTENCES)
     numbers = [int(label == "good") for label in labels]
@@ -485,10 +544,18 @@ def test_rows_have_many_forms(tmp_path):
         map(list, SENTENCES),
         columns,
         Frame(**columns),
-        Dataset(
-            {"text": t, "label": number} for t, number in zip(texts, numbers)
+        {name: np.array(column, bytes) for name, column in columns.items()},
+        tf.data.Dataset.from_tensor_slices((list(texts), list(labels))),
+        tf.data.Dataset.from_tensor_slices(
+            {name: list(column) for name, column in columns.items()}
         ),
     ]
+    numbered = [
+        {"text": t, "label": number} for t, number in zip(texts, numbers)
+    ]
+    # Without a label.
+    numbered.append({"text": "the mat", "label": -1})
+    forms += [make(numbered) for make in (Dataset, Formatted, Arrow)]
     written = []
     for number, rows in enumerate(forms):
         path = tmp_path / f"{number}.jsonl"
@@ -511,6 +578,8 @@ def test_rows_have_many_forms(tmp_path):
         ),
         ({"train": 3}, "'train' is a int, expected a list"),
         ("a text", "found a str, expected rows"),
+        ([("a", "b"), ("c", {"d"})], "rows:2: 'label' .* set"),
+        ([("a", b"\xff")], "rows:1: found bytes that are no UTF-8"),
     ],
 )
 def test_other_forms_are_refused(tmp_path, rows, message):
@@ -520,10 +589,31 @@ def test_other_forms_are_refused(tmp_path, rows, message):
         )
 
 
-def test_missing_and_numpy_values_are_json():
-    values = [np.int64(3), np.array([1, 2]), float("nan"), None, ("a",), True]
-    assert [memory_rows._plain(value) for value in values] == [
-        *(3, [1, 2], None, None, ["a"], True)
+class Mood(enum.Enum):
+    GOOD = "good"
+
+
+def test_values_are_json(tmp_path):
+    pairs = [
+        (np.int64(3), 3),
+        (np.array([1, 2]), [1, 2]),
+        (float("nan"), None),
+        (None, None),
+        (("a",), ["a"]),
+        (True, True),
+        (Mood.GOOD, "good"),
+        (np.bytes_(b"good"), "good"),
+        (np.array([b"a", b"b"], object), ["a", "b"]),
+        (tf.constant(["a", "b"]), ["a", "b"]),
+        (tf.constant(0.5), 0.5),
+        (datetime.date(2020, 1, 31), "2020-01-31"),
+    ]
+    path = tmp_path / "rows.jsonl"
+    # What no task reads is left out if it is no JSON.
+    rows = [{"text": "a", "label": value, "more": {1}} for value, _ in pairs]
+    memory_rows.write_json_lines(str(path), rows, ["text", "label"], "rows")
+    assert list(map(json.loads, path.read_text().splitlines())) == [
+        {"text": "a", "label": expected} for _, expected in pairs
     ]
 
 

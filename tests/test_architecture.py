@@ -21,6 +21,7 @@ ROOMS = (
     "json_lines",
     "files",
     "rank_allocation",
+    "gradient_registry",
     "optimization",
     "progress",
     "bert",

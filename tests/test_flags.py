@@ -31,6 +31,8 @@ from adapter_bert.flags import (
     Topic,
     define,
     is_given,
+    of_keywords,
+    of_words,
     page,
     parse,
     read,
@@ -288,3 +290,25 @@ def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):
     path.write_text("--size=3", encoding="utf-16")
     with pytest.raises(UserError, match="flagfile is not UTF-8 text"):
         parse(known, ["program", f"--flagfile={path}"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Paths:
+    """Settings that are paths, and a text."""
+
+    place: str = Topic.DATA.setting("", "A folder.")
+    parts: List[str] = Topic.DATA.setting([], "Folders by name.")
+    mark: str = Topic.DATA.setting("", "A separator.")
+
+
+def test_a_tilde_is_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    given = {"place": "~/a", "parts": ["~/b", "name=~/c", "/d~/e"], "mark": "~"}
+    expected = Paths(
+        "/home/me/a", ["/home/me/b", "name=/home/me/c", "/d~/e"], "~"
+    )
+    with of_keywords((Paths,), given, "call()"):
+        assert read(Paths) == expected
+    words = ["--place=~/a", "--parts=~/b,name=~/c,/d~/e", "--mark=~"]
+    with of_words((Paths,), "program", words):
+        assert read(Paths) == expected

@@ -158,7 +158,7 @@ def test_tasks_that_take_other_rows(load):
         assert_equal(answer, {"pair": pair, "squad": squad})
     with pytest.raises(UserError, match="row 1: found 2 texts, but the task"):
         predictor(["pair", "score"], PAIRS)
-    with pytest.raises(UserError, match="question 2: found 2 texts, but the"):
+    with pytest.raises(UserError, match="row 2: found 2 texts, but the"):
         predictor.ask([("pair", PAIRS[0]), ("score", PAIRS[0])])
     with pytest.raises(UserError, match="no adapter is called 'lost'"):
         predictor.ask([("lost", "a cat")])

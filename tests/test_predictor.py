@@ -278,8 +278,8 @@ def test_questions_leave_room_for_their_contexts(make, bert):
     "row, message",
     [
         (("a", "b"), "row 2: found 2 texts, but the task custom reads 1: text"),
-        (3, "a row is a int, expected a text"),
-        (None, "a row is a NoneType"),
+        (3, "row 2: found a int, expected a text"),
+        (None, "row 2: found a NoneType"),
         ("\ud800", "row 2: the text holds half a character"),
         ((3,), "row 2: found a int, expected a text"),
     ],

@@ -75,3 +75,18 @@ def test_without_stderr(load, tmp_path):
     (tmp_path / "tensorflow.py").write_text("")
     found = subprocess.check_output(command, shell=True, env=environment)
     assert found == b"1\n"
+
+
+@pytest.mark.parametrize(
+    "first", [f"import {MODULE}", f"import tensorflow, {MODULE}"]
+)
+def test_keras_can_be_imported(first):
+    code = (
+        f"{first}\nimport sys\nloads = 'keras' in sys.modules\n"
+        "from tensorflow.keras import layers\nimport tensorflow as tf\n"
+        "assert loads == ('import tensorflow,' in "
+        f"{first!r}), 'loaded at once'\n"
+        "assert layers.Dense(2)(tf.ones([1, 3])).shape == (1, 2)\n"
+        "assert tf.keras.layers.Dense is layers.Dense\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

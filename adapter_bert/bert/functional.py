@@ -18,6 +18,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from adapter_bert.bert import onednn
 from adapter_bert.errors import UserError
+from adapter_bert.gradient_registry import leave_with_graph
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
 # google-research/bert calls.
@@ -90,7 +91,9 @@ def custom_gradient(function: Callable[..., Tuple]) -> Callable:
 
     def call(*arguments: Any) -> tf.Tensor:
         if _HAS_TAPES.get() or tf.inside_function():
-            return tf.custom_gradient(function)(*arguments)
+            output = tf.custom_gradient(function)(*arguments)
+            leave_with_graph(output)
+            return output
         arguments = [tf.convert_to_tensor(x) for x in arguments]
         output, gradient = function(*arguments)
         name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
@@ -101,7 +104,9 @@ def custom_gradient(function: Callable[..., Tuple]) -> Callable:
 
         graph = tf.compat.v1.get_default_graph()
         with graph.gradient_override_map({"IdentityN": name}):
-            return tf.identity_n([output, *arguments])[0]
+            output = tf.identity_n([output, *arguments])[0]
+        leave_with_graph(output)
+        return output
 
     return call
 

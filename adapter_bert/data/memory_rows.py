@@ -1,14 +1,21 @@
 """Rows that are in memory already, and files of them.
 
 Rows are a list of dictionaries, tuples or texts, a dictionary of columns, a
-pandas DataFrame, or a table of Hugging Face's `datasets`. Neither library is
-imported here: a table is known by what it can do.
+pandas DataFrame, a table of Hugging Face's `datasets` or of `pyarrow`, or a
+`tf.data.Dataset`. None of these libraries is imported here: a table is known by
+what it can do.
 """
 
+import datetime
+import decimal
+import enum
 import itertools
 import json
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Union
+import uuid
+from typing import Any, Dict, Iterable, Iterator, Mapping, Sequence, Union
+
+from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.errors import UserError
@@ -16,33 +23,38 @@ from adapter_bert.errors import UserError
 # A row by column, or texts and labels alone.
 Record = Union[Mapping[str, Any], Sequence[Any], str]
 Rows = Union[Iterable[Record], Mapping[str, Sequence[Any]], Any]
+# Values that are told as text.
+TOLD = (
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    uuid.UUID,
+)
 
 
-def records(rows: Rows, where: str) -> Iterator[Any]:
+def records(
+    rows: Rows, where: str, columns: Sequence[str] = ()
+) -> Iterator[Any]:
     """Yields each row: a dictionary by column, or what a list holds.
 
-    Numbers of `datasets`' classes become their names.
+    Bytes, tensors, arrays and enums become Python's own values, and numbers of
+    `datasets`' classes their names. Other objects stay as they are.
 
     Args:
         rows: of any form.
         where: name of the rows, for messages.
+        columns: a row is left out where one of them holds -1, the number that
+            `datasets` has for an unknown class.
 
     Raises:
         UserError: the rows have none of the forms, or columns of one name or
-            of several lengths.
+            of several lengths, or bytes are no UTF-8.
     """
-    columns: Dict[str, Sequence[Any]] = {}
     if isinstance(rows, Mapping):
-        for name, column in rows.items():
-            if not isinstance(column, (list, tuple)):
-                raise UserError(
-                    f"{where}: {name!r} is a {type(column).__name__}, expected "
-                    "a list, a column's values; of a dictionary of tables pass "
-                    "one table"
-                )
-        columns = dict(rows)
+        rows = _zipped(dict(rows), where)
     elif hasattr(rows, "column_names"):
-        yield from _with_class_names(rows)
+        rows = _with_class_names(rows, where, columns)
     elif hasattr(rows, "columns") and hasattr(rows, "shape"):
         names = list(map(str, rows.columns))
         if twice := sorted({n for n in names if names.count(n) > 1}):
@@ -50,41 +62,95 @@ def records(rows: Rows, where: str) -> Iterator[Any]:
                 f"{where}: {names.count(twice[0])} columns are named "
                 f"{twice[0]!r}; rename all but one"
             )
-        columns = {str(name): list(rows[name]) for name in rows.columns}
+        rows = _zipped({str(name): rows[name] for name in rows.columns}, where)
     elif isinstance(rows, (str, bytes)) or not hasattr(rows, "__iter__"):
         raise UserError(
             f"{where}: found a {type(rows).__name__}, expected rows (a list, a "
             "DataFrame or another table) or a file's path"
         )
-    else:
-        yield from rows
+    for number, row in enumerate(rows, 1):
+        yield _plain(row, f"{where}:{number}")
+
+
+def _zipped(columns: Mapping[str, Any], where: str) -> Iterator[Any]:
+    """The rows of columns: lists, arrays, Series."""
+    for name, column in columns.items():
+        is_table = hasattr(column, "column_names") or hasattr(column, "columns")
+        if (
+            is_table
+            or isinstance(column, (str, bytes, Mapping))
+            or not hasattr(column, "__len__")
+        ):
+            raise UserError(
+                f"{where}: {name!r} is a {type(column).__name__}, expected a "
+                "list, a column's values; of a dictionary of tables pass one "
+                "table"
+            )
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"{where}: columns have several lengths: {lengths}")
-    for values in zip(*columns.values()):
-        yield dict(zip(columns, values))
+    return (dict(zip(columns, row)) for row in zip(*columns.values()))
 
 
-def _with_class_names(table: Any) -> Iterator[Dict[str, Any]]:
-    """The rows of a `datasets` table."""
-    names: Dict[str, List[str]] = {}
-    for column, feature in (getattr(table, "features", None) or {}).items():
-        # Of a list of classes the elements' feature.
-        feature = getattr(feature, "feature", feature)
-        if getattr(feature, "names", None):
-            names[column] = list(feature.names)
-
-    def named(value: Any, known: List[str]) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [named(part, known) for part in value]
-        is_class = isinstance(value, int) and 0 <= value < len(known)
-        return known[value] if is_class else value
-
+def _with_class_names(
+    table: Any, where: str, columns: Sequence[str]
+) -> Iterator[Dict[str, Any]]:
+    """The rows of a table of `datasets` or `pyarrow`."""
+    features = getattr(table, "features", None) or {}
+    if hasattr(table, "to_pylist"):
+        # `datasets` keeps the names next to the numbers.
+        kept = (table.schema.metadata or {}).get(b"huggingface", b"{}")
+        features = json.loads(kept).get("info", {}).get("features") or {}
+        table = table.to_pylist()
+    elif hasattr(table, "with_format"):
+        # Tensors and the like have lost the names; a user's own function stays.
+        if getattr(table, "format", {}).get("type") != "custom":
+            table = table.with_format(None)
+    classes = [c for c in columns if _part(features.get(c), "names")]
+    left_out = 0
     for row in table:
+        if any(row.get(column) == -1 for column in classes):
+            left_out += 1
+            continue
         yield {
-            column: named(value, names[column]) if column in names else value
+            column: _named(value, features.get(column))
             for column, value in row.items()
         }
+    if left_out:
+        logging.warning(
+            "%s: %d rows without a label (-1) are left out, and not counted in "
+            "numbers of rows",
+            where,
+            left_out,
+        )
+
+
+def _part(feature: Any, name: str) -> Any:
+    """A member of a column's feature, an object or its JSON."""
+    if isinstance(feature, Mapping):
+        return feature.get(name) if "_type" in feature else None
+    return getattr(feature, name, None)
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """A value with names in the place of classes' numbers."""
+    if isinstance(value, (list, tuple)):
+        # Of lists the elements' feature, however deep.
+        inner = _part(feature, "feature") or feature
+        if isinstance(inner, list):
+            inner = inner[0]
+        return [_named(part, inner) for part in value]
+    if isinstance(value, Mapping):
+        inner = _part(feature, "feature") or feature
+        if not isinstance(inner, Mapping):
+            return value
+        return {k: _named(part, inner.get(k)) for k, part in value.items()}
+    names = _part(feature, "names")
+    if not names or not isinstance(value, int):
+        return value
+    if value == -1:
+        return None
+    return names[value] if 0 <= value < len(names) else value
 
 
 def write_json_lines(
@@ -103,11 +169,10 @@ def write_json_lines(
     """
 
     def lines() -> Iterator[bytes]:
-        for number, row in enumerate(records(rows, where), 1):
+        for number, row in enumerate(records(rows, where, columns), 1):
             if not isinstance(row, Mapping):
                 row = _by_name(row, columns, f"{where}:{number}")
-            line = json.dumps({str(k): _plain(v) for k, v in row.items()})
-            yield f"{line}\n".encode()
+            yield f"{_json(row, columns, f'{where}:{number}')}\n".encode()
 
     found = lines()
     first = next(found, None)
@@ -129,22 +194,57 @@ def _by_name(row: Any, columns: Sequence[str], where: str) -> Mapping[str, Any]:
     return dict(zip(columns, values))
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON has; a missing one becomes null."""
+def _json(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
+    """A row's JSON, which needs no other columns than these."""
+    try:
+        return json.dumps(row)
+    except TypeError:
+        parts = {}
+    for name, value in row.items():
+        try:
+            parts[name] = json.loads(json.dumps(value))
+        except TypeError as error:
+            if name in columns:
+                raise UserError(
+                    f"{where}: {name!r} holds a value that is no text, number "
+                    f"or list of these ({error}); change it to one"
+                ) from error
+    return json.dumps(parts)
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A value of Python's own types, if it has one; a missing one is None.
+
+    `where` is its row, and its column.
+    """
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
-    if hasattr(value, "tolist"):
-        # Of numpy: arrays, and numbers.
-        value = value.tolist()
+        return {
+            str(name): _plain(part, f"{where}: {str(name)!r}")
+            for name, part in value.items()
+        }
+    if isinstance(value, enum.Enum):
+        value = value.value
+    # Of pyarrow, numpy and torch, and TensorFlow.
+    for change in ("as_py", "tolist", "numpy", "tolist"):
+        if hasattr(value, change):
+            value = getattr(value, change)()
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        parts = [_plain(part, where) for part in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: found bytes that are no UTF-8 ({error.reason}), "
+                "expected text"
+            ) from error
     if isinstance(value, float) and math.isnan(value):
         return None
-    if value is None or isinstance(value, (str, bool, int, float)):
-        return value
-    # pandas' own missing values; else dates and the like.
-    text = str(value)
-    return None if text in ("<NA>", "NaT") else text
+    # pandas' own missing values.
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return str(value) if isinstance(value, TOLD) else value
 
 
 def write_questions(path: str, rows: Rows, where: str) -> None:
@@ -166,7 +266,8 @@ def write_questions(path: str, rows: Rows, where: str) -> None:
                 f"{where}:{number}: expected a dictionary with 'question', "
                 "'context' and in training 'answers'"
             )
-        row = _plain(row)
+        needed = ("id", "question", "context", "answers")
+        row = json.loads(_json(row, needed, f"{where}:{number}"))
         asked = {
             "id": str(row.get("id", number - 1)),
             "question": row["question"],

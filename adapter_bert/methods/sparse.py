@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
+from adapter_bert.bert.functional import custom_gradient
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, TuningMethod
@@ -46,7 +47,7 @@ class MaskHooks(Hooks):
             return value
         mask = tf.convert_to_tensor(self.values[f"mask/{name}"])
 
-        @tf.custom_gradient
+        @custom_gradient
         def masked(value):
             def gradient(upstream):
                 return tf.convert_to_tensor(upstream) * mask

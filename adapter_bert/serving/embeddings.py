@@ -442,9 +442,9 @@ class Embedder:
         self, rows: Sequence[Union[str, Row]], places: Sequence[str]
     ) -> Texts:
         """Tokens of all rows, each text or pair as a classification's."""
-        made = list(map(as_row, rows))
-        for number, row in enumerate(made):
-            where = places[number] if places else f"row {number + 1}"
+        places = places or [f"row {n + 1}" for n in range(len(rows))]
+        made = list(map(as_row, rows, places))
+        for row, where in zip(made, places):
             _check_row(row, where)
         encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
         prompt = self.form.prompt or ""

@@ -199,10 +199,15 @@ class Predictor:
         if not names:
             raise UserError("no task is named")
         tasks = {n: self.task(n) for n in names}
+        numbers = itertools.count(1)
 
-        def answer(rows: Iterable) -> List[OneOrAll]:
+        def answer(rows: Sequence) -> List[OneOrAll]:
+            places = [f"row {next(numbers)}" for _ in rows]
             found = self.answer_all(
-                [*tasks.values()], [*map(as_row, rows)], explains=explains
+                [*tasks.values()],
+                [*map(as_row, rows, places)],
+                places,
+                explains,
             )
             if not isinstance(name, list):
                 return found[0]
@@ -227,8 +232,9 @@ class Predictor:
         for number, (name, texts) in enumerate(questions):
             if name not in tasks:
                 tasks[name] = self.task(name)
-            row = as_row(texts)
-            check_row(row, tasks[name], f"question {number + 1}")
+            where = f"row {number + 1}"
+            row = as_row(texts, where)
+            check_row(row, tasks[name], where)
             asked.append((tasks[name], row))
         return self.answer_each(asked, explains)
 

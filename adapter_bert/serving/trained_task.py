@@ -205,7 +205,7 @@ def task_name(folder: str) -> str:
     return adapter_artifact.read_config(folder)["task"]["name"]
 
 
-def as_row(texts: Any) -> Row:
+def as_row(texts: Any, where: str) -> Row:
     """A row from a text, a tuple of texts or a list of words."""
     if isinstance(texts, tuple):
         return texts
@@ -214,8 +214,8 @@ def as_row(texts: Any) -> Row:
     if isinstance(texts, str):
         return (texts,)
     raise UserError(
-        f"a row is a {type(texts).__name__}, expected a text, a tuple of two "
-        "or, where words are tagged, a list of words"
+        f"{where}: found a {type(texts).__name__}, expected a text, a tuple of "
+        "two or, where words are tagged, a list of words"
     )
 
 

@@ -1,6 +1,8 @@
 """TensorFlow's options of the process, given back after a computation."""
 
 import contextlib
+import gc
+import os
 import threading
 from typing import Any, Iterator, Optional, Tuple
 
@@ -12,6 +14,8 @@ from adapter_bert.errors import UserError
 _lock = threading.Lock()
 _users = 0
 _before: Optional[Tuple[Any, ...]] = None
+# The process whose threads compute.
+_process: Optional[int] = None
 
 
 @contextlib.contextmanager
@@ -23,9 +27,17 @@ def restored() -> Iterator[None]:
     restores them.
 
     Raises:
-        UserError: eager execution is off.
+        UserError: eager execution is off, or the process is a fork of one that
+            has computed.
     """
-    global _users, _before
+    global _users, _before, _process
+    if _process not in (None, os.getpid()):
+        raise UserError(
+            f"process {os.getpid()} is a fork of {_process}, which has "
+            "computed, and TensorFlow's threads are not in a fork; start "
+            "processes by multiprocessing.get_context('spawn')"
+        )
+    _process = os.getpid()
     if not tf.executing_eagerly():
         raise UserError(
             "eager execution is off here, as in a graph or after "
@@ -48,6 +60,15 @@ def restored() -> Iterator[None]:
             _users -= 1
             if not _users:
                 _restore(*_before)
+
+
+@contextlib.contextmanager
+def of_a_run() -> Iterator[None]:
+    """As `restored`, for a whole run, whose graphs are freed at the end."""
+    with restored():
+        yield
+    # Graphs hold themselves.
+    gc.collect()
 
 
 def _restore(

@@ -26,6 +26,7 @@ from adapter_bert.bert.encoder import CreateVariable
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
+from adapter_bert.gradient_registry import leave_with_graph
 from adapter_bert.tasks.task import ROW_LOSSES, VECTOR_GRADIENTS, BatchHead
 from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 
@@ -284,6 +285,7 @@ def _with_batch_loss(
     if device.num_replicas_in_sync > 1:
         first = device.replica_id_in_sync_group * rows
         vectors, compared = device.all_gather([vectors, compared], axis=0)
+        leave_with_graph(vectors)
         for name, value in compared.items():
             value.set_shape([None, *features[name].shape[1:]])
     vectors.set_shape([None, None, head.width])

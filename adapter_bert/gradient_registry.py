@@ -1,0 +1,28 @@
+"""TensorFlow's registry of gradients, which lives as long as the process."""
+
+import weakref
+
+import tensorflow as tf
+from tensorflow.python.framework import ops
+
+
+def leave_with_graph(output: tf.Tensor) -> None:
+    """Has the registry forget a custom gradient when its graph is gone.
+
+    A registered gradient holds its graph, so neither would ever be freed. Here
+    the graph holds the gradient instead.
+
+    Args:
+        output: of any shape, of a function with a custom gradient.
+    """
+    if tf.executing_eagerly():
+        # Tapes alone know the gradient.
+        return
+    graph = output.graph
+    name = output.op.get_attr("_gradient_op_type").decode()
+    entries = ops.gradient_registry._registry
+    backward = weakref.ref(entries[name]["type"])
+    held = getattr(graph, "_gradients_of_adapter_bert", ())
+    graph._gradients_of_adapter_bert = (*held, backward())
+    entries[name]["type"] = lambda *arguments: backward()(*arguments)
+    weakref.finalize(graph, entries.pop, name, None).atexit = False
