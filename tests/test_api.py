@@ -147,6 +147,16 @@ def test_tensorflows_options_are_as_before(run, bert):
     assert tf.random.normal([1]).shape == 1
 
 
+@pytest.mark.gate
+def test_a_training_may_check_its_numbers(run, bert, place):
+    tf.debugging.enable_check_numerics()
+    try:
+        checked = ab.train(bert, ROWS, output_dir=place / "checked", **SETTINGS)
+    finally:
+        tf.debugging.disable_check_numerics()
+    assert checked.scores["loss"] == pytest.approx(run.scores["loss"], 1e-4)
+
+
 def test_it_predicts(run, bert):
     predictor = ab.Predictor(bert, [run], predict_batch_size=4)
     assert predictor.names == ["custom"]

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorflow.python.framework import config as tf_config
 from ways_to_compute import WAYS
 
 from adapter_bert.bert import functional
@@ -679,3 +680,26 @@ def test_neighbours_do_not_depend_on_each_other(rate, generator):
     for one, other in pairs:
         correlation = np.corrcoef(one, other)[0, 1]
         assert abs(correlation) < 5 / math.sqrt(size)
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5)])
+def test_cross_entropy_has_the_bits_of_tensorflow_s(shape):
+    logits = tf.constant(normal(*shape, 4))
+    labels = tf.constant(np.random.default_rng(1).integers(0, 4, shape))
+
+    def both(loss):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = loss(logits, labels)
+        return losses.numpy(), tape.gradient(losses, logits).numpy()
+
+    def expected(logits, labels):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    tf.config.experimental.enable_op_determinism()
+    try:
+        ours, theirs = both(functional.cross_entropy), both(expected)
+    finally:
+        tf_config.disable_op_determinism()
+    for one, other in zip(ours, theirs):
+        np.testing.assert_array_equal(one, other)

@@ -151,6 +151,21 @@ def test_what_does_more_than_compute_is_refused():
         differentiable(checked, [tf.TensorSpec([2], tf.float32)], [0])
 
 
+def test_checks_of_numbers_are_no_effect(arguments):
+    """`enable_check_numerics` puts them after all operations, also in `If`s."""
+
+    def branched(x, *others):
+        return layer(tf.cond(x[0, 0] > 9, lambda: x, lambda: x + 1), *others)
+
+    tf.debugging.enable_check_numerics()
+    try:
+        cut = differentiable(branched, [spec_of(x) for x in arguments], [0])
+        output, _ = gradients(cut, arguments, [0])
+    finally:
+        tf.debugging.disable_check_numerics()
+    np.testing.assert_allclose(output, branched(*arguments), rtol=1e-5)
+
+
 def test_without_sources_there_is_no_backward_pass(arguments):
     cut = differentiable(layer, [spec_of(x) for x in arguments], [])
     np.testing.assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)

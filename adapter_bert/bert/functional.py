@@ -177,6 +177,21 @@ def _with_slope(
     return apply(x)
 
 
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Computes cross entropies in nats, float32 of the shape of `labels`.
+
+    `logits`, float32, have one more axis than `labels`, int32 class numbers. It
+    has the bits of TensorFlow's deterministic function. That holds a constant
+    NaN, which `tf.debugging.enable_check_numerics` takes for a fault.
+    """
+    shape = tf.shape(labels)
+    logs = tf.nn.log_softmax(tf.reshape(logits, [-1, tf.shape(logits)[-1]]))
+    losses = -tf.gather(logs, tf.reshape(labels, [-1]), batch_dims=1)
+    losses = tf.reshape(losses, shape)
+    losses.set_shape(labels.shape)
+    return losses
+
+
 ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_new": gelu,

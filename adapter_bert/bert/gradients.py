@@ -21,9 +21,12 @@ from typing import (
 )
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from adapter_bert.bert.functional import anew, custom_gradient
 from adapter_bert.bert.int8 import is_widening
+
+CHECKS = "CheckNumerics", "CheckNumericsV2"
 
 
 def differentiable(
@@ -164,11 +167,12 @@ class _Passes:
         own = {*places, upstream.name}
         kept = [x for x in read if x.name not in own]
         forward, _ = _between([output, *kept], lambda op: True)
-        for op in graph.control_outputs:
-            if op.name not in forward:
-                raise ValueError(f"{op.type} {op.name} would be left out")
         # Some shapes are known better than operations tell.
         definition = graph.as_graph_def(add_shapes=True)
+        only_checks = _with_checks_alone(definition)
+        for op in graph.control_outputs:
+            if op.name not in forward and op.name not in only_checks:
+                raise ValueError(f"{op.type} {op.name} would be left out")
         self.forward = _run(definition, forward, arguments, [output, *kept])
         self.backward = _run(
             definition,
@@ -176,6 +180,30 @@ class _Passes:
             [upstream, *kept, *(arguments[place] for place in self.read)],
             gradients,
         )
+
+
+def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> Set[str]:
+    """Names of operations with no effect but checks of numbers.
+
+    `tf.debugging.enable_check_numerics` puts these into every graph.
+    """
+    functions = {f.signature.name: f for f in definition.library.function}
+
+    def is_harmless(node: tf.compat.v1.NodeDef) -> bool:
+        if node.op in CHECKS:
+            return True
+        bodies = [
+            functions[value.func.name]
+            for value in node.attr.values()
+            if value.func.name in functions
+        ]
+        if bodies:
+            return all(
+                map(is_harmless, [n for b in bodies for n in b.node_def])
+            )
+        return not op_def_registry.get(node.op).is_stateful
+
+    return {node.name for node in definition.node if is_harmless(node)}
 
 
 def _depend_on(source: tf.Tensor) -> Set[str]:

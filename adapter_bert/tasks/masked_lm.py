@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.architectures import (
     OUTPUT_BIAS,
     OUTPUT_WEIGHTS,
@@ -438,9 +438,7 @@ class MaskedLMHead(Head):
 
 def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """Cross entropies in nats, float32 [B, K]; 0 where no token is masked."""
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=tf.maximum(ids, 0), logits=logits
-    )
+    losses = functional.cross_entropy(logits, tf.maximum(ids, 0))
     return tf.where(ids >= 0, losses, 0.0)
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
+from adapter_bert.bert import functional
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError, first_line
@@ -101,9 +102,7 @@ class PretrainingHead(Head):
 
 def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Cross entropies in nats, float32 [B]."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=labels, logits=logits
-    )
+    return functional.cross_entropy(logits, labels)
 
 
 @dataclasses.dataclass(frozen=True)

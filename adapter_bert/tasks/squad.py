@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, functional
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
@@ -285,9 +285,8 @@ class SpanHead(Head):
     def loss(self, predictions, features):
         """Mean of both cross entropies in nats, float32 [B]."""
         losses = [
-            tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels=features[f"{side}_positions"],
-                logits=predictions[f"{side}_logits"],
+            functional.cross_entropy(
+                predictions[f"{side}_logits"], features[f"{side}_positions"]
             )
             for side in ("start", "end")
         ]

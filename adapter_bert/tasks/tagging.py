@@ -26,6 +26,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from adapter_bert.bert import functional
 from adapter_bert.bert.hooks import dropout
 from adapter_bert.data.input_pipeline import NO_LABEL, Features
 from adapter_bert.data.tables import (
@@ -302,8 +303,8 @@ class TaggingHead(Head):
         labelled tokens (`input_pipeline.token_weights`).
         """
         labels = features["token_labels"]
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=tf.maximum(labels, 0), logits=predictions["logits"]
+        losses = functional.cross_entropy(
+            predictions["logits"], tf.maximum(labels, 0)
         )
         # An Estimator's graph would compare the objects by `==`.
         losses = tf.where(tf.equal(labels, NO_LABEL), 0.0, losses)

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from adapter_bert.bert import functional
 from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.data.tables import (
     Rows,
@@ -98,8 +99,8 @@ class ClassificationHead(Head):
 
     def loss(self, predictions, features):
         """Cross entropy in nats, float32 [B], times the class's weight."""
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=features["label_ids"], logits=predictions["logits"]
+        losses = functional.cross_entropy(
+            predictions["logits"], features["label_ids"]
         )
         if self.class_weights is None:
             return losses

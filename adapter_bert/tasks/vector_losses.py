@@ -6,6 +6,8 @@ cosine, so that lengths of vectors play no part.
 
 import tensorflow as tf
 
+from adapter_bert.bert import functional
+
 # Squared lengths below count as this one, so that zeros stay zeros.
 SMALLEST = 1e-24
 # Takes the place of a logit that is left out.
@@ -53,8 +55,8 @@ def info_nce(
         constant_values=-1,
     )
     is_same |= of_candidates == text_ids[:, :1]
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=rows, logits=tf.where(is_same & is_other, LEAST, logits)
+    return functional.cross_entropy(
+        tf.where(is_same & is_other, LEAST, logits), rows
     )
 
 
