@@ -24,7 +24,11 @@ from adapter_bert.checkpoints.sentence_transformers import Pooled
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import as_decoder
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
-from adapter_bert.data.tokenization import TextTokenizer, vocabulary_bytes
+from adapter_bert.data.tokenization import (
+    OF_MPNET,
+    TextTokenizer,
+    vocabulary_bytes,
+)
 from adapter_bert.errors import UserError
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
@@ -155,6 +159,8 @@ def tokenizer_fields(
     # The one of a model without segments, or with one, gives none.
     is_plain = config.type_vocab_size > 1
     kind = "BertTokenizer" if is_plain else "DistilBertTokenizer"
+    if tokenizer.special is OF_MPNET:
+        kind = "MPNetTokenizer"
     return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
 
 
