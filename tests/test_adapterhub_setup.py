@@ -1,7 +1,7 @@
 """Compositions go to AdapterHub's setups and come from them.
 
 What `adapters` 1.3 wrote, and what it made of this project's folders after its
-`load_adapter_setup`, was recorded by `lab/speed/exchange_setups.py`.
+`load_adapter_setup`, was recorded from it (tests/golden/README.md).
 """
 
 import json
@@ -13,6 +13,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import RECORDED
+from exchanged import (
+    SETUPS,
+    imported_setup,
+    our_setups,
+    read_examples,
+    setup_difference,
+    write_setup,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_foreign_adapters import change
@@ -25,8 +33,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training import composition_parts
-from lab.speed import exchange_setups as both
-from lab.speed.exchange import NUMBER, THREE, random_artifact, read_examples
+from lab.exchange import NUMBER, THREE, random_artifact
 
 pytestmark = pytest.mark.older_stack
 
@@ -46,36 +53,35 @@ def bert(eagerly):
 
 @pytest.fixture(scope="module")
 def examples():
-    return read_examples(str(GOLDEN))
+    return read_examples(GOLDEN)
 
 
 @pytest.fixture(scope="module")
 def artifacts(bert):
-    return dict(both.our_artifacts(bert))
+    return dict(our_setups(bert))
 
 
 def compare(bert, several, folder, examples):
-    ours = [both.logits(bert, one, examples) for one in several.values()]
-    assert both.differences(ours, str(folder), examples) < 1e-5
+    assert setup_difference(bert, several, folder, examples) < 1e-5
 
 
 @pytest.mark.parametrize("case", THEIRS)
 def test_golden_setups_of_the_library_compute_the_same(bert, examples, case):
     folder = GOLDEN / case
     assert foreign_adapters.detect(str(folder)) == "adapterhub"
-    found = both.imported(bert, str(folder))
+    found = imported_setup(bert, str(folder))
     assert len(found) == (2 if "parallel" in folder.name[:8] else 1)
     compare(bert, found, folder, examples)
 
 
-@pytest.mark.parametrize("case", both.OURS)
+@pytest.mark.parametrize("case", SETUPS)
 def test_golden_setups_that_the_library_loaded_are_written_and_read_the_same(
     bert, examples, artifacts, case, tmp_path
 ):
     """What it computed of them is what is computed here."""
     several, recorded = artifacts[case], GOLDEN / "ours" / case
     folder = tmp_path / "written"
-    both.write(bert, several, str(folder))
+    write_setup(bert, several, str(folder))
     names = {
         path.relative_to(recorded)
         for path in recorded.rglob("*.[js]*")
@@ -92,7 +98,7 @@ def test_golden_setups_that_the_library_loaded_are_written_and_read_the_same(
         else:
             assert_equal_tensors(found, expected)
     compare(bert, several, recorded, examples)
-    back = both.imported(bert, str(folder))
+    back = imported_setup(bert, str(folder))
     assert list(back) == list(several)
     compare(bert, back, recorded, examples)
 
@@ -110,8 +116,8 @@ def test_a_method_comes_back_as_it_went(bert, artifacts, tmp_path):
     for case in ("stack_language", "average", "fusion_first", "average_scaled"):
         [artifact] = artifacts[case].values()
         folder = str(tmp_path / case)
-        both.write(bert, artifacts[case], folder)
-        [back] = both.imported(bert, folder).values()
+        write_setup(bert, artifacts[case], folder)
+        [back] = imported_setup(bert, folder).values()
         method = parse(artifact.config["method"])
         if case == "fusion_first":
             # Layers that are left out have no adapters there.
@@ -220,9 +226,9 @@ def read(bert, folder, *told):
 def test_what_the_library_would_compute_otherwise_is_refused(
     bert, method, message, tmp_path
 ):
-    artifact = random_artifact(bert, parse(method), THREE, 0)
+    artifact = random_artifact(bert, method, THREE, 0)
     with pytest.raises(UserError, match=message) as caught:
-        both.write(bert, {"x": artifact}, str(tmp_path / "out"))
+        write_setup(bert, {"x": artifact}, str(tmp_path / "out"))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -242,11 +248,11 @@ def test_answers_that_the_library_would_compute_otherwise_are_refused(
     bert, methods, message, tmp_path
 ):
     several = {
-        name: random_artifact(bert, parse(method), THREE, 0)
+        name: random_artifact(bert, method, THREE, 0)
         for name, method in zip("ab", methods)
     }
     with pytest.raises(UserError, match=message):
-        both.write(bert, several, str(tmp_path / "out"))
+        write_setup(bert, several, str(tmp_path / "out"))
     first, second = (exported(one, name) for name, one in several.items())
     with pytest.raises(UserError, match="peft's files hold one adapter"):
         foreign_adapters.write("peft", str(tmp_path), first, "", [second])
@@ -413,9 +419,9 @@ def test_weights_that_the_library_does_not_normalize_are_followed(bert, copied):
 def test_a_pooler_is_a_layer_of_a_head_only_with_its_activation(bert):
     shape = {"layers": 2, "activation": "relu", "pooler": True, "bias": True}
     task = {**THREE, "head": shape}
-    one = random_artifact(bert, parse("pfeiffer(4)"), task, 0)
+    one = random_artifact(bert, "pfeiffer(4)", task, 0)
     with pytest.raises(UserError, match="its activation is relu, not tanh as"):
-        both.write(bert, {"a": one, "b": one}, "nowhere")
+        write_setup(bert, {"a": one, "b": one}, "nowhere")
 
 
 singles = st.sampled_from(["en", "task", "x", "", "..", 7, None]).map(single)
@@ -535,7 +541,7 @@ def test_a_composition_comes_in_and_goes_out(call, tmp_path):
         parse("fusion(one, two)"), {}, str(shelf), {}
     )
     bert = FrozenBert.open(str(GOLDEN / "bert"))
-    artifact = random_artifact(bert, found.method, NUMBER, 0)
+    artifact = random_artifact(bert, str(found.method), NUMBER, 0)
     described = json.loads((shelf / "one" / "adapter_config.json").read_text())
     kept = {
         name: artifact.weights.read(name)

@@ -1,7 +1,7 @@
 """Models like BERT compute in other programs what they compute here.
 
-What `lab/speed/exchange_architectures.py` recorded: adapters of AdapterHub's
-library and of peft, theirs and this project's, and merged models.
+Recorded (tests/golden/README.md): adapters of AdapterHub's library and of peft,
+theirs and this project's, and merged models.
 """
 
 import dataclasses
@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import RECORDED
+from exchanged import read_examples
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
-from lab.speed import exchange
-from lab.speed import exchange_architectures as both
+from lab import exchange
 
 GOLDEN = RECORDED / "exchange_architectures"
 OF_BERT = RECORDED / "exchange"
@@ -35,7 +35,7 @@ STACKS = {
 # Without AdapterHub's library.
 ONLY_PEFT = {"mpnet"}
 ALL = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=STACKS[name]) for name in both.MODELS]
+    "name", [pytest.param(name, marks=STACKS[name]) for name in STACKS]
 )
 CHOICES = {"name": "custom", "pairs": None, "choices": 2}
 # Of heads that were not exchanged with the programs.
@@ -53,7 +53,7 @@ def open_bert():
 
     def get(name):
         if name not in opened:
-            folder = RECORDED / both.MODELS[name]
+            folder = RECORDED / exchange.MODELS[name]
             opened[name] = FrozenBert.open(str(folder))
         return opened[name]
 
@@ -62,25 +62,28 @@ def open_bert():
 
 @ALL
 def test_golden_adapters_of_others_compute_the_same(open_bert, name):
-    examples = exchange.read_examples(str(GOLDEN / name))
-    compared = exchange.compare_theirs(
-        str(GOLDEN / name), open_bert(name), examples
-    )
-    found = [worst for *_, worst in compared]
-    assert len(found) == (3 if name in ONLY_PEFT else 7)
-    assert max(found) < 1e-5
+    examples = read_examples(GOLDEN / name)
+    bert, count = open_bert(name), 0
+    for program in foreign_adapters.PROGRAMS:
+        for folder in map(str, GOLDEN.glob(f"{name}/{program}/*")):
+            artifact = exchange.imported(bert, folder)
+            assert exchange.difference(bert, artifact, folder, examples) < 1e-5
+            count += 1
+    assert count == (3 if name in ONLY_PEFT else 7)
 
 
 @ALL
 def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     open_bert, name, tmp_path
 ):
-    bert, places = open_bert(name), []
-    examples = exchange.read_examples(str(GOLDEN / name))
-    for program, case, artifact in both.our_artifacts(bert):
-        places.append(f"{program}/{case}")
-        recorded = GOLDEN / name / "ours" / places[-1]
-        folder = tmp_path / places[-1]
+    bert, count = open_bert(name), 0
+    examples = read_examples(GOLDEN / name)
+    for recorded in (GOLDEN / name).glob("ours/*/*"):
+        count += 1
+        program, case = recorded.parts[-2:]
+        place, row = f"{program}/{case}", exchange.CASES[program][case]
+        artifact = exchange.our_artifact(bert, place, *row)
+        folder = tmp_path / place
         foreign_adapters.write(
             program, str(folder), exported(artifact, "our_task"), ""
         )
@@ -93,16 +96,16 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
             assert found.keys() == expected.keys()
             for key, value in expected.items():
                 np.testing.assert_array_equal(found[key], value)
-        logits = exchange.logits(bert, artifact, examples)
-        assert exchange.difference(logits, str(recorded), examples) < 1e-5
-        back = exchange.imported(str(folder), bert)
+        place = str(recorded)
+        assert exchange.difference(bert, artifact, place, examples) < 1e-5
+        back = exchange.imported(bert, str(folder))
         assert back.weights.shapes.keys() == artifact.weights.shapes.keys()
         for key in back.weights.shapes:
             np.testing.assert_array_equal(
                 back.weights.read(key), artifact.weights.read(key)
             )
         assert "head" not in back.config["task"]
-    assert len(places) == (5 if name in ONLY_PEFT else 9)
+    assert count == (5 if name in ONLY_PEFT else 9)
 
 
 @ALL
@@ -113,14 +116,16 @@ def test_other_heads_are_read_as_they_were_written(
     bert = open_bert(name)
     words = bert.weights.read("bert/embeddings/word_embeddings")
     if program == "adapterhub" and name in ONLY_PEFT:
-        ours = exported(both.our_artifact(bert, "x", "lora(2)", CHOICES), "x")
+        ours = exported(
+            exchange.our_artifact(bert, "x", "lora(2)", CHOICES), "x"
+        )
         with pytest.raises(UserError, match="no models of the type mpnet"):
             foreign_adapters.write(program, str(tmp_path / "x"), ours, "")
         assert not (tmp_path / "x").exists()
         return
     for task in OTHER_TASKS:
         folder = tmp_path / task["name"]
-        artifact = both.our_artifact(bert, program, "lora(2)", task)
+        artifact = exchange.our_artifact(bert, program, "lora(2)", task)
         ours = exported(artifact, "x")
         if task["name"] == "masked_lm":
             head = dataclasses.replace(ours.head, words=words)
@@ -135,7 +140,9 @@ def test_other_heads_are_read_as_they_were_written(
 
 @pytest.mark.older_stack
 def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
-    artifact = both.our_artifact(open_bert("roberta"), "x", "lora(2)", CHOICES)
+    artifact = exchange.our_artifact(
+        open_bert("roberta"), "x", "lora(2)", CHOICES
+    )
     foreign_adapters.write("peft", str(tmp_path), exported(artifact, "x"), "")
     described = json.loads((tmp_path / "adapter_config.json").read_text())
     assert described["modules_to_save"] == ["pooler", "classifier"]
@@ -163,11 +170,11 @@ def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
 def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     """The very model that transformers loaded is written again."""
     bert, folder = open_bert(name), GOLDEN / name
-    artifact, found = both.merged(bert)
+    artifact, found = exchange.merged(bert)
     place = tmp_path / "merged"
-    model = RECORDED / both.MODELS[name]
-    both.write_merged(str(model), str(place), found)
-    recorded = folder / both.MERGED
+    model = RECORDED / exchange.MODELS[name]
+    exchange.write_merged(str(model), str(place), found)
+    recorded = folder / exchange.MERGED
     tensors, expected = (
         safetensors.numpy.load_file(path / "model.safetensors")
         for path in (place, recorded)
@@ -178,9 +185,8 @@ def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     for file in ("config.json", "tokenizer_config.json"):
         about = json.loads((place / file).read_text())
         assert about == json.loads((recorded / file).read_text())
-    examples = exchange.read_examples(str(folder))
-    logits = exchange.logits(bert, artifact, examples)
-    assert exchange.difference(logits, str(recorded), examples) < 1e-5
+    examples = read_examples(folder)
+    assert exchange.difference(bert, artifact, str(recorded), examples) < 1e-5
 
 
 @NEWER
@@ -190,7 +196,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
     bert, folder = open_bert("albert"), str(tmp_path / "out")
     assert bert.config.embedding_size == 8 < bert.config.hidden_size
     method = "mad_x(size=5, inverse_size=3)"
-    artifact = both.our_artifact(bert, "x", method, exchange.THREE)
+    artifact = exchange.our_artifact(bert, "x", method, exchange.THREE)
     foreign_adapters.write("adapterhub", folder, exported(artifact, "x"), "")
     described = json.loads((tmp_path / "out/adapter_config.json").read_text())
     # The library divides half of the embeddings' size, and rounds down.
@@ -204,9 +210,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
 @pytest.mark.parametrize("name", ["albert", "electra"])
 def test_prompts_are_not_projected(open_bert, name, tmp_path):
     bert = open_bert(name)
-    artifact = exchange.random_artifact(
-        bert, parse("prompt(3)"), exchange.THREE, 0
-    )
+    artifact = exchange.random_artifact(bert, "prompt(3)", exchange.THREE, 0)
     with pytest.raises(UserError, match="projection of embeddings, but this"):
         foreign_adapters.write(
             "adapterhub", str(tmp_path / "out"), exported(artifact, "x"), ""
@@ -220,9 +224,9 @@ def test_layers_that_share_have_one_adapter(
     open_bert, program, method, tmp_path
 ):
     bert = open_bert("albert")
-    artifact = exchange.random_artifact(bert, parse(method), exchange.THREE, 0)
+    artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
     if "pattern" in method:
-        artifact = both.one_for_all(artifact)
+        artifact = exchange.one_for_all(artifact)
     with pytest.raises(UserError, match="share their adapter in other prog"):
         foreign_adapters.write(
             program, str(tmp_path / "out"), exported(artifact, "x"), ""
@@ -234,9 +238,9 @@ def test_adapters_after_an_alberts_attention_are_other_ones(
     open_bert, tmp_path
 ):
     bert = open_bert("albert")
-    method = parse("houlsby(size=5, layer_norms=False)")
+    method = "houlsby(size=5, layer_norms=False)"
     artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
-    ours = exported(both.one_for_all(artifact), "x")
+    ours = exported(exchange.one_for_all(artifact), "x")
     with pytest.raises(UserError, match="which read the layer's input there"):
         foreign_adapters.write("adapterhub", str(tmp_path / "out"), ours, "")
 

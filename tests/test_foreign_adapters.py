@@ -1,7 +1,7 @@
 """Other programs' adapters compute here what they compute there.
 
 What AdapterHub's `adapters` 1.3 and peft 0.21 wrote, and what they made of this
-project's adapters, was recorded by `lab/speed/exchange.py`. What cannot be
+project's adapters, was recorded (tests/golden/README.md). What cannot be
 followed is refused by name; each field of a description is compared, used or
 listed.
 """
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from conftest import RECORDED
+from exchanged import read_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_writer import written
@@ -36,7 +37,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
-from lab.speed import exchange as both
+from lab import exchange
 
 pytestmark = pytest.mark.older_stack
 
@@ -47,11 +48,9 @@ THEIRS = [
     for program in foreign_adapters.PROGRAMS
     for path in sorted((GOLDEN / program).iterdir())
 ]
-OURS = [
-    f"{program}/{case}"
-    for program, cases in both.OURS.items()
-    for case in cases
-]
+OURS = sorted(
+    str(path.relative_to(GOLDEN / "ours")) for path in GOLDEN.glob("ours/*/*")
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +60,25 @@ def bert(eagerly):
 
 @pytest.fixture(scope="module")
 def examples():
-    return both.read_examples(str(GOLDEN))
+    return read_examples(GOLDEN)
 
 
 @pytest.fixture(scope="module")
 def artifacts(bert):
-    return {
-        f"{program}/{case}": artifact
-        for program, case, artifact in both.our_artifacts(bert)
-    }
+    made = {}
+    for case in OURS:
+        program, name = case.split("/")
+        method, task = exchange.CASES[program][name]
+        made[case] = exchange.our_artifact(bert, case, method, task)
+    return made
 
 
 @pytest.mark.parametrize("case", THEIRS)
 def test_golden_adapters_of_others_compute_the_same(bert, examples, case):
     folder = str(GOLDEN / case)
     assert foreign_adapters.detect(folder) == case.split("/")[0]
-    logits = both.logits(bert, both.imported(folder, bert), examples)
-    assert both.difference(logits, folder, examples) < 1e-5
+    artifact = exchange.imported(bert, folder)
+    assert exchange.difference(bert, artifact, folder, examples) < 1e-5
 
 
 @pytest.mark.parametrize("case", OURS)
@@ -102,17 +103,16 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
         assert set(found) == set(expected)
         for name, value in expected.items():
             np.testing.assert_array_equal(found[name], value)
-    logits = both.logits(bert, artifact, examples)
-    assert both.difference(logits, str(recorded), examples) < 1e-5
-    back = both.imported(str(folder), bert)
+    place = str(recorded)
+    assert exchange.difference(bert, artifact, place, examples) < 1e-5
+    back = exchange.imported(bert, str(folder))
     # Of a robust AdapterDrop the adapters that it drops are left out.
     names = set(back.weights.shapes)
     dropped = set(artifact.weights.shapes) - names
     assert not dropped or "robust" in case and len(dropped) == 4
     if "direft" in case:
         # Written as NoReFT.
-        logits = both.logits(bert, back, examples)
-        assert both.difference(logits, str(recorded), examples) < 1e-5
+        assert exchange.difference(bert, back, place, examples) < 1e-5
         names = set()
     for name in names:
         before, after = artifact.weights.read(name), back.weights.read(name)
@@ -212,7 +212,7 @@ def read(case, *told):
 def test_what_a_program_cannot_hold_is_refused(
     bert, program, method, message, tmp_path
 ):
-    artifact = both.random_artifact(bert, parse(method), both.THREE, 0)
+    artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
     with pytest.raises(UserError, match=message):
         foreign_adapters.write(
             program, str(tmp_path / "out"), exported(artifact, "x"), ""
@@ -221,8 +221,8 @@ def test_what_a_program_cannot_hold_is_refused(
 
 
 def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
-    method = parse("prompt(2, heads_read='prompt')")
-    artifact = both.random_artifact(bert, method, both.QUESTIONS, 0)
+    method = "prompt(2, heads_read='prompt')"
+    artifact = exchange.random_artifact(bert, method, exchange.SPANS, 0)
     with pytest.raises(UserError, match="a virtual token into the place of"):
         foreign_adapters.write(
             HUB, str(tmp_path / "out"), exported(artifact, "x"), ""
@@ -241,14 +241,17 @@ def test_a_refusal_claims_nothing_of_the_program(program):
 @pytest.mark.parametrize(
     "task, message",
     [
-        ({**both.THREE, "head": both.LAYERS}, "is not written for peft"),
-        (both.THREE, "is there already"),
+        (
+            {**exchange.THREE, "head": exchange.LAYERS},
+            "is not written for peft",
+        ),
+        (exchange.THREE, "is there already"),
     ],
 )
 def test_peft_takes_berts_own_head_in_a_new_folder(
     bert, tmp_path, task, message
 ):
-    artifact = both.random_artifact(bert, parse("lora(2)"), task, 0)
+    artifact = exchange.random_artifact(bert, "lora(2)", task, 0)
     ours = exported(artifact, "sst-2.v1")
     # A dot would divide the name of a module.
     assert ours.name == "sst-2_v1"
@@ -319,7 +322,7 @@ def test_no_update_at_all_is_refused():
 )
 def test_a_config_that_is_only_named_is_read(bert, names, method, tmp_path):
     """As old files of AdapterHub's do, whose library knows the names."""
-    artifact = both.random_artifact(bert, parse(method), both.THREE, 0)
+    artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
     folder = tmp_path / "named"
     foreign_adapters.write(HUB, str(folder), exported(artifact, "x"), "")
     wanted = foreign_adapters.read(str(folder), bert.config)

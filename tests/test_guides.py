@@ -46,7 +46,7 @@ NOT_RUN = {
     r"^git clone": "needs the repository's address",
     r"^make quickstart": "tests/test_scripts.py",
     r"^make peers": "installs; CONTRIBUTING.md",
-    r"lab\.speed\.": "needs an environment with the peers",
+    r"lab\.(speed\.|exchange)": "needs an environment with the peers",
     r"scripts/download_bert\.sh \w": "downloads; tests/test_download_bert.py",
     r"scripts/download_(glue|squad)": "downloads; tests/test_downloads.py",
     r"adapter-bert serve": "keeps running; tests/test_serve.py",

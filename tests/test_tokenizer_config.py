@@ -235,6 +235,15 @@ def test_one_vector_of_segments_is_for_both_texts(tiny_bert, tiny_config):
         assert said["tokenizer_class"].startswith(("Dist", "Bert")[second])
 
 
+def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
+    words = "<s> <pad> </s> [UNK] <mask> the".split()
+    path = write_vocabulary(tmp_path, words)
+    tokenizer = sources.read_tokenizer(None, None, path)
+    config = BertConfig(len(words), type_vocab_size=0)
+    said = written_form.tokenizer_fields(config, tokenizer)
+    assert said["tokenizer_class"] == "MPNetTokenizer"
+
+
 @pytest.mark.parametrize("is_split", [False, True])
 def test_typed_special_tokens_of_the_exported_file(tmp_path, is_split):
     """Plain text, also where the vocabulary lacks them."""
