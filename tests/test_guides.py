@@ -27,7 +27,7 @@ PAGES = (
             "masked_lm",
             "pretraining",
             "multi_task",
-            "tuning_methods",
+            "methods",
             "checkpoints",
             "adapter_library",
             "prediction",
@@ -36,7 +36,6 @@ PAGES = (
             "compositions",
             "report",
             "sweeps",
-            "methods",
             "reproduction",
         )
     ),
@@ -123,8 +122,6 @@ for task in SST-2 CoLA; do
   train --task_name=$task --data_dir=glue/$task --output_dir=out/$name
 done
 train --task_name=RTE --data_dir=glue/RTE --output_dir=out/rte_2
-train --task_name=MRPC --data_dir=glue/MRPC --tuning_method=lora \\
-  --output_dir=out/mrpc_lora
 for seed in 1 2; do
   train --task_name=MRPC --data_dir=glue/MRPC --seed=$seed \\
     --output_dir=out/$seed
