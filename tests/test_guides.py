@@ -29,7 +29,7 @@ PAGES = (
             "multi_task",
             "methods",
             "checkpoints",
-            "adapter_library",
+            "library",
             "prediction",
             "export",
             "exchange",
@@ -52,6 +52,9 @@ NOT_RUN = {
     r"^curl": "asks a server; tests/test_serve.py",
     r"^sbatch": "needs Slurm; tests/test_slurm.py",
     r"\.\.\.": "leaves something out",
+    r"hf:": "asks the hub; tests/test_hugging_face_hub.py",
+    r"NEW_BERT": "needs a second BERT; tests/test_moved_library.py",
+    r"shelf/NAME": "takes what was suggested; tests/test_suggestion.py",
     r"sweep_glue\.sh out/(sweep|small|my_sweep)( --jobs| --$| -- )": (
         "many runs; tests/test_sweeps_real.py"
     ),
@@ -82,7 +85,7 @@ BEFORE = {
 rm -rf out/domain domain_bert
 ln -s texts.txt raw.txt
 """,
-    "docs/adapter_library.md": """
+    "docs/library.md": """
 BERT=$TINY
 rm -rf shelf out/mrpc
 train --task_name=MRPC --data_dir=glue/MRPC --output_dir=out/mrpc

@@ -1,7 +1,7 @@
 """The table of what is exchanged: method by head, program and direction.
 
     .venv/bin/python -m lab.speed.exchange_matrix \\
-        --peer_python=.venv-peer/bin/python --table=docs/exchange.md
+        --peer_python=.venv-peer/bin/python --table=results/exchange.md
 
 Of every method of the registry and every kind of head an adapter with random
 values is written for AdapterHub and for peft. The programs load it, give it
