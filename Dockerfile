@@ -1,7 +1,7 @@
 # An image with the locked packages:
 #   docker build -t adapter-bert .
 #   docker build -t adapter-bert:cuda --build-arg KIND=cuda .
-# docs/docker.md tells more.
+# docs/serve.md tells more.
 ARG PYTHON=3.13
 FROM python:${PYTHON}-slim-bookworm
 

@@ -3,10 +3,11 @@
     .venv-peer/bin/python lab/peer_exchange.py FOLDER ONLY theirs answer
 
 Runs in the peers' environment (lab/speed/peers/requirements.txt) and imports
-nothing of this project; `lab/exchange.py` calls it. `theirs` writes adapters for the folder's model, each with the outputs
-for `examples.npz`, into `theirs/`. `answer` loads what this project wrote into
-`ours/` and `merged/`, computes the same, gives adapters other values, and saves
-them in `<folder>_again`. `ONLY` is a pattern of names.
+nothing of this project; `lab/exchange.py` calls it. `theirs` writes adapters
+for the folder's model, each with the outputs for `examples.npz`, into
+`theirs/`. `answer` loads what this project wrote into `ours/` and `merged/`,
+computes the same, gives adapters other values, and saves them in
+`<folder>_again`. `ONLY` is a pattern of names.
 """
 
 import functools

@@ -8,11 +8,11 @@
 #   .venv/bin/adapter-bert summarize OUTPUT_DIR --output_dir=OUT
 #   .venv/bin/adapter-bert plot OUTPUT_DIR --output_dir=OUT
 #
-# docs/methods.md has the table `methods` and the figure `per_task`.
+# results/methods.md has the table `methods` and the figure `per_task`.
 source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS scripts/compare_methods.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 
-# Methods and peak learning rates; docs/methods.md tells how these were found.
+# Methods and peak learning rates; results/methods.md tells how these were found.
 METHODS='
 houlsby(size=8)                              3e-4
 houlsby(size=64)                             3e-4

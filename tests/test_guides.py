@@ -27,16 +27,15 @@ PAGES = (
             "masked_lm",
             "pretraining",
             "multi_task",
-            "tuning_methods",
+            "methods",
             "checkpoints",
-            "adapter_library",
-            "prediction",
+            "library",
+            "predict",
             "export",
             "exchange",
             "compositions",
             "report",
             "sweeps",
-            "methods",
             "reproduction",
         )
     ),
@@ -45,7 +44,9 @@ PAGES = (
 NOT_RUN = {
     r"^git clone": "needs the repository's address",
     r"^make quickstart": "tests/test_scripts.py",
-    r"^make peers": "installs; CONTRIBUTING.md",
+    r"^make (beam|peers)": "installs; CONTRIBUTING.md",
+    r"\.venv-beam": "needs Beam; tests/test_beam.py",
+    r"out/quickstart": "needs `make quickstart`; tests/test_scripts.py",
     r"lab\.(speed\.|exchange)": "needs an environment with the peers",
     r"scripts/download_bert\.sh \w": "downloads; tests/test_download_bert.py",
     r"scripts/download_(glue|squad)": "downloads; tests/test_downloads.py",
@@ -53,6 +54,9 @@ NOT_RUN = {
     r"^curl": "asks a server; tests/test_serve.py",
     r"^sbatch": "needs Slurm; tests/test_slurm.py",
     r"\.\.\.": "leaves something out",
+    r"hf:": "asks the hub; tests/test_hugging_face_hub.py",
+    r"NEW_BERT": "needs a second BERT; tests/test_moved_library.py",
+    r"shelf/NAME": "takes what was suggested; tests/test_suggestion.py",
     r"sweep_glue\.sh out/(sweep|small|my_sweep)( --jobs| --$| -- )": (
         "many runs; tests/test_sweeps_real.py"
     ),
@@ -83,7 +87,7 @@ BEFORE = {
 rm -rf out/domain domain_bert
 ln -s texts.txt raw.txt
 """,
-    "docs/adapter_library.md": """
+    "docs/library.md": """
 BERT=$TINY
 rm -rf shelf out/mrpc
 train --task_name=MRPC --data_dir=glue/MRPC --output_dir=out/mrpc
@@ -123,8 +127,6 @@ for task in SST-2 CoLA; do
   train --task_name=$task --data_dir=glue/$task --output_dir=out/$name
 done
 train --task_name=RTE --data_dir=glue/RTE --output_dir=out/rte_2
-train --task_name=MRPC --data_dir=glue/MRPC --tuning_method=lora \\
-  --output_dir=out/mrpc_lora
 for seed in 1 2; do
   train --task_name=MRPC --data_dir=glue/MRPC --seed=$seed \\
     --output_dir=out/$seed

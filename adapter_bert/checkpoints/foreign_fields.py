@@ -4,7 +4,7 @@ Sources: `LoraConfig`, `IA3Config` and `LNTuningConfig` of peft 0.21.2;
 `BnConfig`, `LoRAConfig`, `PrefixTuningConfig`, `AdapterFusionConfig`,
 `build_full_config` and the heads' `config` of `adapters` 1.3.0, AdapterHub's
 library; modules of sentence-transformers 5.7.0; names that older versions of
-these wrote. The table in docs/exchange.md says what each field decides.
+these wrote. The table in results/exchange.md says what each field decides.
 """
 
 from typing import Any, Dict, Mapping, Optional

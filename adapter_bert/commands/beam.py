@@ -4,7 +4,7 @@
         --input='rows*.jsonl' --output=answers --task=mrpc \\
         --direct_num_workers=4 --direct_running_mode=multi_processing
 
-All other flags are Beam's. docs/beam.md tells more.
+All other flags are Beam's. docs/predict.md tells more.
 """
 
 import argparse

@@ -8,7 +8,7 @@ r"""Keeps trained adapters in a library; exchanges them with other programs.
     .venv/bin/adapter-bert library move shelf --init_checkpoint=$BERT \
         --to=$NEW_BERT --texts=texts.jsonl --output_dir=new_shelf
 
-docs/adapter_library.md, docs/exchange.md and docs/moving.md tell more.
+docs/library.md and docs/exchange.md tell more.
 """
 
 import argparse

@@ -8,7 +8,7 @@ serves the adapters that the library has at that time. `--model=exported` serves
 a model of `adapter-bert export`, `--model_config_file` several.
 
 The server speaks TensorFlow Serving's REST, and its gRPC with `--grpc_port`.
-docs/serving.md tells more.
+docs/serve.md tells more.
 """
 
 import contextlib

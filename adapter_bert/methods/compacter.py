@@ -70,7 +70,7 @@ class Compacter(PlacedMethod):
 
     name: ClassVar[str] = "compacter"
     # A third of the paper's 3e-3, with which Adam without bias correction
-    # learned nothing on CoLA (docs/methods.md).
+    # learned nothing on CoLA (results/methods.md).
     learning_rate: ClassVar[float] = 1e-3
     factored: ClassVar[bool] = True
     hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks

@@ -73,7 +73,7 @@ class HeadOnly(FineTuning):
     """Only the head is trained: BERT as a fixed feature extractor."""
 
     name: ClassVar[str] = "head"
-    # docs/methods.md: the better of two on most tasks.
+    # results/methods.md: the better of two on most tasks.
     learning_rate: ClassVar[float] = 1e-3
 
 

@@ -109,7 +109,7 @@ class Prefix(TuningMethod):
     """
 
     name: ClassVar[str] = "prefix"
-    # The highest tried that learned anything (docs/methods.md).
+    # The highest tried that learned anything (results/methods.md).
     learning_rate: ClassVar[float] = 1e-4
     positive: ClassVar[Tuple[str, ...]] = ("length", "inner_size")
     length: int = 30

@@ -309,7 +309,7 @@ class DiffPruning(SparseMethod):
     """
 
     name: ClassVar[str] = "diff_pruning"
-    # Measured (docs/methods.md), with gates at 0.1 as published.
+    # Measured (results/methods.md), with gates at 0.1 as published.
     learning_rate: ClassVar[float] = 1e-4
     positive: ClassVar[Tuple[str, ...]] = ("penalty", "gate_rate")
     sparsity: float = 0.005

@@ -8,7 +8,7 @@ from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
 class Answer(Dict[str, Any]):
-    """An answer, with the members of its kind; docs/prediction.md has a table.
+    """An answer, with the members of its kind; docs/predict.md has a table.
 
     A dictionary, as JSON has it. Members can be read as attributes too.
 
