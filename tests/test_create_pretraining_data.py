@@ -241,6 +241,11 @@ def test_texts_and_vocabularies_without_what_is_needed(create, raw, tmp_path):
     lacking = put(tmp_path / "lacking.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     error = refusal(lambda: create(**raw | {"vocab_file": lacking}))
     assert "lacks [MASK]" in error
+    # That of an MPNet has BERT's special tokens too.
+    words = f"<s>\n<pad>\n</s>\n<mask>\n{raw['vocab_file'].read_text()}"
+    other = put(tmp_path / "mpnet.txt", words)
+    error = refusal(lambda: create(**raw | {"vocab_file": other}))
+    assert "mpnet.txt" in error and "<s>" in error
 
 
 def test_the_program_by_its_name(raw):

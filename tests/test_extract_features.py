@@ -153,6 +153,19 @@ def test_lines_are_read_as_by_other_programs(
     assert read(given) != first
 
 
+def test_pairs_of_an_mpnet_are_counted_with_both_separators(
+    extract, given, golden_dir, caplog
+):
+    put(given["input_file"], "the cat ||| a dog\nthe cat ||| a\n")
+    folder = golden_dir / "architectures" / "mpnet"
+    extract(**given | {"init_checkpoint": folder, "max_seq_length": 7})
+    assert "</s> </s> a </s>" in " ".join(
+        token["token"] for token in read(given)[0]["features"]
+    )
+    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 2 lines" in told
+
+
 def test_flags_of_published_commands(extract, given):
     extract(**given)
     plain = given["output_file"].read_bytes()

@@ -82,6 +82,16 @@ def test_far_rows_are_novel():
     assert sketch.shares(sketch.mean[np.newaxis]) == [0.0]
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_texts_are_near_and_others_far(count):
+    rows = np.random.default_rng(count).normal(size=(count, 8))
+    rows = rows.astype(np.float32)
+    sketch = novelty.fit(rows)
+    novelty.Sketch.restore(sketch.settings, "a test")
+    assert max(sketch.shares(rows)) < 0.5
+    assert sketch.shares(rows + 9) == [1.0] * count
+
+
 def test_shares_are_interpolated_between_quantiles():
     steps = np.linspace(0, 1, novelty.QUANTILES).astype(np.float32)
     sketch = Sketch(np.zeros(2, "f4"), np.zeros((0, 2), "f4"), steps)

@@ -318,6 +318,17 @@ def test_results_of_two_berts_or_commits_are_refused(tmp_path, key):
     assert "new" in refusal(paper.read_results, str(path), "new")
 
 
+def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
+    path, folder = tmp_path / "table_1.json", tmp_path / "runs/RTE/new"
+    path.write_text(json.dumps({"runs": [row()]}))
+    before = path.read_bytes()
+    folder.mkdir(parents=True)
+    (folder / "done").touch()
+    monkeypatch.setattr(paper, "_rows_of", lambda *_: [row(bert="other")])
+    assert "other" in refusal(paper.collect, str(path), tmp_path, "c")
+    assert path.read_bytes() == before
+
+
 def test_a_folder_without_the_third_split_is_refused(tmp_path):
     (tmp_path / "old").mkdir()
     for split in ("train", "dev"):

@@ -136,6 +136,24 @@ def test_every_way_gives_an_adapter_s_vectors(
     close(embed(bert, TEXTS, task=again), expected["query"])
 
 
+def test_each_task_of_an_export_has_its_dense_layers(
+    folder, adapters, tmp_path
+):
+    """Those of the adapter, or of the folder where an adapter has none."""
+    make_artifact(tmp_path / "class", folder, "houlsby(size=2)")
+    bert = FrozenBert.open(str(folder))
+    places = {"class": tmp_path / "class", "passage": adapters["passage"]}
+    tasks = {n: load_task(bert, str(x), None) for n, x in places.items()}
+    form = VectorForm("trained", normalize=None, prompt=DOCUMENT)
+    exported = export(bert, tasks, form, tmp_path / "exported")
+    for name, task in tasks.items():
+        rows = [Row(text.encode(), b"", name.encode()) for text in TEXTS]
+        expected = embed(
+            bert, TEXTS, task=task, pooling="trained", prompt=DOCUMENT
+        )
+        close(exported.vectors(rows), expected)
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize("two", [False, True])
 def test_prompts_are_trained_as_if_they_were_typed(

@@ -504,7 +504,7 @@ def check_same_model(
             source,
             _some_added(tokenizer),
         )
-    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS}:
+    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS} != ours:
         logging.warning(
             "%s was trained when these fields of %s were not read: %s; its "
             "texts are read otherwise now",

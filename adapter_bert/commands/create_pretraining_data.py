@@ -20,7 +20,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sources
-from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenization import CLASSIFY, SPECIAL
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, read
 from adapter_bert.upstream import create_pretraining_data as upstream
@@ -96,10 +96,10 @@ def main() -> None:
     tokenizer = sources.read_tokenizer(
         None, None, asked.vocab_file, asked.do_lower_case
     )
-    if not isinstance(tokenizer, FullTokenizer):
+    if tokenizer.special is not SPECIAL:
         raise UserError(
-            f"{asked.vocab_file} has no word pieces, expected a BERT's "
-            "vocabulary"
+            f"{asked.vocab_file} is no vocabulary of a BERT: its texts begin "
+            f"with {tokenizer.special['cls_token']}, expected {CLASSIFY}"
         )
     if tokenizer.mask_id is None:
         raise UserError(f"{asked.vocab_file} lacks {upstream.MASK}")

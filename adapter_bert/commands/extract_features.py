@@ -148,7 +148,8 @@ def _features(
     )
     for example, a, b in zip(examples, firsts, seconds):
         ids, segments = make_row(a, b or None, tokenizer, length)
-        cut += len(a) + len(b) + 2 + bool(b) > length
+        between = tokenizer.between_count if b else 0
+        cut += len(a) + len(b) + 2 + between > length
         rows = records.pad(length, ids, [1] * len(ids), segments)
         tokens = [names[number] for number in ids]
         features.append(

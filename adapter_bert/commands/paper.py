@@ -11,7 +11,7 @@ These are the steps of scripts/paper/:
 `divide` gives a task rows to choose by and rows to report. `missing` prints the
 names of runs that RESULTS lacks. `collect` adds the finished runs below FOLDER.
 `best` prints the setting with the best dev score, as variables of a sweep.
-`show` prints a table or draws a figure beside the paper's numbers.
+`show` prints a table beside the paper's numbers, or draws a figure.
 """
 
 import csv
@@ -125,7 +125,11 @@ def _halves(task: Any, folder: str, seed: int) -> dict[str, str]:
 
 
 def _cut(path: str, seed: int) -> dict[str, str]:
-    rows = tables.read_rows(_tsv(path), tables.Layout(1, label=0, header=False))
+    if tables.ending_of(path) not in tables.READERS:
+        raise UserError(
+            f"{path} is no .tsv file or folder; link to it by a name with .tsv"
+        )
+    rows = tables.read_rows(path, tables.Layout(1, label=0, header=False))
     left = np.ones(len(rows), bool)
     contents = {}
     for split, share in SHARES.items():
@@ -139,15 +143,6 @@ def _cut(path: str, seed: int) -> dict[str, str]:
     contents[REPORT] = contents[PREDICTED]
     contents["train.tsv"] = _table(rows, np.flatnonzero(left))
     return contents
-
-
-def _tsv(path: str) -> str:
-    """The path; a link of that ending to a file of another."""
-    if tables.ending_of(path) in tables.READERS:
-        return path
-    raise UserError(
-        f"{path} is no .tsv file or folder; link to it by a name with .tsv"
-    )
 
 
 def _table(rows: tables.Rows, places: Iterable[int]) -> str:
@@ -165,6 +160,13 @@ def read_results(path: str, commit: Optional[str] = None) -> list[Row]:
     if not files.exists(path):
         return []
     rows = files.read_json(path, "the results")["runs"]
+    _check_alike(rows, path, commit)
+    return rows
+
+
+def _check_alike(
+    rows: Iterable[Row], path: str, commit: Optional[str] = None
+) -> None:
     for key in ("bert", "commit"):
         values = {row[key] for row in rows if row["method"] != BASELINE}
         if key == "commit" and commit:
@@ -174,7 +176,6 @@ def read_results(path: str, commit: Optional[str] = None) -> list[Row]:
                 f"{path} has rows of the {key}s {' and '.join(sorted(values))}"
                 ", expected one in a table; choose another OUT"
             )
-    return rows
 
 
 def print_missing(path: str, commit: str, names: Sequence[str]) -> None:
@@ -218,8 +219,8 @@ def collect(path: str, folder: pathlib.Path, commit: str) -> None:
         name = f"{record.parent.name}/{BASELINE}"
         if name not in present:
             rows.append(_baseline_row(name, record.parent, commit))
+    _check_alike(rows, path, commit)
     files.write_json(path, {"runs": rows})
-    read_results(path, commit)
 
 
 def _rows_of(

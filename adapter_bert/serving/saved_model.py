@@ -7,7 +7,6 @@
 Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 """
 
-import dataclasses
 import os
 import sys
 import unicodedata
@@ -114,7 +113,8 @@ def _write(
         },
     }
     if model.form:
-        described["embeddings"] = dataclasses.asdict(model.form)
+        dense = [layer.describe() for layer in model.form.dense]
+        described["embeddings"] = {**vars(model.form), "dense": dense}
     path = os.path.join(extra, "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
         for request in warm_up_requests(tasks):

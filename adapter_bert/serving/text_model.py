@@ -7,6 +7,7 @@ this project.
 import dataclasses
 import functools
 import json
+from collections.abc import Iterable
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -154,8 +155,9 @@ class TextModel(tf.Module):
             )
         readings = text_windows.readings(loaded, tokenizer)
         self._readings = keep(readings)
-        forms = set(readings[:, text_windows.FORM])
-        self._has_sentences = text_windows.SENTENCE in forms
+        self._has_sentences = (
+            text_windows.SENTENCE in readings[:, text_windows.FORM]
+        )
         # The most choices of a task.
         self._choices = int(readings[:, text_windows.CHOICES].max())
         self._choice_texts = ChoiceTexts([t.task for t in loaded])
@@ -208,7 +210,7 @@ class TextModel(tf.Module):
             self._plain_readings = keep(text_windows.plain_readings(readings))
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
-            self._layers = _stacked_layers(form, loaded)
+            self._layers = _stacked_layers(forms.values(), loaded)
             self.embed = make(self._embed, input_signature=texts)
 
     @property
@@ -564,17 +566,18 @@ class Novelty(tf.Module):
 
 
 def _stacked_layers(
-    form: VectorForm, tasks: Sequence[LoadedTask]
+    forms: Iterable[VectorForm], tasks: Iterable[LoadedTask]
 ) -> list[list[tf.Variable]]:
     """The dense layers of all tasks, [tasks, in, out] and [tasks, 1, out]."""
 
-    def layers_of(values):
+    def layers_of(form, values):
         create = constants
+        # Others have those of BERT's folder.
         if form.has_own_layers:
             create = lambda name, *_: values[name]  # noqa: E731
         return create_layers(form.dense, create)
 
-    made = [layers_of(task.values.get()) for task in tasks]
+    made = [layers_of(x, task.values.get()) for x, task in zip(forms, tasks)]
     return [
         [
             keep(np.stack([np.atleast_2d(x) for x in of_tasks]))

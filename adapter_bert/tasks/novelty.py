@@ -195,12 +195,14 @@ def fit(features: np.ndarray) -> Sketch:
     folds = min(FOLDS, rows)
     fold = np.arange(rows) % folds
     found = np.empty(rows)
+    mean, directions, rest = _describe(features, count)
     for number in range(folds):
         own = fold == number
         others = features[~own] if folds > 1 else features
-        *place, rest = _describe(others, count)
-        found[own] = distances(features[own], *place) / rest
-    mean, directions, rest = _describe(features, count)
+        *place, spread = _describe(others, count)
+        # One text has no spread.
+        spread = spread if len(others) > 1 else rest
+        found[own] = distances(features[own], *place) / spread
     quantiles = rest * np.quantile(found, np.linspace(0, 1, QUANTILES))
     made = mean, directions, quantiles
     return Sketch(*(values.astype(np.float32) for values in made))

@@ -72,6 +72,11 @@ class Dense:
             shapes[f"dense_{number}/bias"] = (self.out_features,)
         return shapes
 
+    def describe(self) -> dict[str, Any]:
+        """Describes the layer without its values."""
+        fields = (x.name for x in dataclasses.fields(self) if x.compare)
+        return {name: getattr(self, name) for name in fields}
+
 
 def create_layers(dense: Sequence[Dense], create: Callable) -> list[list[Any]]:
     """Creates the variables of dense layers, which begin with their values."""
@@ -197,14 +202,7 @@ class Pooled:
             if value != getattr(usual, field.name):
                 described[field.name] = value
         if self.dense:
-            described["dense"] = [
-                {
-                    field.name: getattr(layer, field.name)
-                    for field in dataclasses.fields(layer)
-                    if field.compare
-                }
-                for layer in self.dense
-            ]
+            described["dense"] = [layer.describe() for layer in self.dense]
         return described
 
     @classmethod
