@@ -55,6 +55,9 @@ NOT_RUN = {
     r"^sbatch": "needs Slurm; tests/test_slurm.py",
     r"\.\.\.": "leaves something out",
     r"hf:": "asks the hub; tests/test_hugging_face_hub.py",
+    r"shelf (VECTORS|query)": (
+        "needs an adapter of vectors; tests/test_sentence_transformers.py"
+    ),
     r"NEW_BERT": "needs a second BERT; tests/test_moved_library.py",
     r"shelf/NAME": "takes what was suggested; tests/test_suggestion.py",
     r"sweep_glue\.sh out/(sweep|small|my_sweep)( --jobs| --$| -- )": (
