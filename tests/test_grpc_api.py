@@ -572,6 +572,9 @@ def test_tokens():
         code, message = server.predict(of_tasks("one"), metadata=right)
         assert code == "RESOURCE_EXHAUSTED"
         assert message == "too many requests of this token"
+        told = server.core.metrics.tell()
+        for code, count in (("401", 3), ("429", 1)):
+            assert f'requests_total{{code="{code}"}} {count}.0' in told.decode()
         # A probe needs none.
         assert server.check() == b"\x08\x01"
 

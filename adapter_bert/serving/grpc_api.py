@@ -257,6 +257,7 @@ class GrpcServer:
         token = given.get("authorization", "")
         refusal = self._tokens.refusal(token if isinstance(token, str) else "")
         if refusal:
+            self._core.metrics.count_refused(refusal.code)
             raise Refused(refusal.code, refusal.message)
 
     def _find(self, spec: model_pb2.ModelSpec) -> ServedModel:
