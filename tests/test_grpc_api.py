@@ -521,12 +521,24 @@ def test_no_request_is_taken_at_the_end_while_http_answers(slow):
     held = slow.prediction.Predict.future(of_tasks("two"))
     slow.wait_for_metric(b"waiting_rows 2.0")
     # As a signal does.
-    slow.core.is_ending = slow.server.should_exit = True
+    slow.core.is_ending = slow.core.is_closed = True
+    slow.server.should_exit = True
     wait_for(lambda: answered_not(slow))
     assert slow.predict(of_tasks("one"))[0] == "UNAVAILABLE"
     slow.model.may_go.set()
     assert held.result().outputs
     assert first.getresponse().status == 200
+
+
+def test_requests_are_taken_until_the_server_is_closed(slow):
+    slow.model.may_go.set()
+    ready = slow.check()
+    slow.core.is_ending = True
+    wait_for(lambda: slow.check() != ready)
+    # Several times as long as it takes to look for the end.
+    time.sleep(0.3)
+    assert slow.predict(of_tasks("one")).outputs
+    assert slow.check() == b"\x08\x02"
 
 
 def test_what_was_accepted_is_answered_before_the_end(slow):
@@ -560,6 +572,9 @@ def test_tokens():
         code, message = server.predict(of_tasks("one"), metadata=right)
         assert code == "RESOURCE_EXHAUSTED"
         assert message == "too many requests of this token"
+        told = server.core.metrics.tell()
+        for code, count in (("401", 3), ("429", 1)):
+            assert f'requests_total{{code="{code}"}} {count}.0' in told.decode()
         # A probe needs none.
         assert server.check() == b"\x08\x01"
 

@@ -329,6 +329,13 @@ def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
+def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):
+    named = {"run": "a/no BERT", "task": "a", "method": paper.BASELINE}
+    alone = row(**named, split="test", score=50.0)
+    lines = paper.table_2([alone], tmp_path, {})
+    assert lines[1] == ["a", "50.0", *["-"] * 7]
+
+
 def test_a_folder_without_the_third_split_is_refused(tmp_path):
     (tmp_path / "old").mkdir()
     for split in ("train", "dev"):

@@ -387,12 +387,12 @@ def test_connections_and_the_end_wait_as_they_are_told(tiny_exported):
 
 
 def test_a_second_signal_ends_at_once():
-    core = types.SimpleNamespace(is_ending=False)
+    core = types.SimpleNamespace(is_ending=False, is_closed=False)
     server = serve.EndingServer(uvicorn.Config(None), core, 1000, drain=1000)
     server.handle_exit(signal.SIGINT, None)
-    assert core.is_ending and not server.should_exit
+    assert core.is_ending and not (core.is_closed or server.should_exit)
     server.handle_exit(signal.SIGINT, None)
-    assert server.should_exit and not server.force_exit
+    assert core.is_closed and server.should_exit and not server.force_exit
 
 
 def metrics(port):

@@ -447,7 +447,7 @@ def table_2(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
             statistics.fmean(row["score"] for row in x) if x else -math.inf
             for x in by_column
         ]
-        star = " *" if means[0] >= max(means[1:]) else ""
+        star = " *" if -math.inf < max(means[1:]) <= means[0] else ""
         theirs = published.get(task, ["-"] * len(columns))
         lines.append([task + star, *map(_mean, by_column), *map(str, theirs)])
     return lines

@@ -240,6 +240,7 @@ class EndingServer(uvicorn.Server):
 
     def _end(self, sig: int, frame: Any) -> None:
         """Lets uvicorn wait for requests, but not for long."""
+        self._core.is_closed = True
         super().handle_exit(sig, frame)
         _later(self._seconds, functools.partial(_abort, self._seconds))
 

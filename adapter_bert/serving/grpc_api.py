@@ -53,7 +53,7 @@ SERVICES = (
     "tensorflow.serving.ModelService",
 )
 HEALTH = "grpc.health.v1.Health"
-SERVING = 1
+SERVING, NOT_SERVING = 1, 2
 # gRPC's codes for HTTP's.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -160,7 +160,7 @@ class GrpcServer:
         try:
             yield
         finally:
-            self._core.is_ending = True
+            self._core.is_ending = self._core.is_closed = True
             await stopping
 
     async def _stop_at_end(self, server: grpc.aio.Server) -> None:
@@ -168,7 +168,7 @@ class GrpcServer:
 
         HTTP's requests may take as long, and are answered meanwhile.
         """
-        while not self._core.is_ending:
+        while not self._core.is_closed:
             await asyncio.sleep(0.05)
         await server.stop(self._seconds)
 
@@ -257,6 +257,7 @@ class GrpcServer:
         token = given.get("authorization", "")
         refusal = self._tokens.refusal(token if isinstance(token, str) else "")
         if refusal:
+            self._core.metrics.count_refused(refusal.code)
             raise Refused(refusal.code, refusal.message)
 
     def _find(self, spec: model_pb2.ModelSpec) -> ServedModel:
@@ -364,7 +365,8 @@ class GrpcServer:
         service = read_message(wrappers_pb2.StringValue, content).value
         if service not in ("", HEALTH, *SERVICES):
             raise Refused(404, f"no service {service[:80]!r}")
-        return wrappers_pb2.Int32Value(value=SERVING)
+        state = NOT_SERVING if self._core.unready() else SERVING
+        return wrappers_pb2.Int32Value(value=state)
 
 
 def _named(spec: model_pb2.ModelSpec) -> Tuple[str, str, str]:

@@ -90,13 +90,14 @@ class RequestCore:
         models: what is served.
         limits: of requests.
         metrics: of requests.
-        is_ending: whether it is no more ready; requests are answered still.
+        is_ending: whether it is no more ready; requests are taken still.
+        is_closed: whether no further requests are taken.
     """
 
     def __init__(self, models: ServedModels, limits: Limits):
         """Takes what is served, and limits."""
         self.models, self.limits = models, limits
-        self.is_ending = False
+        self.is_ending = self.is_closed = False
         self._held = 0
         # One computes explanations, whose graphs are traced at first use, so
         # that no other row waits for them.
