@@ -504,7 +504,9 @@ def check_same_model(
             source,
             _some_added(tokenizer),
         )
-    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS}:
+    elif FIELDS & ours.keys() and theirs == {
+        k: v for k, v in ours.items() if k not in FIELDS
+    }:
         logging.warning(
             "%s was trained when these fields of %s were not read: %s; its "
             "texts are read otherwise now",
@@ -523,8 +525,7 @@ def check_same_model(
         before = description["bert_config"].get(name, field.default)
         if name == "hidden_act" and same_activation(before, value):
             continue
-        if name == "pooler":
-            # The fingerprint tells.
+        if not run_record.reads(name, description["task"]):
             continue
         if before != value and not name.endswith("dropout_prob"):
             raise UserError(
