@@ -12,7 +12,7 @@
 #                  the compilers of TPUs and of NVIDIA's GPUs, for Linux on x86-64
 # make compilers-matrix
 #                  steps of all methods and tasks through these compilers, into
-#                  results/devices.json and docs/devices.md; goes on where it was left
+#                  results/devices.json and results/devices.md; goes on where it was left
 # make tpu-client  setup, then what tells the state of TPUs of Google Cloud, for its
 #                  tests, in .venv/tpu-client
 # make mpnet       setup, then a pretrained MPNet of BERT-base's size (404 MB), for

@@ -120,6 +120,15 @@ def test_a_folder_of_sentence_transformers(
     assert opened.weights.hub == f"{NAME}@{commit}"
 
 
+def test_an_adapter_is_fetched_whatever_its_model_is_made_of(hub, tiny_bert):
+    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+    names = "adapter_config.json", "adapter_model.safetensors"
+    files = {**dict.fromkeys(names, b"{}"), "modules.json": b"[]"}
+    repository.commit(files)
+    folder, _ = hugging_face_hub.fetch_adapter(NAME)
+    assert {*names} <= {*os.listdir(folder)}
+
+
 def test_pytorchs_file_is_fetched_where_there_is_no_other(hub, tiny_bert):
     files = contents_of(tiny_bert)
     del files["model.safetensors"]

@@ -202,15 +202,52 @@ def test_two_names_of_one_activation_are_the_same(folder):
 
 
 def test_a_run_of_before_a_field_was_there_goes_on(folder):
-    """With the field's default; a missing pooler is in the fingerprint."""
-    old = changed("bert_config.hidden_act", "gelu")
+    """With the field's default, or where the head does not read the field.
+
+    A missing pooler is in the fingerprint.
+    """
+    for name, value, task in (
+        ("tie_word_embeddings", True, {"name": "masked_lm"}),
+        ("tie_word_embeddings", False, {"name": "mrpc"}),
+        ("choice_activation", "tanh", {"name": "mrpc"}),
+        ("pooler", False, {"name": "mrpc"}),
+        ("layer_norm_eps", 1e-12, {"name": "mrpc"}),
+    ):
+        old = changed("task", task)
+        run_record.write(str(folder), old, BASE)
+        old["bert_config"][name] = value
+        run_record.check(str(folder), old, True)
+
+
+@pytest.mark.parametrize(
+    "field, value, task",
+    [
+        ("tie_word_embeddings", False, {"name": "masked_lm"}),
+        ("tie_word_embeddings", False, {"name": "pretraining"}),
+        ("choice_activation", "tanh", {"name": "custom", "choices": 2}),
+        ("layer_norm_eps", 1e-5, {"name": "mrpc"}),
+    ],
+)
+def test_a_field_of_today_that_the_head_reads_is_a_difference(
+    folder, field, value, task
+):
+    old = changed("task", task)
     run_record.write(str(folder), old, BASE)
-    for name, same in (("tie_word_embeddings", True), ("pooler", False)):
-        new = copy.deepcopy(old)
-        new["bert_config"][name] = same
-        run_record.check(str(folder), new, True)
-    new["bert_config"]["tie_word_embeddings"] = False
-    assert "tie_word_embeddings was None, now False" in refusal(folder, new)
+    old["bert_config"][field] = value
+    assert f"{field} was None, now {value!r}" in refusal(folder, old)
+
+
+@pytest.mark.parametrize("place", ["task", "task.tasks.a"])
+def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
+    old = changed("task", {"name": "vectors", "tasks": {"a": {"name": "b"}}})
+    run_record.write(str(folder), old, BASE)
+    new = copy.deepcopy(old)
+    form = new["task"]["tasks"]["a"] if place != "task" else new["task"]
+    form.update(prompts={"query": "q: "}, similarity_fn_name="cosine")
+    run_record.check(str(folder), new, True)
+    form["default_prompt_name"] = "query"
+    told = f"{place}.default_prompt_name was None, now 'query'"
+    assert told in refusal(folder, new)
 
 
 def test_the_log_tells_what_an_adapter_supplies():

@@ -273,6 +273,7 @@ def test_adapters_of_before_are_taken_with_a_warning(make, tiny_config, caplog):
             "base": {"fingerprint": base.fingerprint},
             "tokenizer": tokenizer.describe(),
             "bert_config": dataclasses.asdict(tiny_config),
+            "task": {"name": "custom"},
         }
         arguments = "run.json", base, tiny_config, tokenizer
         sources.check_same_model(description, *arguments)

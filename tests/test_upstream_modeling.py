@@ -298,15 +298,19 @@ def test_two_models_share_variables_in_a_scope_that_reuses():
         assert np.array_equal(x, y)
 
 
+@pytest.mark.parametrize(
+    "method",
+    [{"adapter_fn": "feedforward_adapter"}, {"tuning_method": "lora(rank=2)"}],
+)
 def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
-    golden_dir, tmp_path
+    golden_dir, tmp_path, caplog, method
 ):
     folder = golden_dir / "adapter_bert_tiny"
     config = modeling.BertConfig.from_json_file(
         str(folder / "bert_config.json")
     )
     with session() as opened:
-        small_model(config, adapter_fn="feedforward_adapter")
+        small_model(config, **method)
         initialize(opened)
         saver = v1.train.Saver(optimization.trained_variables())
         path = saver.save(opened, str(tmp_path / "model.ckpt"))
@@ -322,6 +326,10 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.trainable_variables(), path
         )
         assert set(initialized) == {*found, *(f"{n}:0" for n in found)}
+        pooler = v1.trainable_variables("bert/pooler/")
+        some, _ = modeling.get_assignment_map_from_checkpoint(pooler, path)
+        assert len(some) == 2
+        assert "starts from no value" not in caplog.text
         with pytest.raises(ValueError, match="shape"):
             v1.train.init_from_checkpoint(path, found)
 

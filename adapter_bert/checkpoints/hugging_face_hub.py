@@ -150,11 +150,11 @@ def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
                 named.repository, revision=revision, allow_patterns=patterns
             )
             revision = os.path.basename(place)
-            first, *others = [
-                *sentence_transformers.places(place + named.folder),
-                "",
-            ]
-            if weights is MODELS and others:
+            modules = []
+            if weights is MODELS:
+                modules = sentence_transformers.places(place + named.folder)
+            if modules:
+                first, *others = modules
                 group = _within(first, group)
                 # Dense layers have either file.
                 small = [_within(x, y) for x in others if x for y in MODELS]

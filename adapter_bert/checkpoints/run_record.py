@@ -23,6 +23,7 @@ from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
+from adapter_bert.tasks.kinds import ANSWERLESS
 
 RUN_FILE = "run.json"
 PLACES_FILE = "places.json"
@@ -62,6 +63,11 @@ PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
 IDENTITY = ("base", "tokenizer", "method", "parts", "task", "bert_config")
 # A difference in how long a run trains.
 LONGER = re.compile(r"training\.(num_train_steps|epochs|steps) ")
+# What older descriptions of vectors lack. Without a prompt it changes nothing,
+# and a prompt is `default_prompt_name`.
+OF_VECTORS = re.compile(
+    r"task\.(.+\.)?(prompts|include_prompt|similarity_fn_name)"
+)
 
 
 def versions() -> Dict[str, str]:
@@ -246,7 +252,7 @@ def check(
         for name, before, now in _compare(
             key, old.get(key), record.get(key), partial
         )
-        if not _may_differ(name, before, now)
+        if not _may_differ(name, before, now, record["task"])
     ]
     if differences:
         way = ""
@@ -273,7 +279,19 @@ def check(
         )
 
 
-def _may_differ(name: str, before: Any, now: Any) -> bool:
+def reads(field: str, task: Mapping[str, Any]) -> bool:
+    """Tells the fields of BERT's config that matter to a described task."""
+    if field == "tie_word_embeddings":
+        return task["name"] in ANSWERLESS
+    if field == "choice_activation":
+        return "choices" in task
+    # The base's fingerprint tells.
+    return field != "pooler"
+
+
+def _may_differ(
+    name: str, before: Any, now: Any, task: Mapping[str, Any]
+) -> bool:
     """Whether two values that differ are of one run."""
     # A missing setting was off.
     if before is None and name.startswith("training."):
@@ -283,12 +301,14 @@ def _may_differ(name: str, before: Any, now: Any) -> bool:
         return True
     if name == "bert_config.hidden_act":
         return same_activation(before, now)
-    # The base's fingerprint tells.
-    if name == "bert_config.pooler":
+    key, _, field = name.partition(".")
+    if key == "bert_config" and not reads(field, task):
         return True
     # Older descriptions lack some fields.
-    if name.startswith("bert_config.") and before is None:
-        return now == getattr(BertConfig, name.partition(".")[2], None)
+    if key == "bert_config" and before is None:
+        return now == getattr(BertConfig, field, None)
+    if before is None and OF_VECTORS.fullmatch(name):
+        return True
     # A run with a dev or test file of its own holds nothing out.
     return name.endswith(".held_out") and now is None
 

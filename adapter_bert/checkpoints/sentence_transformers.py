@@ -155,7 +155,14 @@ def _modules(path: str) -> Tuple[List[str], List[str]]:
 def _read_whole(path: str) -> Dict[str, Any]:
     """Fields of a `Pooled` that a folder's main description holds."""
     found = files.read_object(
-        path, WHAT, {"default_prompt_name?": str, "prompts?": dict}
+        path,
+        WHAT,
+        {
+            "default_prompt_name?": str,
+            "prompts?": dict,
+            "prompts?.*": str,
+            "similarity_fn_name?": str,
+        },
     )
     foreign_fields.check(found, foreign_fields.SENTENCE, path)
     kind = found.get("model_type")
@@ -165,13 +172,6 @@ def _read_whole(path: str) -> Dict[str, Any]:
         )
     prompts = found.get("prompts") or {}
     default = found.get("default_prompt_name") or None
-    similarity = found.get("similarity_fn_name")
-    for name, text in prompts.items():
-        if not isinstance(text, str):
-            raise UserError(
-                f"{path}: the prompt {name[:80]!r} is {str(text)[:80]}, "
-                "expected a text"
-            )
     if default is not None and default not in prompts:
         raise UserError(
             f"{path}: default_prompt_name is {default[:80]!r}, expected one "
@@ -180,7 +180,7 @@ def _read_whole(path: str) -> Dict[str, Any]:
     return {
         "prompts": prompts,
         "default_prompt_name": default,
-        "similarity_fn_name": similarity if similarity else None,
+        "similarity_fn_name": found.get("similarity_fn_name") or None,
     }
 
 

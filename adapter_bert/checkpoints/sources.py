@@ -523,8 +523,7 @@ def check_same_model(
         before = description["bert_config"].get(name, field.default)
         if name == "hidden_act" and same_activation(before, value):
             continue
-        if name == "pooler":
-            # The fingerprint tells.
+        if not run_record.reads(name, description["task"]):
             continue
         if before != value and not name.endswith("dropout_prob"):
             raise UserError(

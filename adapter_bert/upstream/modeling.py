@@ -465,7 +465,7 @@ def get_assignment_map_from_checkpoint(
     ):
         pattern = re.escape(scope) + "/(?!pooler/)"
         needed = {name for name in own & names if re.match(pattern, name)}
-        if needed.isdisjoint(found.values()):
+        if scope != "bert" and needed.isdisjoint(found.values()):
             moved = {
                 name: f"{scope}{name.removeprefix('bert')}"
                 for name in kept
