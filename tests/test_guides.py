@@ -21,8 +21,8 @@ PAGES = (
         f"docs/{name}.md"
         for name in (
             "own_data",
-            "glue",
-            "squad",
+            "experiments",
+            "outputs",
             "tagging",
             "masked_lm",
             "pretraining",
@@ -34,8 +34,6 @@ PAGES = (
             "export",
             "exchange",
             "compositions",
-            "report",
-            "sweeps",
             "methods",
             "reproduction",
         )
