@@ -76,6 +76,12 @@ EDITS = (
 # What comes before a page's commands: files that it makes anew go, and those
 # that it says it takes are made.
 BEFORE = {
+    "README.md": """
+for task in customer_intents same_meaning; do
+  train --task_name=MRPC --data_dir=glue/MRPC \\
+    --output_dir=out/quickstart/$task
+done
+""",
     "docs/own_data.md": "rm -rf out/tickets out/new",
     "docs/pretraining.md": """
 rm -rf out/domain domain_bert
