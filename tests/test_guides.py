@@ -77,10 +77,10 @@ EDITS = (
 # that it says it takes are made.
 BEFORE = {
     "README.md": """
-for task in customer_intents same_meaning; do
-  train --task_name=MRPC --data_dir=glue/MRPC \\
-    --output_dir=out/quickstart/$task
-done
+train --task_name=CoLA --data_dir=glue/CoLA \\
+  --output_dir=out/quickstart/customer_intents
+train --task_name=MRPC --data_dir=glue/MRPC \\
+  --output_dir=out/quickstart/same_meaning
 """,
     "docs/own_data.md": "rm -rf out/tickets out/new",
     "docs/pretraining.md": """
