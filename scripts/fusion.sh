@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what docs/compositions.md reports of AdapterFusion (Pfeiffer et al. 2021):
+# Runs what results/compositions.md reports of AdapterFusion (Pfeiffer et al. 2021):
 # adapters of seven tasks, a library of them, fusions of all of them for two of
 # the tasks, and the figure of what these attend to.
 #

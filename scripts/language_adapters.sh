@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs what docs/compositions.md reports of language adapters: MAD-X (Pfeiffer et
+# Runs what results/compositions.md reports of language adapters: MAD-X (Pfeiffer et
 # al. 2020) and LT-SFT (Ansell et al. 2022) between two languages. Adapters of
 # both languages are trained on raw text, one that tags entities on the first
 # language's; then it is scored on the second language with either.

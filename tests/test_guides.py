@@ -21,8 +21,8 @@ PAGES = (
         f"docs/{name}.md"
         for name in (
             "own_data",
-            "glue",
-            "squad",
+            "experiments",
+            "outputs",
             "tagging",
             "masked_lm",
             "pretraining",
@@ -34,8 +34,6 @@ PAGES = (
             "export",
             "exchange",
             "compositions",
-            "report",
-            "sweeps",
             "reproduction",
         )
     ),
@@ -85,6 +83,12 @@ EDITS = (
 # What comes before a page's commands: files that it makes anew go, and those
 # that it says it takes are made.
 BEFORE = {
+    "README.md": """
+train --task_name=CoLA --data_dir=glue/CoLA \\
+  --output_dir=out/quickstart/customer_intents
+train --task_name=MRPC --data_dir=glue/MRPC \\
+  --output_dir=out/quickstart/same_meaning
+""",
     "docs/own_data.md": "rm -rf out/tickets out/new",
     "docs/pretraining.md": """
 rm -rf out/domain domain_bert
