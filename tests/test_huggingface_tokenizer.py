@@ -277,6 +277,7 @@ def test_tokenizer_and_encoder_are_chosen_apart(
     change(roberta_folder / "config.json", put(model_type, "model_type"))
     # As many entries as any of them has.
     change(roberta_folder / "config.json", put(1000, "vocab_size"))
+    change(roberta_folder / "config.json", put(2, "type_vocab_size"))
     opened = open_tokenizer(roberta_folder)
     one, other = opened.encode_ids(["the cats", "sat"])
     ids, segments = make_row(one, other, opened, 99)
