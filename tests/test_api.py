@@ -242,10 +242,14 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     """As by the command, on rows in memory."""
     wrong = {3, 30}
     other = {"good": "bad", "bad": "good"}
+    # Copies of a text would stay in one fold.
     rows = [
-        (text, other[label] if number in wrong else label)
-        for number, (text, label) in enumerate(SENTENCES * 5, 1)
+        (f"{text} {TINY_WORDS[5 + number // 8]}", label)
+        for number, (text, label) in enumerate(SENTENCES * 5)
     ]
+    for number in wrong:
+        text, label = rows[number - 1]
+        rows[number - 1] = text, other[label]
     found = ab.audit(bert, rows, max_seq_length=24)
     assert isinstance(found, ab.Audit) and found.rows == 40
     assert {suspect["row"] for suspect in found.suspects[:2]} == wrong
@@ -267,7 +271,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
         for suspect in found.suspects
     ]
     for bad, settings, message in (
-        (rows[:3], {}, "^rows holds 3 rows, but --folds is 5"),
+        (rows[:3], {}, "^rows holds 3 different texts, but --folds is 5"),
         (rows, {"do_eval": True}, "--do_eval is for a run"),
         (rows, {"train_file": "a.tsv"}, "own arguments say it"),
         (rows, {"fold": 3}, r"did you mean folds\?"),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import SENTENCES, write_table
+from conftest import SENTENCES, TINY_WORDS, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import refusal
@@ -392,19 +392,27 @@ def test_a_merged_adapter_has_none(folders, tiny_bert, caplog):
 
 @pytest.fixture
 def calibrating(tiny_flags, tmp_path):
-    """Flags of a training of a second, with 24 dev rows, some of them wrong."""
-    rows = list(SENTENCES * 3)
-    wrong = {"good": "bad", "bad": "good"}
-    rows = [(x, wrong[y] if n % 5 == 0 else y) for n, (x, y) in enumerate(rows)]
+    """Flags of a training of a second, with 24 dev rows.
+
+    One training row of eight is bad, but one dev row of four: the answers are
+    too sure.
+    """
+
+    def rows(bad):
+        return [
+            (f"{text} {TINY_WORDS[5 + n // 8]}", "good" if n % bad else "bad")
+            for n, (text, _) in enumerate(SENTENCES * 3)
+        ]
+
     data = tmp_path / "data"
     data.mkdir()
-    write_table(data / "train.tsv", SENTENCES * 5)
-    write_table(data / "dev.tsv", rows)
-    write_table(data / "test.tsv", [row[:1] for row in rows], ("text",))
+    write_table(data / "train.tsv", rows(8))
+    write_table(data / "dev.tsv", rows(4))
+    write_table(data / "test.tsv", [row[:1] for row in rows(4)], ("text",))
     return {
         **tiny_flags,
         "data_dir": data,
-        "num_train_epochs": 1,
+        "num_train_epochs": 8,
         "do_eval": True,
         "calibrate": True,
     }
@@ -480,10 +488,16 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
             "eval_loss"
         ] == pytest.approx(results["eval_loss"], rel=1e-6)
     predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
-    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
-    for line in lines[:8]:
-        number, label, probability = line.split("\t")
-        answer = predictor("custom", SENTENCES[int(number)][0])
+    texts, lines = (
+        path.read_text().splitlines()[1:]
+        for path in (
+            calibrating["data_dir"] / "test.tsv",
+            out / "test_predictions.tsv",
+        )
+    )
+    for text, line in zip(texts, lines):
+        _, label, probability = line.split("\t")
+        answer = predictor("custom", text)
         assert (answer["label"] or "") == label
         expected = pytest.approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
