@@ -100,8 +100,9 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     classify(**small)
     report = (small["output_dir"] / "eval_labels.tsv").read_text().splitlines()
     assert [line.split("\t")[:2] for line in report[1:]] == [
-        ["bad", "4"],
-        ["good", "4"],
+        # A text of each label, with its copies.
+        ["bad", "5"],
+        ["good", "5"],
     ]
     answers = (small["output_dir"] / "test_predictions.tsv").read_text()
     lines = [line.split("\t") for line in answers.splitlines()]
