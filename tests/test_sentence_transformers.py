@@ -27,7 +27,7 @@ from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
 pytestmark = pytest.mark.newer_stack
-RECORD = ROOT / "lab/speed/peers/record_sentence_vectors.py"
+VECTORS = ROOT / "lab/speed/peers/sentence_vectors.py"
 HAS_LIBRARY = glob.glob(
     os.path.join(
         os.path.dirname(os.path.dirname(PEER)),
@@ -460,9 +460,7 @@ def test_the_library_makes_the_same_vectors(
         f"--init_checkpoint={whole}",
     )
     texts = golden_dir / form / "texts.json"
-    subprocess.run(
-        [PEER, RECORD, "answer", texts, whole, merged, peft], check=True
-    )
+    subprocess.run([PEER, VECTORS, texts, whole, merged, peft], check=True)
     bert = FrozenBert.open(str(whole))
     for folder, trained in ((merged, adapter), (peft, shelf / "query")):
         np.testing.assert_allclose(
