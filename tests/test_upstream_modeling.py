@@ -334,9 +334,18 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
             v1.train.init_from_checkpoint(path, found)
 
 
+@pytest.fixture
+def warned():
+    """Has TensorFlow log warnings, which other tests may have switched off."""
+    before = v1.logging.get_verbosity()
+    v1.logging.set_verbosity(v1.logging.WARN)
+    yield
+    v1.logging.set_verbosity(before)
+
+
 @pytest.mark.parametrize("method", [None, "lora(rank=2)"])
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
-    tmp_path, caplog, method
+    tmp_path, caplog, warned, method
 ):
     def words():
         return [
