@@ -12,17 +12,11 @@ import functools
 import inspect
 import os
 import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
     TypeVar,
     Union,
 )
@@ -74,7 +68,7 @@ Table = Any
 Function = TypeVar("Function", bound=Callable)
 CUSTOM, QUESTIONS = run_classifier.CUSTOM, "squad"
 # Programs by the tasks that they alone have.
-PROGRAMS: Dict[str, Any] = {
+PROGRAMS: dict[str, Any] = {
     tagging.NAME: run_tagger,
     QUESTIONS: run_squad,
     masked_lm.NAME: run_mlm,
@@ -100,7 +94,7 @@ OF_PROGRAMS = tuple(
     for settings in program.SETTINGS
 )
 # Defaults other than the programs'.
-DEFAULTS: Dict[str, Any] = {"engine": "strategy"}
+DEFAULTS: dict[str, Any] = {"engine": "strategy"}
 
 
 def _path(path: Path) -> str:
@@ -111,7 +105,7 @@ def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
     """Adds settings to a function's signature, for help and completion."""
-    found: Dict[str, dataclasses.Field] = {}
+    found: dict[str, dataclasses.Field] = {}
     for name, _, field in declared(classes):
         found.setdefault(name, field)
 
@@ -239,7 +233,7 @@ class Run:
         object.__setattr__(self, "output_dir", _path(self.output_dir))
 
     @property
-    def scores(self) -> Dict[str, float]:
+    def scores(self) -> dict[str, float]:
         """The dev set's scores by name, `loss` in nats; empty without one."""
         path = os.path.join(self.output_dir, "eval_results.json")
         if not files.exists(path):
@@ -252,7 +246,7 @@ class Run:
         }
 
     @property
-    def curve(self) -> Dict[str, Curve]:
+    def curve(self) -> dict[str, Curve]:
         """Curves as lists of (step, value).
 
         `loss` (nats), `learning_rate` and `examples_per_second` of the
@@ -282,7 +276,7 @@ class Run:
         return next(iter(found.values()))
 
     @property
-    def adapters(self) -> Dict[str, str]:
+    def adapters(self) -> dict[str, str]:
         """The folder of each trained adapter, by its task's name."""
         places = [self.output_dir]
         tasks = os.path.join(self.output_dir, "tasks")
@@ -298,7 +292,7 @@ class Run:
         }
 
     @property
-    def settings(self) -> Dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """The run's description, `run.json`: settings, engine, versions.
 
         Raises:
@@ -395,7 +389,7 @@ def evaluate(
     adapter: Adapter,
     rows: Table = None,
     **settings: Any,
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Scores a trained adapter on labelled rows.
 
     Args:
@@ -537,7 +531,7 @@ def _file_of(
     name: str,
     rows: Table,
     program: Any,
-    columns: Tuple[Sequence[str], Sequence[str]],
+    columns: tuple[Sequence[str], Sequence[str]],
     folder: str,
 ) -> str:
     """The path of a split's file, which is written if rows are in memory.
@@ -560,7 +554,7 @@ def _file_of(
     return f"{path}.jsonl"
 
 
-def _columns(program: Any, adapter: str) -> Tuple[List[str], List[str]]:
+def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
     """Columns of texts and labels: the flags', the adapter's, or the usual.
 
     Raises:
@@ -574,7 +568,7 @@ def _columns(program: Any, adapter: str) -> Tuple[List[str], List[str]]:
         return [text, *filter(None, others)], [score] if score else []
     if program not in (run_classifier, run_tagger):
         return [], []
-    known: Dict[str, Any] = {}
+    known: dict[str, Any] = {}
     if adapter:
         trained = adapter_artifact.read_config(adapter)
         known = trained.get("task_settings", {})
@@ -617,7 +611,7 @@ class Library(AdapterLibrary):
 Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]
 
 
-def _adapter_settings(bert: Bert, adapters: Adapters) -> Dict[str, Any]:
+def _adapter_settings(bert: Bert, adapters: Adapters) -> dict[str, Any]:
     """The flags that name a BERT and adapters."""
     named = {"init_checkpoint": bert.init_checkpoint}
     if isinstance(adapters, AdapterLibrary):
@@ -633,7 +627,7 @@ def _adapter_settings(bert: Bert, adapters: Adapters) -> Dict[str, Any]:
     return {**named, "adapter": folders}
 
 
-class Answers(List[Answer]):
+class Answers(list[Answer]):
     """Answers in the order of the rows."""
 
     def to_frame(self) -> Any:
@@ -686,7 +680,7 @@ class Predictor:
             self._predictor = predict.open_predictor(self._bert)
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """The names of the adapters."""
         return self._predictor.names
 
@@ -765,7 +759,7 @@ class Predictor:
 
 def _rows_of(
     texts: Table, columns: Sequence[str], takes_tokens: bool = False
-) -> List[Any]:
+) -> list[Any]:
     """Rows of any form; a file has these columns, or the usual ones."""
     if isinstance(texts, (str, tuple)):
         return [texts]
@@ -808,7 +802,7 @@ def embed(
     prompt: Optional[str] = None,
     predict_batch_size: int = 32,
     max_seq_length: Optional[int] = None,
-) -> Union[np.ndarray, List[TokenVectors]]:
+) -> Union[np.ndarray, list[TokenVectors]]:
     """Computes the vectors of texts, from hidden states of BERT.
 
     Args:
@@ -929,7 +923,7 @@ def audit(
         values["output_dir"] = settings.get("output_dir") or os.path.join(
             place, "out"
         )
-        paths: Dict[str, str] = {}
+        paths: dict[str, str] = {}
         if rows is not None:
             with of_keywords(program.SETTINGS, settings, caller):
                 columns = _columns(run_classifier, "")
@@ -955,7 +949,7 @@ def select(
     columns: Union[str, Sequence[str]] = (),
     max_seq_length: Optional[int] = None,
     predict_batch_size: int = 32,
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """Chooses the rows of a pool to be labelled next; see docs/audit.md.
 
     Args:

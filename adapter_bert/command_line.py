@@ -14,7 +14,8 @@ import select
 import signal
 import subprocess
 import sys
-from typing import Any, Callable, NoReturn, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NoReturn
 
 from adapter_bert.errors import UserError
 

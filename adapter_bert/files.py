@@ -20,15 +20,10 @@ import stat
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     BinaryIO,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Sequence,
 )
 
 import tensorflow as tf
@@ -167,18 +162,18 @@ def is_folder(path: str) -> bool:
     return exists(path) and tf.io.gfile.isdir(path)
 
 
-def names(path: str) -> List[str]:
+def names(path: str) -> list[str]:
     """The sorted names in a local folder; raises as `listed`."""
     with _reading(path):
         return sorted(os.listdir(path))
 
 
-def plain_names(path: str) -> List[str]:
+def plain_names(path: str) -> list[str]:
     """As `names`, of those that are as `NAME`."""
     return list(filter(NAME.fullmatch, names(path)))
 
 
-def listed(path: str) -> List[str]:
+def listed(path: str) -> list[str]:
     """The names in a folder, local or `gs://`, that are UTF-8.
 
     Raises:
@@ -190,7 +185,7 @@ def listed(path: str) -> List[str]:
     return [name for name in names(path) if not SURROGATE.search(name)]
 
 
-def matching(patterns: str, flag: str) -> List[str]:
+def matching(patterns: str, flag: str) -> list[str]:
     """The files of patterns with commas between them, each pattern's sorted.
 
     `flag` gives the patterns. Raises UserError if there is no pattern, or one
@@ -198,7 +193,7 @@ def matching(patterns: str, flag: str) -> List[str]:
     """
     if not patterns:
         raise UserError(f"{flag} is missing")
-    found: List[str] = []
+    found: list[str] = []
     for pattern in patterns.split(","):
         with _reading(pattern):
             paths = sorted(tf.io.gfile.glob(pattern))
@@ -212,7 +207,7 @@ def matching(patterns: str, flag: str) -> List[str]:
     return found
 
 
-def folders(path: str) -> List[str]:
+def folders(path: str) -> list[str]:
     """The sorted names of the folders in a folder; raises as `listed`."""
     if not is_folder(path):
         raise UserError(f"there is no folder {path}")
@@ -347,7 +342,7 @@ def read_json(path: str, what: str) -> Any:
 
 def read_object(
     path: str, what: str, keys: Mapping[str, type]
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The object of a JSON file, with its types checked.
 
     A seal is checked too, and left out.

@@ -19,20 +19,13 @@ import re
 import sys
 import typing
 import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import (
     Any,
     Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
-    Type,
     TypeVar,
 )
 
@@ -142,7 +135,7 @@ class About:
 
 def declared(
     classes: Sequence[type],
-) -> Iterator[Tuple[str, About, dataclasses.Field]]:
+) -> Iterator[tuple[str, About, dataclasses.Field]]:
     """Flags by name, those of nested dataclasses in their place."""
     for declaring in classes:
         for field in dataclasses.fields(declaring):
@@ -182,7 +175,7 @@ def define(
     return known
 
 
-def read(declaring: Type[Declared], **given: Any) -> Declared:
+def read(declaring: type[Declared], **given: Any) -> Declared:
     """A dataclass with the flags' values.
 
     Args:
@@ -221,7 +214,7 @@ def is_given(name: str) -> bool:
     return bool(FLAGS[name].present)
 
 
-def recorded(values: Any) -> Dict[str, Any]:
+def recorded(values: Any) -> dict[str, Any]:
     """A dataclass's own recorded settings, by their fields' names."""
     return {
         field.name: getattr(values, field.name)
@@ -243,7 +236,7 @@ def by_topic(
     classes: Sequence[type],
     known: flags.FlagValues = flags.FLAGS,
     without: Collection[str] = (),
-) -> Iterator[Tuple[str, List[flags.Flag]]]:
+) -> Iterator[tuple[str, list[flags.Flag]]]:
     """Topics in their order, with the flags of each, `without` some."""
     for topic in Topic:
         names = [
@@ -348,7 +341,7 @@ def _find_home(flag: flags.Flag) -> None:
         flag.value = at_home(flag.value)
 
 
-def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
+def parse(known: flags.FlagValues, arguments: list[str]) -> list[str]:
     """Gives flags the values of a command line.
 
     Args:
@@ -400,7 +393,7 @@ def parse(known: flags.FlagValues, arguments: List[str]) -> List[str]:
     return left
 
 
-def parse_or_help(module: ModuleType, arguments: List[str]) -> List[str]:
+def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
     """Parses a program's flags, or prints its page and ends the program."""
     if any(map(HELP.fullmatch, arguments[1:])):
         name = os.path.basename(arguments[0])

@@ -19,7 +19,8 @@ import os
 import re
 import shutil
 import socket
-from typing import Any, Callable, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from absl import logging
 
@@ -31,7 +32,7 @@ RUN_LOCK = "run.lock"
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 # The folders that this process holds: absolute path, and stat when locked.
-_held: List[Tuple[str, os.stat_result]] = []
+_held: list[tuple[str, os.stat_result]] = []
 
 
 def check(path: str) -> None:

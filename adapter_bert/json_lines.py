@@ -3,7 +3,8 @@
 import itertools
 import json
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Tuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from adapter_bert.errors import UserError, first_line
 
@@ -61,7 +62,7 @@ def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
         yield line.lstrip(BYTE_ORDER_MARK)
 
 
-def parse_object(line: str) -> Dict[str, Any]:
+def parse_object(line: str) -> dict[str, Any]:
     """A line's object; raises ValueError for other JSON or repeated keys."""
     try:
         value = json.loads(
@@ -81,7 +82,7 @@ def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is no value")
 
 
-def unique_keys(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Makes an object for `json.loads`; raises ValueError for repeated keys."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -99,7 +100,7 @@ def text_at(values: Mapping[str, Any], name: str) -> str:
     return _as_text(name, _value_at(values, name))
 
 
-def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
+def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts or numbers of an object, as texts, or ValueError."""
     value = _value_at(values, name)
     if not isinstance(value, list):
@@ -110,7 +111,7 @@ def labels_at(values: Mapping[str, Any], name: str) -> List[str]:
     return [_as_text(name, label) for label in value]
 
 
-def texts_at(values: Mapping[str, Any], name: str) -> List[str]:
+def texts_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts of an object; raises ValueError without one."""
     value = _value_at(values, name)
     if not isinstance(value, list) or not all(

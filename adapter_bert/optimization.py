@@ -8,7 +8,8 @@ import dataclasses
 import functools
 import math
 import re
-from typing import Any, FrozenSet, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -71,7 +72,7 @@ class Recipe:
             variables.
     """
 
-    undecayed: FrozenSet[str] = frozenset()
+    undecayed: frozenset[str] = frozenset()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     allocations: Mapping[str, Allocation] = dataclasses.field(
         default_factory=dict
@@ -95,7 +96,7 @@ class Recipe:
         is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
         return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
 
-    def slots_of(self, name: str) -> Tuple[str, ...]:
+    def slots_of(self, name: str) -> tuple[str, ...]:
         """Suffixes of the averages that are kept of a variable."""
         return SLOTS + rank_allocation.SLOTS * (name in self.allocations)
 
@@ -110,7 +111,7 @@ class AdamWeightDecay:
 
     def __init__(
         self,
-        variables: Sequence[Tuple[str, Any]],
+        variables: Sequence[tuple[str, Any]],
         slots: Mapping[str, Any],
         schedule: Schedule,
         recipe: Recipe = Recipe(),
@@ -152,7 +153,7 @@ class AdamWeightDecay:
 
     def train(
         self, loss: tf.Tensor, gradients: Sequence[tf.Tensor], step: tf.Variable
-    ) -> Tuple[tf.Tensor, List[tf.Operation]]:
+    ) -> tuple[tf.Tensor, list[tf.Operation]]:
         """Adds up over all devices, clips, and updates every copy alike.
 
         Called on each device, or on the only one. Every device computes the
@@ -175,7 +176,7 @@ class AdamWeightDecay:
         number = tf.convert_to_tensor(step) + 1
         rates = rates_of(self._schedule, self._bias_correction, number)
 
-        def update(strategy, number, gradients, *rates) -> List[tf.Operation]:
+        def update(strategy, number, gradients, *rates) -> list[tf.Operation]:
             on_device = strategy.extended.update
             updates = [
                 on_device(
@@ -226,7 +227,7 @@ class AdamWeightDecay:
 
 def rates_of(
     schedule: Schedule, bias_correction: bool, step: tf.Tensor
-) -> Tuple[tf.Tensor, ...]:
+) -> tuple[tf.Tensor, ...]:
     """The learning rate of a step, which counts from 1, float32 [].
 
     With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
@@ -241,7 +242,7 @@ def rates_of(
     return rates
 
 
-def clip(gradients: Sequence[tf.Tensor]) -> List[tf.Tensor]:
+def clip(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Scales gradients down to a global norm of at most `CLIP_NORM`."""
     return tf.clip_by_global_norm(gradients, CLIP_NORM)[0]
 
@@ -306,7 +307,7 @@ def updated(
     gradient: tf.Tensor,
     learning_rate: tf.Tensor,
     *corrections: tf.Tensor,
-) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """As `update_variable`, over values: the new value and both averages.
 
     For XLA's programs, which have no variables outside TensorFlow.
@@ -322,7 +323,7 @@ def updated(
 
 def _scaled(
     rate_scale: float, learning_rate: Any, corrections: Sequence[tf.Tensor]
-) -> Tuple[tf.Tensor, tf.Tensor, Any]:
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
     """The rates of the decay and of Adam, and Adam's epsilon."""
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:

@@ -6,7 +6,7 @@ a training. Those of the least importance are set to zero.
 """
 
 import dataclasses
-from typing import Dict, List, Mapping, Tuple
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -41,7 +41,7 @@ class Allocation:
     beta1: float
     beta2: float
 
-    def phases(self, steps: int) -> Tuple[int, int]:
+    def phases(self, steps: int) -> tuple[int, int]:
         """The last step before the budget falls, the one at which it has.
 
         Importance is measured before the second, which is 2 at least.
@@ -49,7 +49,7 @@ class Allocation:
         last = max(2, steps - round(self.tfinal * steps))
         return min(round(self.tinit * steps), last - 1), last
 
-    def cuts(self, count: int, matrices: int, steps: int) -> List[int]:
+    def cuts(self, count: int, matrices: int, steps: int) -> list[int]:
         """The steps from which on 1, 2, 3, ... of `count` are to be zero."""
         first, last = self.phases(steps)
         kept = self.rank * matrices
@@ -78,7 +78,7 @@ def allocate(
     gradients: Mapping[str, tf.Tensor],
     step: tf.Tensor,
     steps: int,
-) -> Dict[str, tf.Tensor]:
+) -> dict[str, tf.Tensor]:
     """What follows Adam's step: new averages, and zeros among the values of E.
 
     The averages are of `|value gradient|` and of the distance from the average
@@ -96,7 +96,7 @@ def allocate(
     Returns:
         E by name, and all averages by theirs.
     """
-    found: Dict[str, tf.Tensor] = {}
+    found: dict[str, tf.Tensor] = {}
     for allocation in dict.fromkeys(allocations.values()):
         names = [name for name, one in allocations.items() if one == allocation]
         _, last = allocation.phases(steps)

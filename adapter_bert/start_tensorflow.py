@@ -15,7 +15,7 @@ import importlib.util
 import os
 import re
 import tempfile
-from typing import Iterator
+from collections.abc import Iterator
 
 # 0 where somebody wants to see all that TensorFlow says.
 LEVEL = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -5,7 +5,6 @@
 
 import dataclasses
 import importlib
-from typing import Dict, List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -36,7 +35,7 @@ OTHERS = (
 )
 
 # Name -> (topic, default, meaning)
-Flags = Dict[str, Tuple[str, str, str]]
+Flags = dict[str, tuple[str, str, str]]
 
 
 def title(program: str) -> str:
@@ -61,7 +60,7 @@ def flags_of(program: str) -> Flags:
     }
 
 
-def table(*lines: Tuple[str, ...]) -> str:
+def table(*lines: tuple[str, ...]) -> str:
     """A Markdown table, of a header and rows."""
     lines = (lines[0], ("---",) * len(lines[0]), *lines[1:])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
@@ -82,7 +81,7 @@ def flag_table(flags: Flags) -> str:
 
 def method_table() -> str:
     """A row for each tuning method."""
-    rows: List[Tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for name, method in METHODS.items():
         arguments = (
             "parts ..."

@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 import textwrap
-from typing import Any, Dict, List, Set
+from typing import Any
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -51,7 +51,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def locked() -> Set[str]:
+def locked() -> set[str]:
     """The names in the locks of both TensorFlows."""
     locks = [p.read_text() for p in LOCKS.glob("*.txt") if p.stem not in APART]
     names = re.findall(r"^([\w.-]+)==", "\n".join(locks), re.MULTILINE)
@@ -70,7 +70,7 @@ def licence(metadata: Any) -> str:
     return expression or ", ".join(kinds) or stated or "not stated"
 
 
-def licences(environment: str) -> Dict[str, str]:
+def licences(environment: str) -> dict[str, str]:
     """The licence of each locked package in a virtual environment.
 
     Raises:
@@ -86,7 +86,7 @@ def licences(environment: str) -> Dict[str, str]:
     return {name: found[name] for name in locked() & set(found)}
 
 
-def page(environments: List[str]) -> str:
+def page(environments: list[str]) -> str:
     """The page; raises as `licences`."""
     all_found = list(map(licences, environments))
     names = sorted(set().union(*all_found))

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Dict, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 from adapter_bert.errors import UserError
 from lab.report import ROOT
@@ -109,14 +110,14 @@ class LiveServer:
 class Client:
     """A connection that is kept open, and opened anew where it has ended."""
 
-    def __init__(self, port: int, headers: Optional[Dict[str, str]] = None):
+    def __init__(self, port: int, headers: Optional[dict[str, str]] = None):
         """Takes the port of a server at 127.0.0.1, and headers to send."""
         self._connection = http.client.HTTPConnection(
             "127.0.0.1", port, timeout=ANSWER_S
         )
         self._headers = headers or {}
 
-    def ask(self, body: bytes) -> Tuple[int, bytes]:
+    def ask(self, body: bytes) -> tuple[int, bytes]:
         """The code and the body of an answer to a request for answers.
 
         Raises:
@@ -135,7 +136,7 @@ class Client:
         self._connection.close()
 
 
-def body_of(rows: Sequence[Tuple[str, str]]) -> bytes:
+def body_of(rows: Sequence[tuple[str, str]]) -> bytes:
     """The body of a request of rows, each a task and a text."""
     instances = [{"task": task, "text": text} for task, text in rows]
     return json.dumps({"instances": instances}).encode()

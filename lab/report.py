@@ -3,8 +3,9 @@
 import importlib.util
 import pathlib
 import platform
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any
 
 from adapter_bert import files
 from adapter_bert.training import cpu_cores
@@ -32,7 +33,7 @@ def has_estimator() -> bool:
     return importlib.util.find_spec("tensorflow_estimator") is not None
 
 
-def environment() -> Dict[str, Any]:
+def environment() -> dict[str, Any]:
     """The machine and the versions on which a number depends."""
     return {
         "machine": {"processor": cpu_cores.name(), "cores": cpu_cores.count()},
@@ -66,7 +67,7 @@ def plain(table: Table) -> str:
     return "".join(lines)
 
 
-def marks(name: str) -> Tuple[str, str]:
+def marks(name: str) -> tuple[str, str]:
     """The lines of a page between which a table stands."""
     return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
 

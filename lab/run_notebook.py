@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 import tempfile
-from typing import Any, Dict, List
+from typing import Any
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError, first_line
@@ -47,7 +47,7 @@ def find_client() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [CLIENT, before]))
 
 
-def read_settings(texts: List[str]) -> Dict[str, Any]:
+def read_settings(texts: list[str]) -> dict[str, Any]:
     """Values by name, of texts NAME=VALUE.
 
     Raises:
@@ -68,7 +68,7 @@ def read_settings(texts: List[str]) -> Dict[str, Any]:
     return settings
 
 
-def add_settings(notebook: Any, settings: Dict[str, Any]) -> None:
+def add_settings(notebook: Any, settings: dict[str, Any]) -> None:
     """Adds a cell with other values after the cell of the parameters.
 
     Raises:

@@ -14,7 +14,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Dict, List
 
 from adapter_bert import command_line, files
 from adapter_bert.progress import Progress
@@ -44,7 +43,7 @@ BERT = "--init_checkpoint={data}/" + tiny_files.BERT
 INPUT = "text.txt"
 
 
-def more_runs() -> List[Run]:
+def more_runs() -> list[Run]:
     """Runs of every method, of prediction, and of merging."""
     trainings = [
         runs.training(
@@ -80,7 +79,7 @@ def more_runs() -> List[Run]:
 
 
 # Subcommands in checkouts of before the package.
-OLD: Dict[str, List[str]] = {
+OLD: dict[str, list[str]] = {
     "library": ["adapter_library.py"],
     "export": ["export_model.py"],
     "predict": ["predict.py"],
@@ -88,7 +87,7 @@ OLD: Dict[str, List[str]] = {
 }
 
 
-def words(checkout: pathlib.Path, command: List[str]) -> List[str]:
+def words(checkout: pathlib.Path, command: list[str]) -> list[str]:
     """The words after `python` of a command in a checkout."""
     program, *arguments = command
     if (checkout / "adapter_bert").is_dir():

@@ -13,7 +13,7 @@ import os
 import re
 import threading
 import urllib.parse
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable
 
 import pytest
 
@@ -39,10 +39,10 @@ class Repository:
 
     private: bool = False
     gated: bool = False
-    commits: Dict[str, Dict[str, bytes]] = dataclasses.field(
+    commits: dict[str, dict[str, bytes]] = dataclasses.field(
         default_factory=dict
     )
-    messages: List[str] = dataclasses.field(default_factory=list)
+    messages: list[str] = dataclasses.field(default_factory=list)
 
     def commit(self, contents, message=""):
         """Adds a commit of these files; returns its hash."""
@@ -77,10 +77,10 @@ class HubServer(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.repositories: Dict[str, Repository] = {}
-        self.faults: Dict[str, Any] = {}
-        self.asked: List[Tuple[str, str]] = []
-        self.blobs: Dict[str, bytes] = {}
+        self.repositories: dict[str, Repository] = {}
+        self.faults: dict[str, Any] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.blobs: dict[str, bytes] = {}
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
         # Of the hub's storage.
         self.elsewhere = f"http://localhost:{self.server_port}"
@@ -332,7 +332,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 # Methods, path, and what answers.
-ROUTES: List[Tuple[str, str, Callable[..., None]]] = [
+ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("GET", rf"/api/models/{NAME}(?:/revision/(.+))?", _Handler._info),
     ("GET", rf"/api/models/{NAME}/tree/([^/]+)", _Handler._tree),
     ("GET HEAD", r"/lfs/(\w+)/(.+)", _Handler._large),

@@ -15,7 +15,8 @@ import pathlib
 import sys
 import types
 import unittest.mock
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 

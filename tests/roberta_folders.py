@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ class Recorded:
     opened: Pretrained
     config: BertConfig
     tokenizer: TextTokenizer
-    tokens: Dict[str, Any]
-    values: Dict[str, np.ndarray]
+    tokens: dict[str, Any]
+    values: dict[str, np.ndarray]
 
 
 def read_recorded(golden_dir, name):

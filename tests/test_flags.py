@@ -3,7 +3,8 @@
 import dataclasses
 import subprocess
 import sys
-from typing import List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Optional
 
 import pytest
 from absl import flags
@@ -78,9 +79,9 @@ class Sample:
     rates: Rates = dataclasses.field(default_factory=Rates)
     train: bool = Topic.TO_DO.setting(False, "Train.")
     id_column: str = Topic.TABLES.setting("3", "Column; default: the 3rd.")
-    names: List[str] = Topic.METHOD.setting([], "Names, or all.")
+    names: list[str] = Topic.METHOD.setting([], "Names, or all.")
     pairs: Mapping[str, str] = Topic.METHOD.setting({}, "Pairs.")
-    folders: List[str] = Topic.METHOD.setting([], "Folder", repeated=True)
+    folders: list[str] = Topic.METHOD.setting([], "Folder", repeated=True)
     type: str = Topic.HARDWARE.setting("a", "A type.", choices=("a", "b"))
 
 
@@ -297,7 +298,7 @@ class Paths:
     """Settings that are paths, and a text."""
 
     place: str = Topic.DATA.setting("", "A folder.")
-    parts: List[str] = Topic.DATA.setting([], "Folders by name.")
+    parts: list[str] = Topic.DATA.setting([], "Folders by name.")
     mark: str = Topic.DATA.setting("", "A separator.")
 
 

@@ -5,7 +5,7 @@ Needs no compiler, so accounts can be read and compared anywhere.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Optional
 
 from adapter_bert.accelerators.devices import Device
 
@@ -60,7 +60,7 @@ class Compiled:
 
 def roofline(
     compiled: Compiled, device: Device, dtype: str, rows: int
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The time of a step at a device's peak rates.
 
     Compilers count bytes that stay on the chip too, so a step may take less
@@ -116,7 +116,7 @@ def largest_batch(
             found[rows] = memory_of(rows)
         return found[rows] is not None and found[rows] <= most
 
-    def known() -> List[int]:
+    def known() -> list[int]:
         return sorted(n for n, memory in found.items() if memory is not None)
 
     if fits(rows):

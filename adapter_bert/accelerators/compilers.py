@@ -11,7 +11,8 @@ import importlib.util
 import os
 import pathlib
 import re
-from typing import Any, Callable, Dict, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 # JAX computes nothing itself, and looks for no device: neither for a GPU's
 # driver, nor for what Google Cloud says of this machine.
@@ -56,13 +57,13 @@ NO_OPERATION = re.compile(r"No registered '(\w+)' OpKernel")
 NOT_STATIC = "dynamic shape"
 
 
-def versions(device: Device) -> Dict[str, str]:
+def versions(device: Device) -> dict[str, str]:
     """The packages that translate for a device and compile."""
     packages = {p: importlib.metadata.version(p) for p in device.packages}
     return {"tensorflow": tf.__version__, **packages}
 
 
-def settings(device: Device) -> Dict[str, str]:
+def settings(device: Device) -> dict[str, str]:
     """All but the step itself that an account depends on."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
     told = {"device": repr(device), "counting": str(COUNTING)}
@@ -82,7 +83,7 @@ def lower(step: Step, device: Device) -> Any:
     return function.lower(*arguments)
 
 
-def jitted(step: Step, cores: Sequence[Any]) -> Tuple[Any, Tuple]:
+def jitted(step: Step, cores: Sequence[Any]) -> tuple[Any, tuple]:
     """The step as a compiled function of JAX, and what it takes.
 
     A training is a function of frozen values, trained values, slots, batch and
@@ -179,7 +180,7 @@ def compile_lowered(lowered: Any, device: Device) -> Compiled:
     )
 
 
-def _count(lowered: Any, module: Any) -> Tuple[float, float]:
+def _count(lowered: Any, module: Any) -> tuple[float, float]:
     """XLA's own count of operations and of moved bytes, for GPUs.
 
     Their compiler counts nothing without a GPU, and JAX has no public name for
@@ -189,7 +190,7 @@ def _count(lowered: Any, module: Any) -> Tuple[float, float]:
     """
     from jax._src.lib import xla_client
 
-    def count(module: Any) -> Dict[str, float]:
+    def count(module: Any) -> dict[str, float]:
         client = jax.devices("cpu")[0].client
         return xla_client._xla.hlo_module_cost_analysis(client, module)
 
@@ -214,7 +215,7 @@ def _topology(device: Device, cores: int) -> Any:
     ).devices
 
 
-def _program(step: Step) -> Tuple[Callable, Tuple, Tuple]:
+def _program(step: Step) -> tuple[Callable, tuple, tuple]:
     """The step of one core.
 
     Returns:
@@ -241,7 +242,7 @@ def _program(step: Step) -> Tuple[Callable, Tuple, Tuple]:
     return train, arguments, (ALL, ALL, ALL, BY_ROWS, ALL)
 
 
-def _specs(values: Dict[str, np.ndarray], cores: int = 1) -> Dict[str, Any]:
+def _specs(values: dict[str, np.ndarray], cores: int = 1) -> dict[str, Any]:
     """Shapes and dtypes of arrays, whose rows cores divide."""
     return {
         name: jax.ShapeDtypeStruct(

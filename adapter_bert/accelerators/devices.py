@@ -7,7 +7,7 @@ each version there; NVIDIA's data sheets of T4, V100 SXM2, A10, L4, A100 SXM
 """
 
 import dataclasses
-from typing import Dict, Mapping, Tuple
+from collections.abc import Mapping
 
 from adapter_bert.errors import UserError
 
@@ -47,7 +47,7 @@ class Device:
     target: str = ""
 
     @property
-    def packages(self) -> Tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:
         """The packages, by their names on PyPI, that compile for it."""
         return PACKAGES[self.platform]
 
@@ -80,7 +80,7 @@ def _tpu(
 def _gpu(
     name: str,
     driver_name: str,
-    capability: Tuple[int, int],
+    capability: tuple[int, int],
     multiprocessors: int,
     clock: float,
     bandwidth: float,
@@ -89,7 +89,7 @@ def _gpu(
     shared: int,
     threads: int,
     units: int,
-    flops: Tuple[float, float],
+    flops: tuple[float, float],
 ) -> Device:
     """A GPU.
 
@@ -229,7 +229,7 @@ _ALL = (
         (67, 989),
     ),
 )
-DEVICES: Dict[str, Device] = {device.name: device for device in _ALL}
+DEVICES: dict[str, Device] = {device.name: device for device in _ALL}
 
 
 def find(name: str, cores: int = 1) -> Device:

@@ -10,7 +10,8 @@ import json
 import sys
 import time
 import zlib
-from typing import Any, Dict, Iterator, List, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def sample(value: Any) -> np.ndarray:
     return np.append(np.float32(norm), flat[places])
 
 
-def _about(value: np.ndarray) -> Dict[str, Any]:
+def _about(value: np.ndarray) -> dict[str, Any]:
     """Shape, dtype, mean and spread of an array, as values of JSON."""
     wide = value.astype(np.float64)
     return {
@@ -166,7 +167,7 @@ def _about(value: np.ndarray) -> Dict[str, Any]:
     }
 
 
-def _record(exported: Any, arguments: List[Any], steps: int) -> Arrays:
+def _record(exported: Any, arguments: list[Any], steps: int) -> Arrays:
     """Losses, float32 [steps], and samples of what the last step gave.
 
     Raises:
@@ -215,7 +216,7 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _sizes(step: Step) -> Dict[str, Any]:
+def _sizes(step: Step) -> dict[str, Any]:
     """BERT's sizes under the keys of Google's JSON files."""
     model = step.job.build_model(
         lambda name, shape, make: np.broadcast_to(np.float32(0), shape)

@@ -5,7 +5,8 @@ always, and ends with `StepTaken` in place of its first step.
 """
 
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,8 +29,8 @@ from adapter_bert.training.training_step import (
 
 # Value of `--engine` of a run whose step is taken.
 ENGINE = "step"
-Arrays = Dict[str, np.ndarray]
-Tensors = Dict[str, tf.Tensor]
+Arrays = dict[str, np.ndarray]
+Tensors = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Step:
             batch["row"] = np.arange(rows, dtype=batch["row"].dtype)
         return dataclasses.replace(self, batch=batch)
 
-    def values(self) -> Tuple[Arrays, Arrays, Arrays]:
+    def values(self) -> tuple[Arrays, Arrays, Arrays]:
         """First values of frozen variables, of trained ones, of slots.
 
         By name: frozen ones in the dtype of `Job.dtype_of`, others in float32.
@@ -72,7 +73,7 @@ class Step:
             lambda p, dtype: np.asarray(read[p.name]()).astype(dtype)
         )
 
-    def shapes(self) -> Tuple[Arrays, Arrays, Arrays]:
+    def shapes(self) -> tuple[Arrays, Arrays, Arrays]:
         """Zeros of the shapes and dtypes of `values`, which take no memory."""
         return self._arrays(
             lambda p, dtype: np.broadcast_to(np.zeros((), dtype), p.shape)
@@ -80,7 +81,7 @@ class Step:
 
     def _arrays(
         self, make: Callable[[Any, Any], np.ndarray]
-    ) -> Tuple[Arrays, Arrays, Arrays]:
+    ) -> tuple[Arrays, Arrays, Arrays]:
         frozen, trained = {}, {}
         for p in self.job.table.parameters:
             if p.trained and self.schedule is not None:
@@ -101,7 +102,7 @@ class Step:
 
     def differentiate(
         self, frozen: Tensors, trained: Tensors, batch: Tensors, done: tf.Tensor
-    ) -> Tuple[tf.Tensor, Tensors]:
+    ) -> tuple[tf.Tensor, Tensors]:
         """A core's share of the loss, float32 [], and of the gradients.
 
         Args:
@@ -126,7 +127,7 @@ class Step:
         slots: Tensors,
         gradients: Tensors,
         done: tf.Tensor,
-    ) -> Tuple[Tensors, Tensors]:
+    ) -> tuple[Tensors, Tensors]:
         """New values of trained variables and slots, from whole gradients."""
         recipe: Recipe = self.job.table.recipe
         rates = optimization.rates_of(
@@ -206,7 +207,7 @@ class _StepPredictor(RowPredictor):
     """Ends the run with the first batch of prediction."""
 
     def _run(
-        self, read: Callable[[], Iterator[List[Batch]]], features: Features
+        self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         group = next(read())
         batch = {
@@ -215,7 +216,7 @@ class _StepPredictor(RowPredictor):
         }
         raise StepTaken(Step(self._job, batch, len(group), None), features)
 
-    def load(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: dict[str, np.ndarray]) -> None:
         """Takes none: other values make the same step."""
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ and the encoder see a `BertConfig` and variables under Google's names.
 """
 
 import dataclasses
-from typing import Any, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 # Ends of a Hugging Face name -> ends of Google's; of two of theirs with one
 # meaning the first is written.
@@ -20,7 +21,7 @@ LAYER_NORM = {
 OUTPUT = {"weight": "weights", "bias": "bias"}
 # The beginning of a Hugging Face name, Google's name, the ends of both. The
 # numbers of layers are `{layer}`, the end is `{end}`.
-Scope = Tuple[str, str, Mapping[str, str]]
+Scope = tuple[str, str, Mapping[str, str]]
 
 TRANSFORM = "cls/predictions/transform"
 # From the embeddings' size to the layers'.
@@ -60,15 +61,15 @@ class Architecture:
     """
 
     prefix: str
-    classes: Tuple[str, ...]
+    classes: tuple[str, ...]
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    own_keys: Tuple[str, ...] = ()
+    own_keys: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    scopes: Tuple[Scope, ...] = ()
-    biases: Tuple[str, ...] = ()
-    texts: Tuple[str, ...] = ("classifier",)
-    choices: Tuple[str, ...] = ("classifier",)
+    scopes: tuple[Scope, ...] = ()
+    biases: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ("classifier",)
+    choices: tuple[str, ...] = ("classifier",)
     modules: Mapping[str, str] = dataclasses.field(default_factory=dict)
     prefixes: str = "self_prefix"
     in_adapterhub: bool = True

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Union
+from typing import Any, Callable, Union
 
 from adapter_bert import files
 from adapter_bert.bert import functional
@@ -231,7 +231,7 @@ class BertConfig:
         return cls(**{**sizes, "first_position": first, **own.fixed})
 
 
-def _first_position(values: Dict[str, Any], path: str) -> int:
+def _first_position(values: dict[str, Any], path: str) -> int:
     """The position of a RoBERTa's first token, by its config's JSON values.
 
     Raises:
@@ -248,7 +248,7 @@ def _first_position(values: Dict[str, Any], path: str) -> int:
     return padding + 1
 
 
-def _choice_activation(values: Dict[str, Any], path: str) -> str:
+def _choice_activation(values: dict[str, Any], path: str) -> str:
     """An ELECTRA's `choice_activation`, "" for the usual one.
 
     Source: transformers, `ElectraSequenceSummary`.

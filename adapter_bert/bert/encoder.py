@@ -20,16 +20,12 @@ TensorFlow 1 graph or of eager mode, or tensors.
 import dataclasses
 import functools
 import zlib
+from collections.abc import Iterable, Mapping
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Tuple,
 )
 
 import numpy as np
@@ -48,7 +44,7 @@ from adapter_bert.bert.hooks import (
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 from adapter_bert.rank_allocation import Allocation
 
-Shape = Tuple[int, ...]
+Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
 Initializer = Any
 # (variable name, shape, initializer) -> variable
@@ -141,7 +137,7 @@ class Declared:
 
 def declare_dense(
     scope: str, inputs: int, outputs: int, config: BertConfig
-) -> Dict[str, Declared]:
+) -> dict[str, Declared]:
     """`<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
     normal = truncated_normal(config.initializer_range)
     return {
@@ -150,7 +146,7 @@ def declare_dense(
     }
 
 
-def declare_layer_norm(scope: str, size: int) -> Dict[str, Declared]:
+def declare_layer_norm(scope: str, size: int) -> dict[str, Declared]:
     """`<scope>/LayerNorm/beta` and `gamma`, both [size]."""
     return {
         f"{scope}/LayerNorm/beta": Declared((size,), zeros),
@@ -158,7 +154,7 @@ def declare_layer_norm(scope: str, size: int) -> Dict[str, Declared]:
     }
 
 
-def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
+def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
     """Every variable of the encoder, and of the pooler if asked."""
     size, inner = config.hidden_size, config.intermediate_size
     width = config.embedding_width
@@ -207,7 +203,7 @@ def declare(config: BertConfig, pooler: bool = True) -> Dict[str, Declared]:
 
 def make_variables(
     declared: Mapping[str, Declared], create: CreateVariable
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The result of `create` for each declaration, by name."""
     return {
         name: create(name, one.shape, one.initializer)
@@ -215,7 +211,7 @@ def make_variables(
     }
 
 
-def list_variables(config: BertConfig, pooler: bool = True) -> Dict[str, Shape]:
+def list_variables(config: BertConfig, pooler: bool = True) -> dict[str, Shape]:
     """Name and shape of every variable of BERT, without making any.
 
     A model that was pretrained without a pooler has none, whatever is asked.
@@ -326,7 +322,7 @@ class BertOutput(NamedTuple):
     """
 
     embedding_output: tf.Tensor
-    layer_outputs: List[tf.Tensor]
+    layer_outputs: list[tf.Tensor]
     sequence_output: tf.Tensor
 
 
@@ -398,7 +394,7 @@ class Bert(Modules):
 
     def run_layers(
         self, hidden: tf.Tensor, layers: Iterable[int], context: Context
-    ) -> List[tf.Tensor]:
+    ) -> list[tf.Tensor]:
         """The outputs of some of the layers, as `BertOutput` has them."""
         length = hidden.shape[1] or tf.shape(hidden)[1]
         whole, mask = self.hooks.lengthen(hidden, context)

@@ -11,7 +11,8 @@ import contextlib
 import contextvars
 import itertools
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from collections.abc import Iterator
+from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -78,7 +79,7 @@ def for_runtimes() -> Iterator[None]:
         _FOR_RUNTIMES.reset(token)
 
 
-def anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
+def anew(*tensors: tf.Tensor) -> list[tf.Tensor]:
     """The same tensors for a backward pass to compute from, under XLA.
 
     XLA merges equal operations, and would keep the results of the forward pass.
@@ -86,7 +87,7 @@ def anew(*tensors: tf.Tensor) -> List[tf.Tensor]:
     return gen_xla_ops.xla_optimization_barrier(input=list(tensors))
 
 
-def custom_gradient(function: Callable[..., Tuple]) -> Callable:
+def custom_gradient(function: Callable[..., tuple]) -> Callable:
     """As `tf.custom_gradient`, of a function that gives one tensor."""
 
     def call(*arguments: Any) -> tf.Tensor:
@@ -99,7 +100,7 @@ def custom_gradient(function: Callable[..., Tuple]) -> Callable:
         name = f"CustomGradient-adapter-bert-{next(_NUMBERS)}"
 
         @tf.RegisterGradient(name)
-        def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> List:
+        def backward(op: tf.Operation, upstream: tf.Tensor, *_: Any) -> list:
             return [None, *tf.nest.flatten(gradient(upstream))]
 
         graph = tf.compat.v1.get_default_graph()
@@ -151,7 +152,7 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 
 
 def _with_slope(
-    compute: Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
+    compute: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
 ) -> tf.Tensor:
     """An elementwise function that saves its slope for the backward pass.
 
@@ -184,6 +185,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     has the bits of TensorFlow's deterministic function. That holds a constant
     NaN, which `tf.debugging.enable_check_numerics` takes for a fault.
     """
+    labels = tf.convert_to_tensor(labels)
     shape = tf.shape(labels)
     logs = tf.nn.log_softmax(tf.reshape(logits, [-1, tf.shape(logits)[-1]]))
     losses = -tf.gather(logs, tf.reshape(labels, [-1]), batch_dims=1)
@@ -192,7 +194,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return losses
 
 
-ACTIVATIONS: Dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "gelu": gelu,
     "gelu_new": gelu,
     "gelu_erf": gelu_erf,
@@ -306,7 +308,7 @@ def layer_norm(
     return outputs
 
 
-def _standardize(x: tf.Tensor, epsilon: float) -> Tuple[tf.Tensor, tf.Tensor]:
+def _standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
     """1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
     centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
@@ -347,7 +349,7 @@ def dense(
 
 
 @custom_gradient
-def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> Tuple:
+def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
     """`x @ kernel + bias` by oneDNN, whose kernel has no gradient."""
 
     def gradient(upstream):
@@ -375,7 +377,7 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 @custom_gradient
-def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> Tuple:
+def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> tuple:
     """`x + bias`, whose gradient is added up in float32.
 
     TensorFlow's adds up in bfloat16, where 256 and 1 make 256.

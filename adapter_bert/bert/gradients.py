@@ -10,14 +10,10 @@ On accelerators memory may be dearer still: `recomputed` saves nothing but the
 arguments. There are no gradients of second order.
 """
 
+from collections.abc import Sequence
 from typing import (
     Callable,
-    Dict,
-    List,
     Optional,
-    Sequence,
-    Set,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -62,7 +58,7 @@ def differentiable(
             output, *kept = passes.forward(*values)
             kept += [values[place] for place in passes.read]
 
-            def gradient(upstream: tf.Tensor) -> List[Optional[tf.Tensor]]:
+            def gradient(upstream: tf.Tensor) -> list[Optional[tf.Tensor]]:
                 found = iter(passes.backward(upstream, *kept))
                 return [next(found) if x else None for x in passes.matters]
 
@@ -92,7 +88,7 @@ def recomputed(
         # Else a tape would have TensorFlow's own gradient made too.
         output = function(*map(tf.stop_gradient, arguments))
 
-        def gradient(upstream: tf.Tensor) -> List[Optional[tf.Tensor]]:
+        def gradient(upstream: tf.Tensor) -> list[Optional[tf.Tensor]]:
             # With the gradient among them, nothing is computed before it.
             upstream, *again = anew(upstream, *arguments)
             sources = [x for x in again if x.dtype.is_floating]
@@ -182,7 +178,7 @@ class _Passes:
         )
 
 
-def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> Set[str]:
+def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> set[str]:
     """Names of operations with no effect but checks of numbers.
 
     `tf.debugging.enable_check_numerics` puts these into every graph.
@@ -206,9 +202,9 @@ def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> Set[str]:
     return {node.name for node in definition.node if is_harmless(node)}
 
 
-def _depend_on(source: tf.Tensor) -> Set[str]:
+def _depend_on(source: tf.Tensor) -> set[str]:
     """Names of the operations of a graph that depend on a tensor."""
-    found: Set[str] = set()
+    found: set[str] = set()
     # Operations come after those that they read.
     for op in source.graph.get_operations():
         before = [x.op for x in op.inputs] + list(op.control_inputs)
@@ -219,14 +215,14 @@ def _depend_on(source: tf.Tensor) -> Set[str]:
 
 def _between(
     outputs: Sequence[tf.Tensor], is_inside: Callable[[tf.Operation], bool]
-) -> Tuple[Set[str], List[tf.Tensor]]:
+) -> tuple[set[str], list[tf.Tensor]]:
     """The part of a graph that `outputs` need, of operations `is_inside`.
 
     Placeholders never are. Gives the names of the part's operations, and the
     tensors of other operations that it reads or that are outputs.
     """
-    inside: Set[str] = set()
-    read: Dict[str, tf.Tensor] = {}
+    inside: set[str] = set()
+    read: dict[str, tf.Tensor] = {}
     waiting = [(x.op, x) for x in outputs]
     while waiting:
         op, tensor = waiting.pop()
@@ -243,10 +239,10 @@ def _between(
 
 def _run(
     graph: tf.compat.v1.GraphDef,
-    part: Set[str],
+    part: set[str],
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
-) -> Callable[..., List[tf.Tensor]]:
+) -> Callable[..., list[tf.Tensor]]:
     """A function that computes `outputs` from values of `inputs`.
 
     It computes a `part` of a graph, names of operations.
@@ -274,7 +270,7 @@ def _run(
     inputs, outputs = [x.name for x in inputs], [x.name for x in outputs]
     computed = [name for name in outputs if name not in inputs]
 
-    def compute(*arguments: tf.Tensor) -> List[tf.Tensor]:
+    def compute(*arguments: tf.Tensor) -> list[tf.Tensor]:
         known = dict(zip(inputs, arguments))
         found = tf.graph_util.import_graph_def(
             copied,

@@ -8,16 +8,12 @@ Dropout depends on the context alone. Dimension letters are those of
 
 import dataclasses
 import zlib
+from collections.abc import Hashable, Mapping
 from typing import (
     Any,
     Callable,
     ClassVar,
-    Dict,
-    FrozenSet,
-    Hashable,
-    Mapping,
     Optional,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -188,7 +184,7 @@ class Hooks:
             any are computed as BERT's own.
     """
 
-    places: FrozenSet[str] = frozenset()
+    places: frozenset[str] = frozenset()
     alike: ClassVar[bool] = False
     takes_rows = False
     by_token = False
@@ -239,7 +235,7 @@ class Hooks:
 
     def lengthen(
         self, hidden: tf.Tensor, context: Context
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Adds virtual tokens to what the first layer reads.
 
         Takes float32 [B, T, D]. Gives float32 [B, T + P, D] and its mask,
@@ -284,7 +280,7 @@ class Hooks:
         value: tf.Tensor,
         attention_bias: tf.Tensor,
         context: Context,
-    ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Acts before attention: gives the three, possibly longer in T.
 
         Keys and values are float32 [B, N, T, H]; the bias, which is added to
@@ -335,7 +331,7 @@ class Hooks:
 
     def observe(
         self, shown: Mapping[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Values of a batch for people to see, float32 [B, ...] by name.
 
         `shown` has what hooks gave `context.show`.
@@ -346,11 +342,11 @@ class Hooks:
         """An addend of a training's loss, float32 [], or None."""
         return None
 
-    def begin(self, context: Context) -> Dict[str, tf.Tensor]:
+    def begin(self, context: Context) -> dict[str, tf.Tensor]:
         """Tensors for each layer's `context.handed_on`, once a forward pass."""
         return {}
 
-    def prepare(self, context: Context) -> Dict[str, tf.Tensor]:
+    def prepare(self, context: Context) -> dict[str, tf.Tensor]:
         """Tensors for `context.handed_on` that all rows of a step share.
 
         A step's rows are computed in groups, which need not each repeat work

@@ -7,7 +7,8 @@ Source: Jacob et al. 2018, section 2.1, without zero points; Dettmers et al.
 2023 (QLoRA), section 3, trains adapters on a frozen base of few bits.
 """
 
-from typing import Any, FrozenSet, Iterable, NamedTuple, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,7 +44,7 @@ class Quantized(NamedTuple):
         return Quantized(*some).widened()
 
 
-def names(variables: Iterable[str]) -> FrozenSet[str]:
+def names(variables: Iterable[str]) -> frozenset[str]:
     """Chooses the names of matrices in int8 among BERT's own variables."""
     return frozenset(
         name

@@ -9,7 +9,8 @@ the right pattern. Neither exported models nor other devices know them, and
 import contextlib
 import contextvars
 import functools
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -163,7 +164,7 @@ def layer_norm(
     return outputs
 
 
-def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
+def _create(name: str, inputs: list[tf.Tensor], **attributes: Any) -> tf.Tensor:
     """The output, like the first input, of an operation without a function.
 
     Raises:
@@ -172,7 +173,7 @@ def _create(name: str, inputs: List[tf.Tensor], **attributes: Any) -> tf.Tensor:
     if tf.executing_eagerly():
         raise RuntimeError(f"{name} outside of a graph; use tf.function")
     make = tf.compat.v1.AttrValue
-    kinds: Dict[type, Callable[[Any], Any]] = {
+    kinds: dict[type, Callable[[Any], Any]] = {
         bool: lambda x: make(b=x),
         int: lambda x: make(i=x),
         float: lambda x: make(f=x),

@@ -12,7 +12,8 @@ The same lists of values serve to compute a layer again in its backward pass.
 
 import dataclasses
 import re
-from typing import Any, Callable, Dict, Hashable, Mapping, Optional
+from collections.abc import Hashable, Mapping
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -45,7 +46,7 @@ class SharedLayers:
         config: encoder.BertConfig,
         variables: Mapping[str, Any],
         make_hooks: MakeHooks,
-        functions: Dict[Hashable, Callable],
+        functions: dict[Hashable, Callable],
     ):
         """Takes the variables that layers read: BERT's and the method's.
 
@@ -223,7 +224,7 @@ def make_bert(
     variables: Mapping[str, Any],
     added: Mapping[str, Any],
     make_hooks: MakeHooks,
-    functions: Optional[Dict[Hashable, Callable]] = None,
+    functions: Optional[dict[Hashable, Callable]] = None,
 ) -> encoder.Bert:
     """BERT with layers that are traced once.
 
@@ -248,7 +249,7 @@ def _to_tensors(value: Any) -> Any:
     return tf.nest.map_structure(tf.convert_to_tensor, value)
 
 
-def _of_layer(number: int, values: Mapping[str, Any]) -> Dict[str, Any]:
+def _of_layer(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
     """What a layer may read: its own, as if of layer 0, and what all may."""
     return {
         rename_layer(name, 0): value

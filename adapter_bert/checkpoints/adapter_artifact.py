@@ -11,7 +11,8 @@ a composition are stored alike if most of them are zero.
 import dataclasses
 import hashlib
 import os
-from typing import Any, Callable, Container, Dict, List, Optional, Tuple
+from collections.abc import Container
+from typing import Any, Callable, Optional
 
 import numpy as np
 import safetensors.numpy
@@ -39,21 +40,21 @@ class Artifact:
         weights: the trained variables.
     """
 
-    config: Dict[str, Any]
+    config: dict[str, Any]
     weights: Weights
 
 
 def changes(
-    values: Dict[str, np.ndarray],
+    values: dict[str, np.ndarray],
     base: Callable[[str], np.ndarray],
     own: Container[str],
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """Trained values, with BERT's own variables as their changed entries.
 
     `base` reads one of BERT's own variables, whose names are `own`, as
     pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
     """
-    found: Dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     for name, value in values.items():
         if name not in own:
             found[name] = value
@@ -68,9 +69,9 @@ def changes(
     return found
 
 
-def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+def few(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Values, with changes by parts as nonzero entries if these are few."""
-    found: Dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     for name, value in values.items():
         indices = np.flatnonzero(value)
         if changed_by(name) and 2 * indices.size < value.size:
@@ -81,12 +82,12 @@ def few(values: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     return found
 
 
-def count(values: Dict[str, np.ndarray]) -> int:
+def count(values: dict[str, np.ndarray]) -> int:
     """Numbers that an artifact holds, without the indices of changes."""
     return sum(v.size for k, v in values.items() if not k.endswith(INDICES))
 
 
-def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
+def _apply(stored: dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     """Applies stored changes; raises UserError if they do not fit the base."""
     changed = [n[: -len(INDICES)] for n in stored if n.endswith(INDICES)]
     shapes = {
@@ -133,19 +134,19 @@ def _apply(stored: Dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
-def _content(values: Dict[str, np.ndarray]) -> bytes:
+def _content(values: dict[str, np.ndarray]) -> bytes:
     return safetensors.numpy.save(
         {name: np.ascontiguousarray(value) for name, value in values.items()}
     )
 
 
-def sha256(values: Dict[str, np.ndarray]) -> str:
+def sha256(values: dict[str, np.ndarray]) -> str:
     """The SHA-256 of an adapter that holds these values alone."""
     return hashlib.sha256(_content(values)).hexdigest()
 
 
 def write(
-    folder: str, config: Dict[str, Any], values: Dict[str, np.ndarray]
+    folder: str, config: dict[str, Any], values: dict[str, np.ndarray]
 ) -> None:
     """Writes `adapter.safetensors`, then `adapter_config.json` with its hash.
 
@@ -157,7 +158,7 @@ def write(
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 
 
-def change_settings(folder: str, settings: Dict[str, Any]) -> None:
+def change_settings(folder: str, settings: dict[str, Any]) -> None:
     """Replaces `task_settings` of an adapter, whose weights stay as they are.
 
     Raises UserError as `read_config`, or if the file cannot be written.
@@ -166,7 +167,7 @@ def change_settings(folder: str, settings: Dict[str, Any]) -> None:
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 
 
-def settings_of(folder: str) -> Dict[str, Any]:
+def settings_of(folder: str) -> dict[str, Any]:
     """`task_settings` of an adapter, {} if the folder holds no adapter.
 
     Raises UserError if the description is damaged.
@@ -176,7 +177,7 @@ def settings_of(folder: str) -> Dict[str, Any]:
     return read_config(folder).get("task_settings", {})
 
 
-def read_config(folder: str) -> Dict[str, Any]:
+def read_config(folder: str) -> dict[str, Any]:
     """Reads `adapter_config.json` alone; raises UserError for damage."""
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
@@ -193,7 +194,7 @@ def read_config(folder: str) -> Dict[str, Any]:
     return run_record.read_description(path, "the adapter's description")
 
 
-def _near(folder: str) -> List[str]:
+def _near(folder: str) -> list[str]:
     """Folders that may be meant instead: in a run, a library, or of a file."""
     if files.is_folder(folder):
         inner = [os.path.join(folder, name) for name in files.folders(folder)]
@@ -211,7 +212,7 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """
     path = os.path.join(folder, WEIGHTS_FILE)
 
-    def read_content(config: Dict[str, Any]) -> Tuple[Dict[str, Any], bytes]:
+    def read_content(config: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         content = files.read_bytes(path, "the adapter's weights")
         if hashlib.sha256(content).hexdigest() != config.get("sha256"):
             raise UserError(

@@ -7,16 +7,9 @@ computes the same as this project. Heads are in `adapterhub_heads.py`.
 import dataclasses
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Sequence,
-    Set,
-    Tuple,
-    Type,
 )
 
 import numpy as np
@@ -67,7 +60,7 @@ from adapter_bert.methods.reft import LoReft
 from adapter_bert.methods.vera import Vera
 from adapter_bert.tasks.kinds import CHOICE, MASKED_LM, QUESTIONS, TAGGING
 
-Arrays = Dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE, TORCH_FILE = "adapter.safetensors", "pytorch_adapter.bin"
@@ -236,7 +229,7 @@ def _tensor(variable: str, name: str) -> str:
 
 def read(
     path: str, config: BertConfig, told: Told
-) -> Tuple[TuningMethod, Arrays, Head, Dict[str, Any]]:
+) -> tuple[TuningMethod, Arrays, Head, dict[str, Any]]:
     """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it.
 
     A language's adapter may be without a head; then BERT's own is meant.
@@ -263,7 +256,7 @@ def _of_tokens(method: TuningMethod) -> TuningMethod:
 
 def read_adapter(
     path: str, config: BertConfig
-) -> Tuple[TuningMethod, Arrays, Dict[str, Any]]:
+) -> tuple[TuningMethod, Arrays, dict[str, Any]]:
     """Reads an adapter of `save_adapter`, whatever its head.
 
     Returns the method, its float32 variables by name, and the origin. Raises
@@ -300,7 +293,7 @@ def read_adapter(
     return method, values, {"version": described.get("version"), "name": name}
 
 
-def _described(path: str) -> Dict[str, Any]:
+def _described(path: str) -> dict[str, Any]:
     """A description whose config is whole; raises UserError."""
     raw = files.read_json(path, "AdapterHub's description")
     named = isinstance(raw, dict) and isinstance(raw.get("config"), str)
@@ -333,7 +326,7 @@ def check_model(
         )
 
 
-def _parts(own: Mapping[str, Any], path: str) -> List[Mapping[str, Any]]:
+def _parts(own: Mapping[str, Any], path: str) -> list[Mapping[str, Any]]:
     """The configs that are united, or the one that there is."""
     if own.get("architecture") != UNION:
         return [own]
@@ -345,7 +338,7 @@ def _parts(own: Mapping[str, Any], path: str) -> List[Mapping[str, Any]]:
 
 def _reader(own: Mapping[str, Any], path: str) -> Any:
     """The function that reads an adapter of this config."""
-    readers: Dict[Any, Any] = {
+    readers: dict[Any, Any] = {
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
         "lora": (_read_lora, foreign_fields.HUB_LORA),
         "prefix_tuning": (_read_prefix, foreign_fields.HUB_PREFIX),
@@ -377,7 +370,7 @@ def name_of_now(tensor: str, config: BertConfig) -> str:
     return OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
 
 
-def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
+def _as_of_now(described: Mapping[str, Any]) -> dict[str, Any]:
     """The config as the library reads it, whatever version has written it.
 
     Source: `load_weights_config`, `_fix_backward_compat` and
@@ -401,7 +394,7 @@ def _as_of_now(described: Mapping[str, Any]) -> Dict[str, Any]:
     return own
 
 
-def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
+def _bottleneck_kind(own: Mapping[str, Any], path: str) -> type[TuningMethod]:
     """The method of this project that a bottleneck's config describes."""
     before, residual = own["original_ln_before"], own["residual_before_ln"]
     attention, parallel = bool(own.get("mh_adapter")), own["is_parallel"]
@@ -432,7 +425,7 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> Type[TuningMethod]:
     )
 
 
-def _layers(adapter: Adapter) -> List[int]:
+def _layers(adapter: Adapter) -> list[int]:
     """The layers with tensors, by the config's `leave_out`."""
     layers = list(range(adapter.config.num_hidden_layers))
     for layer in adapter.own.get("leave_out") or ():
@@ -475,7 +468,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and value > 0
 
 
-def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_bottleneck(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """Bottleneck adapters; a scale goes into their second matrix."""
     config, path = adapter.config, adapter.path
     adapter = adapter._replace(own={**BOTTLENECK, **adapter.own})
@@ -504,7 +497,7 @@ def _read_bottleneck(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     # The size of most layers.
     size = max(sizes.values(), key=list(sizes.values()).count)
     others = {n: found for n, found in sizes.items() if found != size}
-    arguments: Dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "size": size,
         "nonlinearity": activation(own.get("non_linearity"), path),
     }
@@ -591,7 +584,7 @@ def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
     return found
 
 
-def _read_lora(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_lora(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """LoRA, and VeRA and (IA)^3, which are LoRA for this program.
 
     VeRA there has whole matrices in place of scales, so its products are LoRA.
@@ -678,7 +671,7 @@ def _read_ia3(adapter: Adapter, places: Any, take: Any):
     return Ia3(), values
 
 
-def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_prefix(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """A prefix, as the output of its network."""
     own, path, hidden = adapter.own, adapter.path, adapter.config.hidden_size
     layers = adapter.config.num_hidden_layers
@@ -715,7 +708,7 @@ def _read_prefix(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     return method, {**dict(parts), **_take_gates(adapter, method)}
 
 
-def _read_prompt(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
+def _read_prompt(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """Virtual tokens, whose order is of no matter but to heads."""
     combine = adapter.own.get("combine", "prefix")
     if combine not in COMBINED:
@@ -730,12 +723,12 @@ def _read_prompt(adapter: Adapter) -> Tuple[TuningMethod, Arrays]:
     return Prompt(length, COMBINED[combine]), {PROMPT: prompt}
 
 
-def write(exported: Exported) -> Dict[str, Any]:
+def write(exported: Exported) -> dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
     return {**adapter_files(exported), **head_files(exported)}
 
 
-def adapter_files(exported: Exported) -> Dict[str, Any]:
+def adapter_files(exported: Exported) -> dict[str, Any]:
     """The contents of an adapter's files by name, but for its head's.
 
     Raises UserError if the library cannot compute what the method does.
@@ -760,7 +753,7 @@ def adapter_files(exported: Exported) -> Dict[str, Any]:
     }
 
 
-def head_files(exported: Exported) -> Dict[str, Any]:
+def head_files(exported: Exported) -> dict[str, Any]:
     """The contents of a head's files by name; nothing without a head."""
     if exported.head is None:
         return {}
@@ -777,7 +770,7 @@ def head_files(exported: Exported) -> Dict[str, Any]:
     }
 
 
-def description(exported: Exported) -> Dict[str, Any]:
+def description(exported: Exported) -> dict[str, Any]:
     """The fields that all of the library's descriptions have."""
     return {
         "hidden_size": exported.config.hidden_size,
@@ -822,7 +815,7 @@ def _check_union(methods: Sequence[TuningMethod], source: str) -> None:
         )
 
 
-def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:
+def _unite(configs: list[dict[str, Any]], exported: Exported) -> dict[str, Any]:
     """The config of a union; raises UserError if the library has none."""
     kinds = [c["architecture"] for c in configs if "architecture" in c]
     for kind in kinds:
@@ -834,7 +827,7 @@ def _unite(configs: List[Dict[str, Any]], exported: Exported) -> Dict[str, Any]:
     return {"architecture": UNION, "configs": configs}
 
 
-def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
+def _describe(method: TuningMethod, exported: Exported) -> dict[str, Any]:
     """The config of a method; raises UserError if the library lacks it."""
     reason, kind = None, exported.head.kind if exported.head else ""
     if isinstance(method, Houlsby) and method.layer_norms:
@@ -983,6 +976,6 @@ def _describe(method: TuningMethod, exported: Exported) -> Dict[str, Any]:
     return config
 
 
-def _layers_of(scopes: Iterable[str]) -> Set[int]:
+def _layers_of(scopes: Iterable[str]) -> set[int]:
     """The numbers of the layers of some scopes."""
     return {place_of(scope)[0] for scope in scopes}

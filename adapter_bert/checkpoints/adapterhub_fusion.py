@@ -5,7 +5,8 @@ The adapters that are fused lie in folders of their own, which
 """
 
 import os
-from typing import Any, Dict, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,9 +50,9 @@ TENSORS = {
 }
 
 
-def _places(name: str, config: BertConfig) -> Dict[Any, Dict[str, str]]:
+def _places(name: str, config: BertConfig) -> dict[Any, dict[str, str]]:
     """The tensors of a fusion by variable, for each layer and site."""
-    found: Dict[Any, Dict[str, str]] = {}
+    found: dict[Any, dict[str, str]] = {}
     for layer in range(config.num_hidden_layers):
         for site, place in SCOPES.items():
             scope = f"bert/encoder/layer_{layer}/{place}"
@@ -63,7 +64,7 @@ def _places(name: str, config: BertConfig) -> Dict[Any, Dict[str, str]]:
     return found
 
 
-def describe(folder: str, config: BertConfig) -> Dict[str, Any]:
+def describe(folder: str, config: BertConfig) -> dict[str, Any]:
     """The description in a fusion's folder.
 
     Raises UserError if no method here computes the same.
@@ -84,7 +85,7 @@ def describe(folder: str, config: BertConfig) -> Dict[str, Any]:
     return described
 
 
-def arguments(described: Dict[str, Any]) -> Dict[str, Any]:
+def arguments(described: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `fusion` that a description says."""
     own = described["config"]
     penalty = PENALTY if own.get("regularization") else 0.0
@@ -93,7 +94,7 @@ def arguments(described: Dict[str, Any]) -> Dict[str, Any]:
 
 def read(
     folder: str, name: str, method: Fusion, config: BertConfig
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The variables of a fusion by name, float32, but for its adapters'.
 
     Raises UserError if tensors are missing, of another shape, or of no part.
@@ -121,7 +122,7 @@ def read(
 
 def write(
     exported: Exported, method: Fusion, names: Sequence[str]
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The contents of a fusion's files by name.
 
     Args:

@@ -6,7 +6,8 @@ belong to transformers' models. Source: `adapters/heads/` and `head_utils.py`.
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +74,7 @@ WRITTEN = {
 }
 
 
-def _masked_lm_modules(config: BertConfig) -> Dict[str, str]:
+def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
     """Modules of a flexible head of masked words -> transformers' modules."""
     names = ("transform/dense/bias", "transform/LayerNorm/beta")
     theirs = [
@@ -85,7 +86,7 @@ def _masked_lm_modules(config: BertConfig) -> Dict[str, str]:
     return dict(zip(("0", "2", "3"), modules))
 
 
-def flexible(config: BertConfig) -> List[str]:
+def flexible(config: BertConfig) -> list[str]:
     """The classes of the library's own models of a BERT.
 
     Raises:
@@ -197,7 +198,7 @@ def _read_flexible(
     # Modules are numbered: dropout, dense layer, activation if there is one.
     places = [f"{prefix}{1 + (3 if between else 2) * n}" for n in range(count)]
     hidden = config.hidden_size
-    layers: List[Layer] = [
+    layers: list[Layer] = [
         tensors.take_layer(p, hidden, hidden) for p in places[:-1]
     ]
     outputs = 1 if kind == CHOICE else own.get("num_labels", 2)
@@ -247,7 +248,7 @@ def _read_masked_lm(
 
 def write(
     head: Head, name: str, config: BertConfig, source: str
-) -> Tuple[Dict[str, Any], Dict[str, Any], Dict[str, np.ndarray]]:
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
     """The config, what stands next to it, and the tensors of a flexible head.
 
     Raises UserError if the library has no such head.
@@ -270,13 +271,13 @@ def write(
         )
     has_activation = shape.layers > 1
     step = 3 if has_activation else 2
-    tensors: Dict[str, np.ndarray] = {}
+    tensors: dict[str, np.ndarray] = {}
     for number, (weights, bias) in enumerate(head.layers):
         place = f"{prefix}{1 + step * number}"
         tensors[f"{place}.weight"] = weights
         if bias is not None:
             tensors[f"{place}.bias"] = bias
-    labels: List[str] = list(head.labels)
+    labels: list[str] = list(head.labels)
     if not labels:
         labels = [f"LABEL_{i}" for i in range(len(head.layers[-1][0]))]
     values = {

@@ -7,7 +7,7 @@ NoReFT of `W + R`, if there is no activation; the library's files have no place
 for DiReFT itself.
 """
 
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -30,7 +30,7 @@ from adapter_bert.methods.reft import (
     reflected,
 )
 
-Arrays = Dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 ARCHITECTURE = "reft"
 # Number of a unit -> the side of a text, if the two are not tied.
@@ -41,7 +41,7 @@ WEIGHT = "projection.weight"
 PARAMETRIZED = "projection.parametrizations.weight"
 
 
-def _units(layer: int, name: str, method: LoReft) -> List[Tuple[str, str]]:
+def _units(layer: int, name: str, method: LoReft) -> list[tuple[str, str]]:
     """The modules of a layer, each with its scope here, or ""."""
     place = f"bert/encoder/layer_{layer}"
     module = f"{module_of(place)}.reft_layer.refts.{name}.units"
@@ -53,7 +53,7 @@ def _units(layer: int, name: str, method: LoReft) -> List[Tuple[str, str]]:
     ]
 
 
-def read(adapter: Adapter) -> Tuple[LoReft, Arrays]:
+def read(adapter: Adapter) -> tuple[LoReft, Arrays]:
     """An adapter; raises UserError if no method here computes the same."""
     own, path, config = adapter.own, adapter.path, adapter.config
     sizes = [own.get(k) for k in ("r", "prefix_positions", "suffix_positions")]
@@ -109,7 +109,7 @@ def read(adapter: Adapter) -> Tuple[LoReft, Arrays]:
     return method, values
 
 
-def describe(method: LoReft, exported: Exported) -> Dict[str, Any]:
+def describe(method: LoReft, exported: Exported) -> dict[str, Any]:
     """The config of a method; raises UserError if the library has none."""
     if not method.subtract and method.nonlinearity != "linear":
         raise UserError(

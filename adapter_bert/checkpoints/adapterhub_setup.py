@@ -18,16 +18,11 @@ import dataclasses
 import itertools
 import os
 import re
+from collections.abc import Iterator, Sequence
 from typing import (
     Any,
-    Dict,
-    FrozenSet,
-    Iterator,
-    List,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -60,7 +55,7 @@ from adapter_bert.methods.invertible import MadX
 from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.prefix import Prefix
 
-Arrays = Dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 SETUP_FILE = "adapter_setup.json"
 SETUP = {
@@ -89,7 +84,7 @@ REFUSED = {
 # The methods whose compositions the library computes alike.
 METHODS = (Houlsby, Pfeiffer, Parallel, MadX, Lora, Prefix)
 # A place in a layer where an adapter acts.
-Site = Tuple[int, str]
+Site = tuple[int, str]
 
 
 class Answer(NamedTuple):
@@ -106,8 +101,8 @@ class Answer(NamedTuple):
     method: TuningMethod
     values: Arrays
     head: Head
-    origin: Dict[str, Any]
-    parts: Dict[str, str]
+    origin: dict[str, Any]
+    parts: dict[str, str]
 
 
 def is_setup(method: TuningMethod) -> bool:
@@ -123,7 +118,7 @@ def detect(folder: str) -> bool:
     )
 
 
-def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
+def read(folder: str, config: BertConfig, told: Told) -> dict[str, Answer]:
     """Reads a folder of `save_adapter_setup` or `save_adapter_fusion`.
 
     The adapters of a fusion without a setup lie in folders next to its own.
@@ -165,7 +160,7 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
     if len(blocks) > 1:
         # Labels are those of one head alone.
         told = told._replace(labels=())
-    found: Dict[str, Answer] = {}
+    found: dict[str, Answer] = {}
     for block, name in zip(blocks, heads):
         place, own = reader.head_folder(block, name)
         head = adapterhub_heads.read(place, config, told)
@@ -178,12 +173,12 @@ def read(folder: str, config: BertConfig, told: Told) -> Dict[str, Answer]:
     return found
 
 
-def _single(name: str) -> Dict[str, Any]:
+def _single(name: str) -> dict[str, Any]:
     """The block of one adapter, as `adapter_setup.json` has it."""
     return {"type": SINGLE, "children": [name]}
 
 
-def _names(block: Dict[str, Any]) -> List[str]:
+def _names(block: dict[str, Any]) -> list[str]:
     """The names of a block's adapters, in order."""
     if block["type"] == SINGLE:
         return list(block["children"])
@@ -204,7 +199,7 @@ class _Reader:
         self.path, self.root, self.config = path, root, config
         self.folders, self.fusion = files.folders(root), fusion
 
-    def check_fields(self, block: Dict[str, Any]) -> None:
+    def check_fields(self, block: dict[str, Any]) -> None:
         """Raises UserError for what the library does not write."""
         foreign_fields.check(block, BLOCK, self.path)
         if block["type"] != AVERAGE and block.get("kwargs"):
@@ -213,7 +208,7 @@ class _Reader:
                 f"{str(block['kwargs'])[:80]}, but the library knows none of it"
             )
 
-    def known(self, block: Any, level: int = 0) -> Dict[str, Any]:
+    def known(self, block: Any, level: int = 0) -> dict[str, Any]:
         """A block, if it is one that can be read; else raises UserError."""
         said = block if isinstance(block, dict) else {}
         kind, children = said.get("type"), said.get("children")
@@ -231,7 +226,7 @@ class _Reader:
                 f"{self.path}: {kind} {REFUSED[kind]}, which no method of this "
                 "project does; expected Stack, Average, Fuse or Parallel"
             )
-        allowed: Tuple[str, ...] = (SINGLE,)
+        allowed: tuple[str, ...] = (SINGLE,)
         if level == 0:
             allowed = (SINGLE, STACK, AVERAGE, FUSE)
         elif level == 1:
@@ -264,7 +259,7 @@ class _Reader:
             )
         return os.path.join(self.root, name)
 
-    def head_folder(self, block: Dict[str, Any], head: Any) -> Tuple[str, str]:
+    def head_folder(self, block: dict[str, Any], head: Any) -> tuple[str, str]:
         """The folder and the name of a block's head.
 
         `head` is the head's name; or true, for the one of a model of
@@ -280,7 +275,7 @@ class _Reader:
 
     def read(
         self,
-        block: Dict[str, Any],
+        block: dict[str, Any],
         own: str,
         head: Head,
         version: Optional[str],
@@ -292,8 +287,8 @@ class _Reader:
         return Answer(method, values, head, origin, parts)
 
     def _compose(
-        self, block: Dict[str, Any], own: str = ""
-    ) -> Tuple[TuningMethod, Arrays, Dict[str, str]]:
+        self, block: dict[str, Any], own: str = ""
+    ) -> tuple[TuningMethod, Arrays, dict[str, str]]:
         """A block's method, its values, and the hashes of its parts.
 
         The last adapter of a stack is trained if it has the name `own`.
@@ -303,9 +298,9 @@ class _Reader:
             return *self._adapter(children[0]), {}
         if kind == STACK and len(children) == 1:
             return self._compose(children[0])
-        parts: List[Part] = []
+        parts: list[Part] = []
         values: Arrays = {}
-        hashes: Dict[str, str] = {}
+        hashes: dict[str, str] = {}
         for child in children:
             method, inner, _ = self._compose(child)
             name = _our_name(_names(child))
@@ -327,7 +322,7 @@ class _Reader:
         composed.check(self.config)
         return composed, values, hashes
 
-    def _adapter(self, name: str) -> Tuple[TuningMethod, Arrays]:
+    def _adapter(self, name: str) -> tuple[TuningMethod, Arrays]:
         """An adapter, whatever its head."""
         path = os.path.join(self.place(name), adapterhub.CONFIG_FILE)
         method, values, origin = adapterhub.read_adapter(path, self.config)
@@ -339,8 +334,8 @@ class _Reader:
         return method, values
 
     def _fusion(
-        self, block: Dict[str, Any], parts: Sequence[Part], values: Arrays
-    ) -> Tuple[TuningMethod, Arrays]:
+        self, block: dict[str, Any], parts: Sequence[Part], values: Arrays
+    ) -> tuple[TuningMethod, Arrays]:
         """A fusion of parts that have been read."""
         names = _names(block)
         folder = self.fusion or self.place(",".join(names))
@@ -358,7 +353,7 @@ class _Reader:
         )
         return fusion, {**values, **own}
 
-    def _weights(self, block: Dict[str, Any]) -> Dict[str, Any]:
+    def _weights(self, block: dict[str, Any]) -> dict[str, Any]:
         """The arguments of `average` that a block says.
 
         Source: `Average` of the library, which normalizes weights when it
@@ -418,7 +413,7 @@ def _kept(method: TuningMethod, config: BertConfig) -> TuningMethod:
     return method.kept(config) if isinstance(method, AdapterDrop) else method
 
 
-def _sites(method: TuningMethod, config: BertConfig) -> FrozenSet[Site]:
+def _sites(method: TuningMethod, config: BertConfig) -> frozenset[Site]:
     """Where an adapter acts."""
     method = _kept(method, config)
     if isinstance(method, Lora):
@@ -500,7 +495,7 @@ def check(method: TuningMethod, config: BertConfig, source: str) -> None:
             )
 
 
-def _row(method: TuningMethod) -> List[TuningMethod]:
+def _row(method: TuningMethod) -> list[TuningMethod]:
     """What is stacked, without stacks in stacks; or a method alone."""
     if not isinstance(method, Stack):
         return [method]
@@ -576,13 +571,13 @@ def without_pooler(exported: Exported, bert: Weights) -> Exported:
     return dataclasses.replace(exported, head=head)
 
 
-def write(several: Sequence[Exported]) -> Dict[str, Any]:
+def write(several: Sequence[Exported]) -> dict[str, Any]:
     """The contents of a setup's files, by their paths in the folder.
 
     Several adapters answer next to one another. Raises UserError if the library
     would compute one of them otherwise.
     """
-    contents: Dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     if len(several) > 1:
         methods = [exported.method for exported in several]
         check_parallel(methods, several[0].config, several[0].source)
@@ -615,8 +610,8 @@ def write(several: Sequence[Exported]) -> Dict[str, Any]:
 
 
 def _write_block(
-    exported: Exported, name: str, contents: Dict[str, Any], first: int = 0
-) -> Dict[str, Any]:
+    exported: Exported, name: str, contents: dict[str, Any], first: int = 0
+) -> dict[str, Any]:
     """The block of a method; adds the files of its adapters to `contents`.
 
     `name` is the adapter's there; adapters below the layer `first` are left

@@ -8,7 +8,8 @@ the best step, which are the run's result.
 import dataclasses
 import os
 import re
-from typing import Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +32,7 @@ BEST = "best.ckpt"
 # All other scores are better if greater.
 LESS_IS_BETTER = ("loss", "perplexity")
 
-Scores = Dict[str, float]
+Scores = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)

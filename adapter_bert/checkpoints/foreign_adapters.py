@@ -13,7 +13,8 @@ Both raise UserError for what the other side cannot compute.
 
 import dataclasses
 import os
-from typing import Any, Dict, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy as np
 import safetensors.numpy
@@ -37,7 +38,7 @@ from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.tasks.kinds import MASKED_LM
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
-PROGRAMS: Dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
+PROGRAMS: dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 CONFIG_FILE = "adapter_config.json"
 
 
@@ -62,7 +63,7 @@ def choose(folder: str, name: str = "") -> str:
 
     Raises UserError if no adapter, or not one alone, has the name.
     """
-    places: Dict[str, str] = {}
+    places: dict[str, str] = {}
     inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
     for place in (folder, *(os.path.join(folder, part) for part in inner)):
         path = os.path.join(place, CONFIG_FILE)
@@ -114,7 +115,7 @@ def read_all(
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
     multi_label: bool = False,
-) -> Dict[str, Foreign]:
+) -> dict[str, Foreign]:
     """Reads what a folder holds, that was trained on the BERT of a config.
 
     That is an adapter, or a composition, or several with a head each.
@@ -139,7 +140,7 @@ def read_all(
     if not detect(folder) and files.is_folder(folder):
         inner = [os.path.join(folder, name) for name in files.folders(folder)]
         places = [place for place in inner if detect(place)]
-    found: Dict[str, Foreign] = {}
+    found: dict[str, Foreign] = {}
     for place in places:
         told = Told(tuple(labels) if len(places) == 1 else (), multi_label)
         for name, foreign in _read(place, config, pairs, told).items():
@@ -166,7 +167,7 @@ def _read(
     config: BertConfig,
     pairs: Optional[bool],
     told: Told,
-) -> Dict[str, Foreign]:
+) -> dict[str, Foreign]:
     """What one of the programs has written into a folder, if one has."""
     program = detect(folder)
     if program is None:

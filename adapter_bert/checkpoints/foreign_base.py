@@ -2,16 +2,12 @@
 
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Tuple,
 )
 
 import numpy as np
@@ -91,8 +87,8 @@ class Head:
 
     kind: str
     shape: HeadShape
-    layers: Tuple[Layer, ...] = ()
-    labels: Tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    labels: tuple[str, ...] = ()
     threshold: Optional[float] = None
     values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     words: Optional[np.ndarray] = None
@@ -116,9 +112,9 @@ class Foreign:
     """
 
     method: TuningMethod
-    task: Dict[str, Any]
-    values: Dict[str, np.ndarray]
-    origin: Dict[str, Any]
+    task: dict[str, Any]
+    values: dict[str, np.ndarray]
+    origin: dict[str, Any]
     words: Optional[np.ndarray] = None
     parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: Optional[int] = None
@@ -135,7 +131,7 @@ class Adapter(NamedTuple):
         name: in the names of tensors.
     """
 
-    own: Dict[str, Any]
+    own: dict[str, Any]
     tensors: Tensors
     config: BertConfig
     path: str
@@ -191,7 +187,7 @@ def module_of(scope: str) -> str:
     return scope.replace("/layer_", "/layer/").replace("/", ".")
 
 
-def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
+def unit_scales(config: BertConfig) -> dict[str, np.ndarray]:
     """The variables of (IA)^3 that change nothing: ones, float32 [outputs]."""
     sizes = dict.fromkeys(KEY_VALUE, config.hidden_size)
     sizes[OUTPUT] = config.intermediate_size
@@ -204,7 +200,7 @@ def unit_scales(config: BertConfig) -> Dict[str, np.ndarray]:
     }
 
 
-def _variables(kind: str, layers: int) -> List[Tuple[str, str]]:
+def _variables(kind: str, layers: int) -> list[tuple[str, str]]:
     """Names of the weights and the bias of a head's layers, first to last."""
     scope = "cls/squad/" if kind == QUESTIONS else ""
     ends = [f"hidden_{{}}_{number}" for number in range(layers - 1)]
@@ -216,7 +212,7 @@ def _variables(kind: str, layers: int) -> List[Tuple[str, str]]:
 
 def task_of(
     head: Head, pairs: Optional[bool]
-) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The description of a head's task, and the head's variables.
 
     `pairs` says whether the task's texts are pairs; None for either.
@@ -230,7 +226,7 @@ def task_of(
             for name, value in zip(layer.variables(number), layer.values)
         }
         return {"name": VECTORS, **head.pooled.describe()}, values
-    description: Dict[str, Any] = {"name": "custom", "pairs": pairs}
+    description: dict[str, Any] = {"name": "custom", "pairs": pairs}
     if head.kind == QUESTIONS:
         description = {"name": "squad"}
     elif head.kind == TAGGING:
@@ -280,7 +276,7 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
         shape = HeadShape.restore(task, weights.source)
     count = shape.fitted_to(config).layers
     *hidden, (last, bias) = _variables(kind, count)
-    layers: List[Layer] = [tuple(map(weights.read, names)) for names in hidden]
+    layers: list[Layer] = [tuple(map(weights.read, names)) for names in hidden]
     output = weights.read(last), weights.read(bias) if shape.bias else None
     if kind == REGRESSION:
         # Other programs have no place for a unit.
@@ -330,7 +326,7 @@ def as_exchanged(config: BertConfig) -> BertConfig:
 
 def for_all_layers(
     values: Mapping[str, np.ndarray], config: BertConfig
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The values of an adapter of `as_exchanged` for each layer of a model."""
     layers = range(config.num_hidden_layers if config.num_hidden_groups else 1)
     return {
@@ -389,7 +385,7 @@ class Exported:
     head: Optional[Head]
     read: Callable[[str], np.ndarray]
     source: str
-    new_tokens: Tuple[NewToken, ...] = ()
+    new_tokens: tuple[NewToken, ...] = ()
     tokenizer: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -7,7 +7,8 @@ library; modules of sentence-transformers 5.7.0; names that older versions of
 these wrote. The table in results/exchange.md says what each field decides.
 """
 
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from absl import logging
 
@@ -15,7 +16,7 @@ from adapter_bert.errors import UserError
 
 # Field -> what no method here computes; None for a field that is read, or has
 # no effect on what is computed.
-Fields = Dict[str, Optional[str]]
+Fields = dict[str, Optional[str]]
 
 
 def _fields(names: str, **refused: str) -> Fields:

@@ -6,7 +6,8 @@ kind; those of transformers' models are of the kind of their class.
 """
 
 import dataclasses
-from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,7 +58,7 @@ PROBLEMS = {
 THRESHOLD = "label_threshold"
 
 
-def classes(config: BertConfig) -> Dict[str, str]:
+def classes(config: BertConfig) -> dict[str, str]:
     """Classes of a model of transformers -> kinds of their heads."""
     names = ARCHITECTURES[config.model_type].classes
     return {
@@ -65,7 +66,7 @@ def classes(config: BertConfig) -> Dict[str, str]:
     }
 
 
-def modules_of(kind: str, config: BertConfig) -> Tuple[str, ...]:
+def modules_of(kind: str, config: BertConfig) -> tuple[str, ...]:
     """The modules of a head in transformers' class.
 
     Those of dense layers are in their order.
@@ -94,7 +95,7 @@ def decoder(config: BertConfig) -> str:
     return ARCHITECTURES[config.model_type].decoder
 
 
-def theirs_of(name: str, config: BertConfig) -> Tuple[str, bool]:
+def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
     """Transformers' name of a head's variable, and whether to transpose it."""
     return hugging_face_name(name, config.model_type)
 
@@ -107,7 +108,7 @@ class Told(NamedTuple):
         multi_label: whether a row has any number of labels.
     """
 
-    labels: Tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     multi_label: bool = False
 
 
@@ -170,7 +171,7 @@ def make_head(
 
 def _choices(
     described: Mapping[str, Any], told: Told, source: str
-) -> Tuple[str, ...]:
+) -> tuple[str, ...]:
     """Names of choices, whose number alone has a meaning."""
     label2id = described.get("label2id")
     if not isinstance(label2id, (dict, type(None))):
@@ -191,8 +192,8 @@ def _choices(
 
 
 def _labels(
-    label2id: Any, count: int, told: Tuple[str, ...], source: str
-) -> Tuple[str, ...]:
+    label2id: Any, count: int, told: tuple[str, ...], source: str
+) -> tuple[str, ...]:
     """The labels that were told, or of a file, or `LABEL_0`, ..."""
     if told:
         if len(told) != count:
@@ -249,7 +250,7 @@ def read_masked_lm(
     Without any tensor of it the head is BERT's own. Raises UserError if it is
     damaged, or its two biases differ.
     """
-    values: Dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     shapes = masked_lm_shapes(config)
     words = None
     for name in tensors.names:
@@ -281,7 +282,7 @@ def renamed(name: str, prefix: str, modules: Mapping[str, str]) -> str:
     return modules[module] + dot + part if module in modules else name
 
 
-def masked_lm_tensors(head: Head, config: BertConfig) -> Dict[str, np.ndarray]:
+def masked_lm_tensors(head: Head, config: BertConfig) -> dict[str, np.ndarray]:
     """The tensors of a head of masked words, but for the word embeddings."""
     tensors = {}
     for name, value in head.values.items():
@@ -291,7 +292,7 @@ def masked_lm_tensors(head: Head, config: BertConfig) -> Dict[str, np.ndarray]:
     return {**tensors, **dict.fromkeys(biases, tensors[biases[0]])}
 
 
-def masked_lm_shapes(config: BertConfig) -> Dict[str, Tuple[int, ...]]:
+def masked_lm_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """The variables of a head of masked words."""
     size, width = config.hidden_size, config.embedding_width
     transform = f"{MASKED_LM_SCOPE}transform"

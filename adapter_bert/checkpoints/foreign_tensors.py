@@ -1,7 +1,8 @@
 """The tensors of a foreign file, each of which must be taken."""
 
 import os
-from typing import Callable, Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Callable, Optional
 
 import numpy as np
 import safetensors
@@ -16,10 +17,10 @@ from adapter_bert.checkpoints.hugging_face import (
 from adapter_bert.errors import UserError
 
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.
-Layer = Tuple[np.ndarray, Optional[np.ndarray]]
+Layer = tuple[np.ndarray, Optional[np.ndarray]]
 
 
-def _read_safetensors(path: str) -> Dict[str, np.ndarray]:
+def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     """The tensors of a file, float32; raises UserError."""
     content = files.read_bytes(path, "the adapter's weights")
     try:
@@ -58,7 +59,7 @@ class Tensors:
 
     def rename(self, function: Callable[[str], str]) -> None:
         """Renames each tensor; raises UserError if two would have one name."""
-        found: Dict[str, np.ndarray] = {}
+        found: dict[str, np.ndarray] = {}
         for name, value in self._left.items():
             if found.setdefault(function(name), value) is not value:
                 raise UserError(
@@ -68,7 +69,7 @@ class Tensors:
         self._left = found
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """The tensors that are not taken yet."""
         return list(self._left)
 

@@ -12,7 +12,8 @@ import contextlib
 import math
 import re
 import struct
-from typing import Any, Dict, Iterator, Set, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -74,7 +75,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def check_index(prefix: str) -> Set[str]:
+def check_index(prefix: str) -> set[str]:
     """Compares a checkpoint's index with its files, all but the checksums.
 
     Returns names of partitioned variables, which TensorFlow may not read, since
@@ -93,9 +94,9 @@ def check_index(prefix: str) -> Set[str]:
     shards = header.num_shards
     if not 1 <= shards <= MOST_SHARDS:
         raise ValueError(f"its index says that it has {shards} files")
-    sizes: Dict[str, int] = {}
-    told: Dict[str, int] = {}
-    partitioned: Set[str] = set()
+    sizes: dict[str, int] = {}
+    told: dict[str, int] = {}
+    partitioned: set[str] = set()
     before, letters = b"", 0
     for name, content in entries:
         if name <= before:
@@ -182,7 +183,7 @@ def _size_of_texts(path: str, offset: int, size: int, count: int) -> int:
     return place + 4 + total
 
 
-def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
+def _entries(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The keys and values of a table."""
     footer = table[-FOOTER:]
     if len(footer) < FOOTER or footer[-8:] != struct.pack("<Q", MAGIC):
@@ -198,14 +199,14 @@ def _entries(table: bytes) -> Iterator[Tuple[bytes, bytes]]:
         yield from _in_block(_block(table, handle))
 
 
-def _handle(content: bytes, place: int) -> Tuple[Tuple[int, int], int]:
+def _handle(content: bytes, place: int) -> tuple[tuple[int, int], int]:
     """The offset and size of a block, and the place after them."""
     offset, place = _varint(content, place)
     size, place = _varint(content, place)
     return (offset, size), place
 
 
-def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
+def _block(table: bytes, handle: tuple[int, int]) -> bytes:
     """The content of a block, which may not be compressed."""
     offset, size = handle
     block = table[offset : offset + size + TRAILER]
@@ -216,7 +217,7 @@ def _block(table: bytes, handle: Tuple[int, int]) -> bytes:
     return block[:size]
 
 
-def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
+def _in_block(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The keys and values of a block."""
     if len(block) < 4:
         raise ValueError("its index is damaged")
@@ -237,7 +238,7 @@ def _in_block(block: bytes) -> Iterator[Tuple[bytes, bytes]]:
         place += size
 
 
-def _varint(content: bytes, place: int) -> Tuple[int, int]:
+def _varint(content: bytes, place: int) -> tuple[int, int]:
     """A whole number of up to 64 bits, and the place after it."""
     value = 0
     for number, byte in enumerate(content[place : place + 10]):
@@ -296,7 +297,7 @@ class Reader:
                 raise ValueError(str(error)) from error
             self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
             found = self._reader.get_variable_to_shape_map()
-        self.shapes: Dict[str, Shape] = {
+        self.shapes: dict[str, Shape] = {
             name: tuple(shape) for name, shape in found.items()
         }
 

@@ -22,7 +22,8 @@ the same numbers in the same order. Source: tensorflow/models,
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -106,7 +107,7 @@ QUERY = "bert/encoder/layer_0/attention/self/query/kernel"
 
 def open_objects(
     prefix: str, source: str
-) -> Tuple[Weights, Optional[BertConfig], Optional[bool]]:
+) -> tuple[Weights, Optional[BertConfig], Optional[bool]]:
     """Opens the checkpoint of a module or of `tf.train.Checkpoint`.
 
     Returns:
@@ -182,9 +183,9 @@ def _config_of(
     )
 
 
-def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
+def _google_names(graph: TrackableObjectGraph, source: str) -> dict[str, str]:
     """Google's name -> the checkpoint's key, of all that are known."""
-    keys: Dict[str, str] = {}
+    keys: dict[str, str] = {}
     attributes = [
         attribute
         for place in _without_optimizers(graph)
@@ -212,7 +213,7 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> Dict[str, str]:
     return keys
 
 
-def _without_optimizers(graph: TrackableObjectGraph) -> List[int]:
+def _without_optimizers(graph: TrackableObjectGraph) -> list[int]:
     """The nodes of a model in a training's checkpoint.
 
     Slots of optimizers have the names of their variables. Slots of newer
@@ -240,7 +241,7 @@ def _without_heads(name: str, shape: Shape) -> Shape:
     return (int(np.prod(shape[:axis])), int(np.prod(shape[axis:])))
 
 
-def _children(graph) -> Dict[str, Any]:
+def _children(graph) -> dict[str, Any]:
     """The nodes that the whole object of an object graph has by name."""
     children = graph.nodes[0].children if graph.nodes else ()
     return {c.local_name: graph.nodes[c.node_id] for c in children}
@@ -295,12 +296,12 @@ def open_module(path: str) -> Pretrained:
 
 def _read_tf1(
     graph: meta_graph_pb2.MetaGraphDef, weights: Weights
-) -> Tuple[Optional[BertConfig], str, Optional[bool]]:
+) -> tuple[Optional[BertConfig], str, Optional[bool]]:
     """Sizes, name of the vocabulary, and `do_lower_case` of TensorFlow 1's.
 
     The sizes are None if the graph does not tell the number of heads.
     """
-    constants: Dict[str, tensor_pb2.TensorProto] = {
+    constants: dict[str, tensor_pb2.TensorProto] = {
         node.name: node.attr["value"].tensor
         for node in graph.graph_def.node
         if node.op == "Const"

@@ -8,17 +8,12 @@ import os
 import re
 import struct
 import threading
+from collections.abc import Iterable, Mapping, Sequence
+from re import Pattern
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
     Optional,
-    Pattern,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -76,7 +71,7 @@ PLACES = {
 LAYER = "encoder.layer.{layer}.{within}"
 OURS = "bert/encoder/layer_{layer}/{within}"
 # BERT's own, of the models that are like it too but where they have others.
-SCOPES: Tuple[Scope, ...] = (
+SCOPES: tuple[Scope, ...] = (
     ("embeddings.LayerNorm", "bert/embeddings/LayerNorm/{end}", LAYER_NORM),
     (f"{LAYER}.LayerNorm", f"{OURS}/LayerNorm/{{end}}", LAYER_NORM),
     (LAYER, f"{OURS}/{{end}}", DENSE),
@@ -109,10 +104,10 @@ HEAD_FIELDS = tuple(
 # Bytes, as float32, that are read before a file is opened anew.
 HELD = 2**20
 # Pairs of names, theirs and Google's.
-Names = List[Tuple[str, str]]
+Names = list[tuple[str, str]]
 
 
-def head_modules(kind: str, own: Architecture) -> Tuple[str, ...]:
+def head_modules(kind: str, own: Architecture) -> tuple[str, ...]:
     """The modules of the dense layers of a kind's head, first to last.
 
     A kind that is not known is one of texts.
@@ -130,7 +125,7 @@ def pooler_of(own: Architecture) -> str:
     return own.prefix + scopes[f"{POOLER}/{{end}}"]
 
 
-def _head_names(kind: str, own: Architecture) -> List[Scope]:
+def _head_names(kind: str, own: Architecture) -> list[Scope]:
     """The names of a head's variables."""
     modules = head_modules(kind, own)
     scope = "cls/squad/output_{end}" if kind == "questions" else "output_{end}"
@@ -159,7 +154,7 @@ def _pattern(name: str, end: str = "") -> Pattern:
 
 
 def _renamed(
-    name: str, patterns: Iterable[Tuple[Pattern, str]], separator: str
+    name: str, patterns: Iterable[tuple[Pattern, str]], separator: str
 ) -> Optional[str]:
     """A name by the first pattern that matches it, or None.
 
@@ -194,7 +189,7 @@ GOOGLE_NAMES = [
 ]
 
 
-def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
+def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
     """Google's name of a Hugging Face tensor, and whether to transpose it.
 
     Returns:
@@ -208,7 +203,7 @@ def google_name(hugging_face_name: str) -> Tuple[Optional[str], bool]:
 
 
 @functools.cache
-def _their_names(model_type: str, kind: str) -> List[Tuple[Pattern, str]]:
+def _their_names(model_type: str, kind: str) -> list[tuple[Pattern, str]]:
     """Patterns of Google's names -> names of an architecture."""
     own = ARCHITECTURES[model_type]
     kinds = kind, *HEAD_CLASSES
@@ -222,7 +217,7 @@ def _their_names(model_type: str, kind: str) -> List[Tuple[Pattern, str]]:
 
 def hugging_face_name(
     name: str, model_type: str = "bert", kind: str = ""
-) -> Optional[Tuple[str, bool]]:
+) -> Optional[tuple[str, bool]]:
     """Hugging Face's name of Google's variable, and whether to transpose it.
 
     Args:
@@ -242,7 +237,7 @@ def hugging_face_name(
 
 
 @functools.cache
-def _modules(model_type: str) -> List[Tuple[str, str]]:
+def _modules(model_type: str) -> list[tuple[str, str]]:
     """Modules of BERT, each with the architecture's module in its place.
 
     Modules within others come first.
@@ -289,14 +284,14 @@ def from_bert(name: str, model_type: str) -> str:
 
 def describe_head(
     kind: str, labels: Sequence[str], model_type: str = "bert"
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Fields of a head of a kind of `HEAD_CLASSES` in transformers' config.
 
     `labels` are those of the outputs, in order, if these have any.
     """
     end, problem = HEAD_CLASSES[kind]
     [name, *_] = ARCHITECTURES[model_type].classes
-    found: Dict[str, Any] = {"architectures": [f"{name}{end}"]}
+    found: dict[str, Any] = {"architectures": [f"{name}{end}"]}
     if problem:
         found["problem_type"] = problem
     if kind == "regression":
@@ -368,7 +363,7 @@ def with_pooler_as_layer(weights: Weights) -> Weights:
     return dataclasses.replace(weights, shapes=shapes, read=read)
 
 
-def pooler_of_layer(values: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+def pooler_of_layer(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Names the first layer of a head as the pooler, float32 arrays by name."""
     return {
         POOLER_OF_LAYER.get(name, name): value.T
@@ -378,7 +373,7 @@ def pooler_of_layer(values: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
     }
 
 
-def _which(path: str) -> Tuple[int, ...]:
+def _which(path: str) -> tuple[int, ...]:
     """Tells a file from one that takes its place."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
@@ -472,7 +467,7 @@ def open_torch(path: str) -> Weights:
     return _weights(path, sources, found, read)
 
 
-def _sources(names: Iterable[str]) -> Dict[str, Tuple[str, bool]]:
+def _sources(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
     """Names of `google_name` -> names of tensors, whether to transpose."""
     found = {}
     for name in names:
@@ -484,8 +479,8 @@ def _sources(names: Iterable[str]) -> Dict[str, Tuple[str, bool]]:
 
 def _weights(
     path: str,
-    sources: Mapping[str, Tuple[str, bool]],
-    found: Mapping[str, Tuple[int, ...]],
+    sources: Mapping[str, tuple[str, bool]],
+    found: Mapping[str, tuple[int, ...]],
     read: Callable[[str], np.ndarray],
 ) -> Weights:
     """Weights of tensors whose shapes are `found`."""

@@ -19,7 +19,8 @@ import logging as standard_logging
 import os
 import re
 import sys
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from absl import logging
 
@@ -96,7 +97,7 @@ def as_recorded(path: str, recorded: Optional[str]) -> str:
     return recorded
 
 
-def fetch_model(text: str) -> Tuple[str, str]:
+def fetch_model(text: str) -> tuple[str, str]:
     """The path of a BERT's weights, and its name with the commit.
 
     Of sentence-transformers, the folder of the modules. Next to the weights lie
@@ -115,7 +116,7 @@ def fetch_model(text: str) -> Tuple[str, str]:
     )
 
 
-def fetch_adapter(text: str) -> Tuple[str, str]:
+def fetch_adapter(text: str) -> tuple[str, str]:
     """The folder of adapters, and its name with the commit.
 
     Raises UserError as `_fetch`.
@@ -123,7 +124,7 @@ def fetch_adapter(text: str) -> Tuple[str, str]:
     return _fetch(text, ADAPTERS)
 
 
-def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
+def _fetch(text: str, weights: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The folder in the cache, and its name with the commit.
 
     Files that match `TEXTS` are fetched. `weights` are groups of patterns; the
@@ -182,11 +183,11 @@ def _fetch(text: str, weights: Sequence[Sequence[str]]) -> Tuple[str, str]:
     return folder, named.at(revision)
 
 
-def _within(folder: str, patterns: Sequence[str]) -> List[str]:
+def _within(folder: str, patterns: Sequence[str]) -> list[str]:
     return [f"{folder}/{pattern}".lstrip("/") for pattern in patterns]
 
 
-def _matching(place: str, patterns: Sequence[str]) -> List[str]:
+def _matching(place: str, patterns: Sequence[str]) -> list[str]:
     """Files of a snapshot, relative to it, as the library matches names."""
     found = []
     for path, _, names in os.walk(place):

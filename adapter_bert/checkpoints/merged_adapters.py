@@ -6,7 +6,8 @@ outputs are: scores, logarithms of odds, a label's unit.
 """
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -45,7 +46,7 @@ def merge_adapters(
     weights: Sequence[float],
     how: WeightedSum,
     head_of: str = "",
-) -> Tuple[Dict[str, Any], Values]:
+) -> tuple[dict[str, Any], Values]:
     """Adds adapters up.
 
     Args:
@@ -137,7 +138,7 @@ def read_adapter(base: Weights, folder: str) -> Artifact:
 
 def _divide(
     artifact: Artifact, base: Weights, config: BertConfig, method: TuningMethod
-) -> Tuple[Values, Values]:
+) -> tuple[Values, Values]:
     """Values of the method, with parts, and of the head.
 
     Raises UserError if the method's are missing or of other shapes.
@@ -200,7 +201,7 @@ def _mean_head(
 
 def _order(
     task: Mapping[str, Any], first: Mapping[str, Any]
-) -> Optional[List[int]]:
+) -> Optional[list[int]]:
     """Where a head has the outputs of the first one, [] if in its order.
 
     None if the tasks differ by more than the order of labels.

@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
@@ -128,7 +129,7 @@ def make_joint_card(
     several: Sequence[Exported],
     folder: str,
     each: Sequence[
-        Tuple[Mapping[str, Any], Mapping[str, float], Mapping[str, str]]
+        tuple[Mapping[str, Any], Mapping[str, float], Mapping[str, str]]
     ],
 ) -> str:
     """The text of a card for adapters that answer next to one another.
@@ -229,7 +230,7 @@ adapter-bert library import shelf {repository} --name={name} \\
 
 def _card(
     program: str,
-    names: Tuple[str, str],
+    names: tuple[str, str],
     kind: str,
     code: str,
     description: Mapping[str, Any],
@@ -275,7 +276,7 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 {table}"""
 
 
-def _head(program, names, kind, description, scores) -> Dict[str, Any]:
+def _head(program, names, kind, description, scores) -> dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[kind]
@@ -308,7 +309,7 @@ def _head(program, names, kind, description, scores) -> Dict[str, Any]:
     return head
 
 
-def _yaml(values: Mapping[str, Any]) -> List[str]:
+def _yaml(values: Mapping[str, Any]) -> list[str]:
     """Lines of YAML, whose scalars are written as JSON."""
     lines = []
     for key, value in values.items():

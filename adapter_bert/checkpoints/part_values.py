@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def adapter_in(folder: str) -> Optional[str]:
     return None
 
 
-def adapters_in(folder: str) -> Dict[str, str]:
+def adapters_in(folder: str) -> dict[str, str]:
     """Folders of the adapters, or of their runs, in a folder, by name."""
     names = files.folders(folder) if files.is_folder(folder) else []
     found = {}
@@ -37,7 +38,7 @@ def adapters_in(folder: str) -> Dict[str, str]:
     return found
 
 
-def places(folder: str) -> List[str]:
+def places(folder: str) -> list[str]:
     """Folders for an adapter's parts: around it, and where it was trained."""
     around = os.path.dirname(files.absolute(folder))
     lay = run_record.places_of_parts(around).values()
@@ -166,7 +167,7 @@ def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
 
 def _locate(
     needed: Mapping[str, str], source: str, libraries: Iterable[str]
-) -> Dict[str, Tuple[str, str]]:
+) -> dict[str, tuple[str, str]]:
     """Places as of `by_hash` of the parts that `source` needs, by name."""
     libraries = list(dict.fromkeys(filter(None, libraries)))
     known = by_hash(libraries) if needed else {}
@@ -194,14 +195,14 @@ def check_same(folder: str, expected: str, found: Optional[str]) -> None:
 
 def by_hash(
     libraries: Iterable[str], without: str = ""
-) -> Dict[str, Tuple[str, str]]:
+) -> dict[str, tuple[str, str]]:
     """Places of the adapters in `libraries`, by their SHA-256.
 
     A place is the adapter's folder, and ""; or the folder of an adapter that
     carries it as a part, and the part's name. The folder `without` is passed
     over.
     """
-    found: Dict[str, Tuple[str, str]] = {}
+    found: dict[str, tuple[str, str]] = {}
     for library in libraries:
         for folder in adapters_in(library).values():
             if folder == without:

@@ -9,7 +9,8 @@ of transformers' says that lies in the folder.
 import dataclasses
 import os
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -131,7 +132,7 @@ TENSORS = {
 
 def read(
     path: str, config: BertConfig, told: Told
-) -> Tuple[TuningMethod, Dict[str, np.ndarray], Head, Dict[str, Any]]:
+) -> tuple[TuningMethod, dict[str, np.ndarray], Head, dict[str, Any]]:
     """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
     kind = described["peft_type"]
@@ -257,7 +258,7 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
             )
         return Head(VECTORS, usual_shape(VECTORS), pooled=pooled)
     place = os.path.join(folder, MODEL_CONFIG_FILE)
-    model: Dict[str, Any] = {}
+    model: dict[str, Any] = {}
     if files.exists(place):
         model = files.read_object(place, "a model's config", MODEL_CONFIG)
     kind = _kind_of_head(adapter, model)
@@ -336,7 +337,7 @@ def _kind_of_head(adapter: Adapter, model: Mapping[str, Any]) -> str:
     return found
 
 
-def write(exported: Exported) -> Dict[str, Any]:
+def write(exported: Exported) -> dict[str, Any]:
     """The contents of an adapter's files, as `foreign_adapters` wants them."""
     method, shared = without_new_words(exported.method), {}
     if isinstance(method, Lora) and method.gating:
@@ -370,7 +371,7 @@ def write(exported: Exported) -> Dict[str, Any]:
             f"{exported.source}: {method.name} is not written for peft; "
             "expected lora, dora, vera, ia3 or layernorm"
         )
-    contents: Dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     if exported.new_tokens:
         if not isinstance(method, Lora) or exported.head.kind == VECTORS:
             raise UserError(
@@ -461,7 +462,7 @@ def write(exported: Exported) -> Dict[str, Any]:
     }
 
 
-def _common(exported: Exported) -> Dict[str, Any]:
+def _common(exported: Exported) -> dict[str, Any]:
     """Fields of every description."""
     is_of_norms = isinstance(exported.method, LayerNormOnly)
     return {
@@ -474,7 +475,7 @@ def _common(exported: Exported) -> Dict[str, Any]:
 
 def _adapter_tensors(
     method: TuningMethod, exported: Exported, shared: Mapping[str, np.ndarray]
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The tensors of an adapter without a head, by their names."""
     tensors = dict(shared)
     if isinstance(method, LayerNormOnly):
@@ -491,18 +492,18 @@ def _adapter_tensors(
     return tensors
 
 
-def _layer_norms(exported: Exported) -> List[str]:
+def _layer_norms(exported: Exported) -> list[str]:
     """The variables of a model's LayerNorms."""
     return [n for n in list_variables(exported.config) if LAYER_NORM in n]
 
 
-def _layer_norm(variable: str, exported: Exported) -> Tuple[str, str]:
+def _layer_norm(variable: str, exported: Exported) -> tuple[str, str]:
     """Transformers' module of a LayerNorm's variable, and its name there."""
     kind = exported.config.model_type
     module, _, part = hugging_face_name(variable, kind)[0].rpartition(".")
     return module, part
 
 
-def _scale_shape(scope: str, size: int) -> Tuple[int, int]:
+def _scale_shape(scope: str, size: int) -> tuple[int, int]:
     """The shape of (IA)^3's scale of a module's outputs, or of its inputs."""
     return (size, 1) if scope.endswith(KEY_VALUE) else (1, size)

@@ -5,7 +5,8 @@ AdaLoRA is a way to train. What it has trained is LoRA, whose ranks differ.
 
 import collections
 import dataclasses
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from adapter_bert.methods.lora import (
 )
 from adapter_bert.methods.vera import Vera
 
-Arrays = Dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 # Initializations that leave BERT's matrices as they are; from others, as
 # `pissa`, peft takes what the update began with.
@@ -70,7 +71,7 @@ def to_method(
     config: BertConfig,
     source: str,
     rs: bool = False,
-) -> Tuple[Lora, Arrays]:
+) -> tuple[Lora, Arrays]:
     """The method and the variables of updates by layer and name of `NAMES`.
 
     Matrices without an update are of rank 0. `rs` is for rsLoRA. Raises
@@ -116,7 +117,7 @@ def to_method(
     return method, values
 
 
-def _most_common(numbers: List[Any]) -> Any:
+def _most_common(numbers: list[Any]) -> Any:
     """The number that is there most often, the greatest of several."""
     counts = collections.Counter(numbers)
     return max(counts, key=lambda number: (counts[number], number))
@@ -151,7 +152,7 @@ def _check_beginning(adapter: Adapter) -> None:
         )
 
 
-def read_lora(adapter: Adapter) -> Tuple[Lora, Arrays]:
+def read_lora(adapter: Adapter) -> tuple[Lora, Arrays]:
     """LoRA, rsLoRA or DoRA of peft."""
     described, tensors, config, path, _ = adapter
     _check_beginning(adapter)
@@ -182,7 +183,7 @@ def read_lora(adapter: Adapter) -> Tuple[Lora, Arrays]:
     return to_method(found, config, path, bool(described.get("use_rslora")))
 
 
-def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
+def read_adalora(adapter: Adapter) -> tuple[Lora, Arrays]:
     """AdaLoRA of peft, as LoRA: the singular values go into B.
 
     peft scales by alpha / (first rank + 1e-5), whatever rank is left.
@@ -220,11 +221,11 @@ def read_adalora(adapter: Adapter) -> Tuple[Lora, Arrays]:
     return to_method(found, config, path)
 
 
-def read_vera(adapter: Adapter) -> Tuple[Vera, Arrays]:
+def read_vera(adapter: Adapter) -> tuple[Vera, Arrays]:
     """VeRA of peft, whose random matrices have to be those of its seed."""
     described, tensors, config, path, _ = adapter
     _check_numbers(adapter, "r", "projection_prng_key")
-    found: Dict[int, List[str]] = {}
+    found: dict[int, list[str]] = {}
     values = {}
     for layer, place, module in peft_modules.places(adapter, "vera_lambda_d"):
         target = _target(place, module, path)
@@ -267,7 +268,7 @@ def read_vera(adapter: Adapter) -> Tuple[Vera, Arrays]:
     return method, values
 
 
-def describe_lora(method: Lora, config: BertConfig) -> Dict[str, Any]:
+def describe_lora(method: Lora, config: BertConfig) -> dict[str, Any]:
     """peft's config of LoRA, rsLoRA or DoRA."""
     matrices = method.matrices(config)
     described = {
@@ -296,7 +297,7 @@ def describe_lora(method: Lora, config: BertConfig) -> Dict[str, Any]:
 
 def describe_vera(
     method: Vera, config: BertConfig
-) -> Tuple[Dict[str, Any], Arrays]:
+) -> tuple[dict[str, Any], Arrays]:
     """peft's config of VeRA, and the tensors that all layers share."""
     described = {
         "peft_type": "VERA",

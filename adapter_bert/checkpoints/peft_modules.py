@@ -5,16 +5,9 @@ peft finds modules by the ends of their names, or by patterns of whole names.
 
 import itertools
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import (
     Any,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    Mapping,
-    Sequence,
-    Set,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -69,7 +62,7 @@ def check_saved(adapter: Adapter) -> None:
 
 def _targeted(
     described: Mapping[str, Any], modules: Sequence[str], path: str
-) -> Set[str]:
+) -> set[str]:
     """The modules that a description names, as peft finds them.
 
     Source: peft, `check_target_module_exists`.
@@ -124,7 +117,7 @@ def _targeted(
     return found
 
 
-def named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
+def named(names: Any, key: str, modules: Sequence[str], path: str) -> set[str]:
     """The modules that a pattern matches, or that end with names of a list."""
     if isinstance(names, str):
         return set(itertools.compress(modules, _matches(names, modules, path)))
@@ -135,7 +128,7 @@ def named(names: Any, key: str, modules: Sequence[str], path: str) -> Set[str]:
     )
 
 
-def _ending(modules: Iterable[str], ends: Iterable[Any]) -> Set[str]:
+def _ending(modules: Iterable[str], ends: Iterable[Any]) -> set[str]:
     """The modules whose last names are one of `ends`."""
     ends = tuple(f".{end}" for end in ends)
     return {module for module in modules if f".{module}".endswith(ends)}
@@ -150,7 +143,7 @@ def _warn_of_idle(names: Sequence[Any], key: str, path: str) -> None:
         )
 
 
-def _matches(pattern: str, texts: Sequence[str], path: str) -> List[bool]:
+def _matches(pattern: str, texts: Sequence[str], path: str) -> list[bool]:
     """Whether a pattern matches each whole text.
 
     RE2, TensorFlow's engine, takes linear time. Python's engine could take
@@ -191,14 +184,14 @@ def _check_patterns(patterns: Any, key: str, path: str) -> None:
 
 def by_pattern(
     described: Mapping[str, Any], key: str, modules: Sequence[str], path: str
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The value of each module that a pattern of a field matches.
 
     Source: peft, `get_pattern_key`: the first pattern that ends the name holds.
     """
     patterns = described.get(key) or {}
     _check_patterns(list(patterns), key, path)
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     idle = []
     for pattern, value in patterns.items():
         left = [module for module in modules if module not in found]
@@ -211,7 +204,7 @@ def by_pattern(
     return found
 
 
-def places(adapter: Adapter, part: str) -> List[Tuple[int, str, str]]:
+def places(adapter: Adapter, part: str) -> list[tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
     The second is BERT's name. Of the pooler the first two are -1 and `POOLER`.

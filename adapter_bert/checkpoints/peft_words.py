@@ -5,7 +5,8 @@ Here only rows behind BERT's own are trained.
 """
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import numpy as np
 
@@ -61,7 +62,7 @@ def check(tensors: Tensors, config: BertConfig, path: str) -> None:
 
 def read(
     adapter: Adapter,
-) -> Tuple[Optional[np.ndarray], Optional[np.ndarray]]:
+) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
     """Embeddings of new words [n, D], and BERT's own [V, D] if they are there.
 
     Raises UserError if other words than those behind BERT's are trained.
@@ -96,7 +97,7 @@ def read(
 
 def find_tokens(
     folder: str, tokenizer: tokenization.TextTokenizer, count: int
-) -> List[NewToken]:
+) -> list[NewToken]:
     """The new words of an adapter, which the tokenizer in its folder names.
 
     Args:
@@ -131,7 +132,7 @@ def find_tokens(
 
 def describe(
     tokens: Sequence[NewToken], config: BertConfig
-) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of peft's config, and a `tokenizer_config.json`, by file name."""
     last = config.vocab_size - 1
     added = as_added(tokens, {"": last})
@@ -139,6 +140,6 @@ def describe(
     return {FIELD: numbers}, {TOKENIZER_CONFIG_FILE: as_decoder(added)}
 
 
-def tensors_of(exported: Exported) -> Dict[str, np.ndarray]:
+def tensors_of(exported: Exported) -> dict[str, np.ndarray]:
     """The tensors of an adapter's new words."""
     return {_scope(exported.config) + ROWS: exported.read(NEW_WORDS)}

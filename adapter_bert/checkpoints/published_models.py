@@ -25,7 +25,8 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from typing import IO, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import IO, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -66,7 +67,7 @@ DAMAGES = (
 )
 
 # Name, size, and a reader of at most that size, for each file of an archive.
-Members = Iterator[Tuple[str, int, IO[bytes]]]
+Members = Iterator[tuple[str, int, IO[bytes]]]
 
 # Kaggle's handles of Keras models.
 PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)

@@ -9,7 +9,8 @@ import json
 import os
 import platform
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -70,7 +71,7 @@ OF_VECTORS = re.compile(
 )
 
 
-def versions() -> Dict[str, str]:
+def versions() -> dict[str, str]:
     """The versions that a run's numbers may depend on."""
     return {
         "python": platform.python_version(),
@@ -79,7 +80,7 @@ def versions() -> Dict[str, str]:
     }
 
 
-def read_description(path: str, what: str) -> Dict[str, Any]:
+def read_description(path: str, what: str) -> dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
     A key that is null is left out. Raises UserError if the file cannot be read,
@@ -96,7 +97,7 @@ def read_description(path: str, what: str) -> Dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def read_run(output_dir: str) -> Optional[Dict[str, Any]]:
+def read_run(output_dir: str) -> Optional[dict[str, Any]]:
     """`run.json` of the run that a folder holds, or None.
 
     Raises UserError if it is damaged.
@@ -147,7 +148,7 @@ def _shown(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def new_tokens(description: Dict[str, Any], path: str) -> List[NewToken]:
+def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
     """A task's own tokens, of a description that was read from `path`.
 
     Raises UserError if they are none, or the method has not as many.
@@ -163,7 +164,7 @@ def new_tokens(description: Dict[str, Any], path: str) -> List[NewToken]:
     return tokens
 
 
-def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
+def bert_config(description: dict[str, Any], path: str) -> BertConfig:
     """The config of a description that was read from `path`.
 
     Raises UserError if it has other keys.
@@ -178,12 +179,12 @@ def bert_config(description: Dict[str, Any], path: str) -> BertConfig:
 
 def write(
     output_dir: str,
-    record: Dict[str, Any],
+    record: dict[str, Any],
     base: Base,
     parts: Optional[Mapping[str, str]] = None,
 ) -> None:
     """Writes `run.json`, and `places.json` of the BERT and parts' folders."""
-    places: Dict[str, Any] = {"base": base.hub or base.path}
+    places: dict[str, Any] = {"base": base.hub or base.path}
     if parts:
         places["parts"] = dict(parts)
     files.write_json(os.path.join(output_dir, PLACES_FILE), places)
@@ -207,12 +208,12 @@ def place_of_base(run_dir: str) -> str:
     return place
 
 
-def places_of_parts(run_dir: str) -> Dict[str, str]:
+def places_of_parts(run_dir: str) -> dict[str, str]:
     """Folders of the adapters that a run's method is made of, by name."""
     return _read_places(run_dir).get("parts") or {}
 
 
-def _read_places(run_dir: str) -> Dict[str, Any]:
+def _read_places(run_dir: str) -> dict[str, Any]:
     """The content of `places.json`, {} if it is damaged or missing."""
     path = os.path.join(run_dir, PLACES_FILE)
     with contextlib.suppress(UserError):
@@ -220,14 +221,14 @@ def _read_places(run_dir: str) -> Dict[str, Any]:
     return {}
 
 
-def data_name(description: Dict[str, Any]) -> str:
+def data_name(description: dict[str, Any]) -> str:
     """The name of the folder of a run's data."""
     return description.get("data_name") or ""
 
 
 def check(
     output_dir: str,
-    record: Dict[str, Any],
+    record: dict[str, Any],
     do_train: bool,
     partial: bool = False,
 ) -> None:
@@ -315,7 +316,7 @@ def _may_differ(
 
 def _compare(
     name: str, old: Any, new: Any, partial: bool = False
-) -> Iterator[Tuple[str, Any, Any]]:
+) -> Iterator[tuple[str, Any, Any]]:
     """(dotted name, old, new) of every leaf that differs.
 
     Leaves that a partial record lacks are left out.

@@ -9,7 +9,7 @@ Source: sentence-transformers 5.7.0 (`SentenceTransformer`, its modules
 """
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def places(folder: str) -> list[str]:
     return _modules(os.path.join(folder, MODULES_FILE))[0]
 
 
-def read(folder: str) -> Tuple[str, Pooled]:
+def read(folder: str) -> tuple[str, Pooled]:
     """The folder of a model of transformers, and how its vectors are made.
 
     Raises:
@@ -120,7 +120,7 @@ def read(folder: str) -> Tuple[str, Pooled]:
     )
 
 
-def _modules(path: str) -> Tuple[List[str], List[str]]:
+def _modules(path: str) -> tuple[list[str], list[str]]:
     """The folders of the modules, and their kinds."""
     listed = files.read_json(path, WHAT)
     inside, names = [], []
@@ -152,7 +152,7 @@ def _modules(path: str) -> Tuple[List[str], List[str]]:
     return inside, names
 
 
-def _read_whole(path: str) -> Dict[str, Any]:
+def _read_whole(path: str) -> dict[str, Any]:
     """Fields of a `Pooled` that a folder's main description holds."""
     found = files.read_object(
         path,
@@ -217,11 +217,11 @@ def _read_dense(folder: str) -> Dense:
 
 def _read_model(folder: str) -> Optional[int]:
     """The longest input of the model in a folder, in tokens."""
-    tokenizer: Dict[str, Any] = {}
+    tokenizer: dict[str, Any] = {}
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if files.exists(path):
         tokenizer = files.read_object(path, "a description of a model", {})
-    described: Dict[str, Any] = {}
+    described: dict[str, Any] = {}
     for name in MODEL_FILES:
         path = os.path.join(folder, name)
         if files.exists(path):
@@ -250,11 +250,11 @@ def _read_model(folder: str) -> Optional[int]:
     return length
 
 
-def _read_pooling(path: str) -> Dict[str, Any]:
+def _read_pooling(path: str) -> dict[str, Any]:
     """Fields of a `Pooled` that the pooling's description holds."""
     found = files.read_object(path, WHAT, {})
     foreign_fields.check(found, foreign_fields.SENTENCE_POOLING, path)
-    modes: List[Any] = [mode for name, mode in MODES.items() if found.get(name)]
+    modes: list[Any] = [mode for name, mode in MODES.items() if found.get(name)]
     named = found.get("pooling_mode", modes or "mean")
     modes = named if isinstance(named, list) else [named]
     if len(modes) != 1 or modes[0] not in POOLINGS:
@@ -267,7 +267,7 @@ def _read_pooling(path: str) -> Dict[str, Any]:
     return {"pooling": modes[0], "include_prompt": include}
 
 
-def describe(pooled: Pooled, width: int) -> Dict[str, Any]:
+def describe(pooled: Pooled, width: int) -> dict[str, Any]:
     """The contents of the files of a folder, by their names.
 
     The model's own files lie next to these. Version 2 reads them, and all
@@ -280,7 +280,7 @@ def describe(pooled: Pooled, width: int) -> Dict[str, Any]:
     modules = [(MODEL, ""), (POOLING, f"1_{POOLING}")]
     kinds = [DENSE] * len(pooled.dense) + [NORMALIZE] * pooled.normalize
     modules += [(kind, f"{n}_{kind}") for n, kind in enumerate(kinds, 2)]
-    contents: Dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     names = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     for layer, (_, place) in zip(pooled.dense, modules[2:]):
         contents[f"{place}/{POOLING_FILE}"] = {

@@ -5,7 +5,8 @@ Beside the weights lie the sizes and the vocabulary.
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -252,7 +253,7 @@ def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
     return Pretrained(path, folder, weights, **_head(config))
 
 
-def _head(config: Dict[str, Any]) -> Dict[str, Any]:
+def _head(config: dict[str, Any]) -> dict[str, Any]:
     """Values of `Pretrained` that a config says of a head."""
     labels, named = (), config.get("id2label")
     if isinstance(named, dict):
@@ -532,7 +533,7 @@ def check_same_model(
             )
 
 
-def _beside(opened: Pretrained, names: Tuple[str, ...], flag: str) -> str:
+def _beside(opened: Pretrained, names: tuple[str, ...], flag: str) -> str:
     """The path of the first of `names` that lies next to a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)

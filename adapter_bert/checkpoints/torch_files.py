@@ -15,16 +15,13 @@ import math
 import re
 import struct
 import zipfile
+from collections.abc import Mapping
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     NoReturn,
     Optional,
-    Tuple,
 )
 
 import numpy as np
@@ -106,8 +103,8 @@ class View(NamedTuple):
 
     storage: Storage
     offset: int
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 class Name(str):
@@ -122,7 +119,7 @@ def _refuse(problem: str) -> NoReturn:
     raise ValueError(problem)
 
 
-def _whole_numbers(values: Any) -> Tuple[int, ...]:
+def _whole_numbers(values: Any) -> tuple[int, ...]:
     """Sizes or steps, checked."""
     if not isinstance(values, tuple) or any(
         type(v) is not int or not 0 <= v < 2**62 for v in values
@@ -160,7 +157,7 @@ def _parameter(view: Any, *_: Any) -> View:
 
 
 # Names that may be called -> what is called.
-FUNCTIONS: Dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
@@ -174,8 +171,8 @@ class _Interpreter:
     def __init__(self, content: bytes, place: int):
         """Begins at a place of a file."""
         self.content, self.place = content, place
-        self.stack: List[Any] = []
-        self.kept: Dict[int, Any] = {}
+        self.stack: list[Any] = []
+        self.kept: dict[int, Any] = {}
 
     def run(self) -> Any:
         """What the instructions build; raises one of `UNREADABLE`."""
@@ -230,7 +227,7 @@ class _Interpreter:
     def _take_kept(self, form: str) -> None:
         self._push(self.kept[self._number(form)])
 
-    def _since_mark(self) -> List[Any]:
+    def _since_mark(self) -> list[Any]:
         """The values behind the last mark."""
         found = []
         while self.stack[-1] is not _MARK:
@@ -243,13 +240,13 @@ class _Interpreter:
         values = [self.stack.pop() for _ in range(count)]
         self._push(tuple(values[::-1]))
 
-    def _extend(self, values: List[Any]) -> None:
+    def _extend(self, values: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, list):
             _refuse("values are added to what is no list")
         target.extend(values)
 
-    def _set(self, values: List[Any]) -> None:
+    def _set(self, values: list[Any]) -> None:
         table = self.stack[-1]
         if not isinstance(table, dict) or len(values) % 2:
             _refuse("values are added to what is no table")
@@ -291,7 +288,7 @@ class _Interpreter:
 
 _Act = Callable[[_Interpreter], None]
 # Source: CPython, `pickle.py`, the instructions of protocol 2.
-INSTRUCTIONS: Dict[int, _Act] = {
+INSTRUCTIONS: dict[int, _Act] = {
     ord(code): act
     for code, act in {
         "\x80": lambda own: own._take(1),
@@ -330,12 +327,12 @@ INSTRUCTIONS: Dict[int, _Act] = {
 _Read = Callable[[str, int], bytes]
 
 
-def _table(value: Any) -> Dict[str, Any]:
+def _table(value: Any) -> dict[str, Any]:
     """Values by name, if they are such."""
     return value if isinstance(value, dict) else _refuse("it has no names")
 
 
-def _views(value: Any) -> Dict[str, View]:
+def _views(value: Any) -> dict[str, View]:
     """Tensors by name, if they are such."""
     table = _table(value)
     if not all(isinstance(view, View) for view in table.values()):
@@ -343,7 +340,7 @@ def _views(value: Any) -> Dict[str, View]:
     return table
 
 
-def _open_zip(content: bytes) -> Tuple[Dict[str, View], _Read]:
+def _open_zip(content: bytes) -> tuple[dict[str, View], _Read]:
     """The table of views of a zip file, and what reads a storage."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     members = {member.filename: member for member in archive.infolist()}
@@ -373,7 +370,7 @@ def _open_zip(content: bytes) -> Tuple[Dict[str, View], _Read]:
     return table, lambda key, size: read(f"{root}data/{key}", size)
 
 
-def _open_older(content: bytes) -> Tuple[Dict[str, View], _Read]:
+def _open_older(content: bytes) -> tuple[dict[str, View], _Read]:
     """As `_open_zip`, of a file of PyTorch before 1.6.
 
     Five pickles, then the storages: each the number of its values, int64, and
@@ -422,7 +419,7 @@ def _item_size(storage: Storage) -> int:
 
 def _check_sizes(views: Mapping[str, View], size: int) -> None:
     """Refuses tensors that need more than their file has."""
-    storages: Dict[str, Storage] = {}
+    storages: dict[str, Storage] = {}
     for view in views.values():
         storage = view.storage
         if storages.setdefault(storage.key, storage) != storage:
@@ -464,7 +461,7 @@ def _values(view: View, content: bytes) -> np.ndarray:
 
 def read(
     path: str, is_weight: Optional[Callable[[str], bool]] = None
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The tensors of a file that `torch.save` has written, float32.
 
     Tensors that are the same values of one storage are the same array.
@@ -491,8 +488,8 @@ def read(
                         f"{name[:80]!r} has whole numbers, as of a quantized "
                         "model"
                     )
-        contents: Dict[str, bytes] = {}
-        arrays: Dict[View, np.ndarray] = {}
+        contents: dict[str, bytes] = {}
+        arrays: dict[View, np.ndarray] = {}
         for view in table.values():
             storage = view.storage
             if storage.key not in contents:

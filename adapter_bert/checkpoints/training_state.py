@@ -8,7 +8,8 @@ read.
 import functools
 import os
 import re
-from typing import Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +34,7 @@ NAMED = re.compile(
 
 
 def check_training_checkpoint(
-    path: str, saved: Mapping[str, Tuple[int, ...]]
+    path: str, saved: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Compares a training checkpoint with the shapes of variables and slots.
 
@@ -45,7 +46,7 @@ def check_training_checkpoint(
         check_shape(weights, name, shape)
 
 
-def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
+def save_tensors(prefix: str, values: dict[str, np.ndarray]) -> None:
     """Writes a TensorFlow checkpoint, synced and whole or not at all.
 
     Raises UserError if it cannot be written, or the folder that this process
@@ -72,7 +73,7 @@ def save_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
 
 
 def save_training(
-    output_dir: str, step: int, values: Dict[str, np.ndarray]
+    output_dir: str, step: int, values: dict[str, np.ndarray]
 ) -> None:
     """Saves `model.ckpt-<step>`, and deletes all but the newest few.
 
@@ -91,7 +92,7 @@ def save_training(
                 tf.io.gfile.remove(os.path.join(output_dir, name))
 
 
-def latest_step(output_dir: str) -> Tuple[Optional[str], int]:
+def latest_step(output_dir: str) -> tuple[Optional[str], int]:
     """The newest whole training checkpoint and its step, or (None, 0).
 
     Raises UserError if no checkpoint is whole of those that there were, or the
@@ -165,7 +166,7 @@ def _prefix(output_dir: str, step: int) -> str:
     return os.path.join(output_dir, f"{NAME}-{step}")
 
 
-def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
+def _read_state(output_dir: str) -> tuple[Optional[str], list[str]]:
     """Finds the newest whole checkpoint; raises as `latest_step`.
 
     Returns:
@@ -207,7 +208,7 @@ def _read_state(output_dir: str) -> Tuple[Optional[str], List[str]]:
     return None, lost
 
 
-def _read_list(output_dir: str) -> Tuple[Optional[str], Optional[List[int]]]:
+def _read_list(output_dir: str) -> tuple[Optional[str], Optional[list[int]]]:
     """The text of `checkpoint` and its steps, the newest first; else None."""
     path = os.path.join(output_dir, STATE_FILE)
     if not files.exists(path):
@@ -222,11 +223,11 @@ def _read_list(output_dir: str) -> Tuple[Optional[str], Optional[List[int]]]:
     ]
 
 
-def _write_list(output_dir: str, steps: List[int]) -> None:
+def _write_list(output_dir: str, steps: list[int]) -> None:
     files.write_text(os.path.join(output_dir, STATE_FILE), _listed(steps))
 
 
-def _listed(steps: List[int]) -> str:
+def _listed(steps: list[int]) -> str:
     """The text of `checkpoint`."""
     # Relative paths, so that the folder may be moved.
     names = [os.path.basename(_prefix("", step)) for step in steps]
@@ -236,7 +237,7 @@ def _listed(steps: List[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def checkpoint_files(output_dir: str, name: str) -> Iterator[Tuple[str, int]]:
+def checkpoint_files(output_dir: str, name: str) -> Iterator[tuple[str, int]]:
     """Yields sorted names of files of `<name>-<step>`, and the steps."""
     pattern = re.compile(CHECKPOINT_FILE.format(re.escape(name)))
     if files.is_folder(output_dir):
@@ -245,7 +246,7 @@ def checkpoint_files(output_dir: str, name: str) -> Iterator[Tuple[str, int]]:
                 yield match[0], int(match[1])
 
 
-def _steps_with_files(output_dir: str) -> Set[int]:
+def _steps_with_files(output_dir: str) -> set[int]:
     """Steps with any file, whole or not."""
     return {step for _, step in checkpoint_files(output_dir, NAME)}
 
@@ -267,7 +268,7 @@ def _damage(output_dir: str, step: int) -> Optional[str]:
 
 # Called several times in a run; the stamps change with the files.
 @functools.lru_cache(maxsize=64)
-def _damage_of(prefix: str, stamps: Tuple) -> Optional[str]:
+def _damage_of(prefix: str, stamps: tuple) -> Optional[str]:
     del stamps
     try:
         read_whole(prefix)

@@ -8,7 +8,7 @@ BERT's own weights.
 Source: google-research/adapter-bert, `modeling.py`, `feedforward_adapter`.
 """
 
-from typing import Dict, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +33,7 @@ def own_values(
     method: TuningMethod,
     base: Weights,
     trained: Mapping[str, np.ndarray],
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """BERT's and all adapters' variables, float32 by name.
 
     Args:

@@ -9,16 +9,11 @@ import functools
 import hashlib
 import os
 import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Container,
-    Dict,
-    Iterable,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -85,11 +80,11 @@ class Pretrained:
     vocab_file: str = ""
     do_lower_case: Optional[bool] = None
     num_attention_heads: Optional[int] = None
-    labels: Tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     pooled: Optional[Pooled] = None
     trained: Optional[Weights] = None
-    run: Optional[Dict[str, Any]] = None
+    run: Optional[dict[str, Any]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +101,7 @@ class Base:
     fingerprint: str
     hub: str = ""
 
-    def describe(self) -> Dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """The identity on any machine, with the folder's name for people."""
         if self.hub:
             name = os.path.basename(self.hub.partition("@")[0])
@@ -224,7 +219,7 @@ def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
     return dataclasses.replace(weights, read=read)
 
 
-InitialValues = Dict[str, Callable[[], np.ndarray]]
+InitialValues = dict[str, Callable[[], np.ndarray]]
 
 
 def choose_initial_values(

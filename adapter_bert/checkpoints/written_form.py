@@ -5,7 +5,8 @@ In Google's form or in Hugging Face's, with the vocabulary.
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -65,7 +66,7 @@ def check_free(folder: str) -> None:
             )
 
 
-def read_values(weights: Weights, config: BertConfig) -> Dict[str, np.ndarray]:
+def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
     """Every variable of a BERT and its heads, by Google's name.
 
     Raises:
@@ -114,7 +115,7 @@ def check_form(config: BertConfig, form: str) -> None:
 
 def _config(
     config: BertConfig, form: str, head: Mapping[str, Any]
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The content of a form's config, with the fields of a head."""
     model_type = config.model_type
     own = ARCHITECTURES[model_type]
@@ -148,7 +149,7 @@ def _config(
 
 def tokenizer_fields(
     config: BertConfig, tokenizer: TextTokenizer
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """What `tokenizer_config.json` says of a model in Hugging Face's form."""
     if isinstance(tokenizer, SubwordTokenizer):
         return {
@@ -190,9 +191,9 @@ def write_vocabulary(
 
 def tokenizer_files(
     path: str, tokenizer: TextTokenizer, **said: Any
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The contents of `write_vocabulary`'s files, bytes or objects, by name."""
-    found: Dict[str, Any]
+    found: dict[str, Any]
     if isinstance(tokenizer, SubwordTokenizer):
         content = files.read_bytes(path, "the tokenizer")
         found = {sources.TOKENIZER_FILE: content}

@@ -8,7 +8,7 @@ from typing import Any, Dict
 from adapter_bert import command_line
 
 # Subcommands in the order of --help.
-PROGRAMS: Dict[str, str] = {
+PROGRAMS: dict[str, str] = {
     "run_classifier": "Train and evaluate classification, regression, choices.",
     "run_squad": "Train and evaluate question answering.",
     "run_tagger": "Train and evaluate tagging.",
@@ -36,7 +36,7 @@ PROGRAMS: Dict[str, str] = {
     "mpnet": "Print the folder of the pretrained MPNet.",
 }
 # Steps of scripts/.
-STEPS: Dict[str, str] = {
+STEPS: dict[str, str] = {
     "ablate": "Write an adapter without the layers of each span.",
     "glue_submission": "Write the file that GLUE's leaderboard takes.",
     "grid_status": "Print the state of a sweep's runs.",

@@ -11,7 +11,6 @@ up-projection make the adapter the exact identity.
 import os
 import re
 import sys
-from typing import Dict, List
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -43,8 +42,8 @@ UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
 
 def ablate(
-    values: Dict[str, np.ndarray], first: int, last: int
-) -> Dict[str, np.ndarray]:
+    values: dict[str, np.ndarray], first: int, last: int
+) -> dict[str, np.ndarray]:
     """The values, with zero up-projections in layers `first` to `last`."""
 
     def is_inside(name: str) -> bool:
@@ -57,7 +56,7 @@ def ablate(
     }
 
 
-def ablate_run(run: str, output: str) -> List[str]:
+def ablate_run(run: str, output: str) -> list[str]:
     """Writes all artifacts, and returns their names.
 
     Raises:

@@ -12,7 +12,8 @@ Confident learning then compares guesses and labels (`reports/label_errors.py`).
 
 import dataclasses
 import os
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -138,10 +139,10 @@ class Audit:
 
     model: str
     rows: int
-    suspects: List[Dict[str, Any]]
+    suspects: list[dict[str, Any]]
     wrong_labels: int
-    labels: List[str]
-    joint: List[List[float]]
+    labels: list[str]
+    joint: list[list[float]]
 
 
 def layer_means(
@@ -213,7 +214,7 @@ def guess(
     count: int,
     fit: Fit = fit_head,
     strengths: Sequence[float] = STRENGTHS,
-) -> Tuple[np.ndarray, float]:
+) -> tuple[np.ndarray, float]:
     """The probabilities of heads that have not seen the rows.
 
     Regularization becomes weaker until the labels' log loss grows.
@@ -229,7 +230,7 @@ def guess(
     Returns:
         float64 [N, C], and the strength that was chosen.
     """
-    best: Tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
+    best: tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
     progress = Progress("heads", len(strengths) * (fold.max() + 1), "fits")
     for strength in strengths:
         found = np.empty((len(labels), count))
@@ -250,7 +251,7 @@ def guess(
 
 def suspects(
     task: TextClassification, rows: Rows, probabilities: np.ndarray
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """The rows for which another label is more probable, as of `Audit`."""
     labels = task.label_features(rows.label)["label_ids"]
     scores = label_errors.margins(probabilities, labels)
@@ -291,7 +292,7 @@ def check(rows: Rows, folds: int) -> None:
 
 def guess_all(
     settings: Experiment, task: TextClassification, rows: Rows, folds: int
-) -> Tuple[np.ndarray, str]:
+) -> tuple[np.ndarray, str]:
     """Guesses the labels of all rows, by the model that the flags name.
 
     Returns:

@@ -17,7 +17,8 @@ import hashlib
 import json
 import os
 import platform
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -54,7 +55,7 @@ WORD = r"\w+"
 # [rows, words].
 Inputs = scipy.sparse.csr_matrix
 # As a head's outputs are called.
-Outputs = Dict[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
 
 
 def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
@@ -88,7 +89,7 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
     return inputs_of
 
 
-def _texts(rows: Rows) -> List[List[str]]:
+def _texts(rows: Rows) -> list[list[str]]:
     return [x for x in (rows.text_a, rows.text_b) if x is not None]
 
 
@@ -158,7 +159,7 @@ def fit_classes(
 
 def score(
     task: TextTask, rows: Rows, outputs: Outputs
-) -> Tuple[Features, Dict[str, float]]:
+) -> tuple[Features, dict[str, float]]:
     """Labels of rows, without tokens, and the task's own scores and loss."""
     labels = Features.from_rows([], task.label_features(rows.label))
     return labels, task.evaluate(rows, labels, outputs)
@@ -166,13 +167,13 @@ def score(
 
 def cross_validate(
     task: TextTask, train: Rows, texts: np.ndarray, count: int
-) -> Dict[float, float]:
+) -> dict[float, float]:
     """The mean of the main score over the folds, by strength.
 
     `texts` are numbers of the rows' texts, int64 [N], at least as many as the
     folds, whose number is `count`.
     """
-    scores: Dict[float, List[float]] = {x: [] for x in STRENGTHS}
+    scores: dict[float, list[float]] = {x: [] for x in STRENGTHS}
     folds = KFold(count, shuffle=True, random_state=SEED)
     progress = Progress("folds", count * len(STRENGTHS), "fits")
     for fold in folds.split(np.unique(texts)):
@@ -189,7 +190,7 @@ def cross_validate(
     return {x: float(np.mean(found)) for x, found in scores.items()}
 
 
-def run(task: TextTask, data_dir: str, output_dir: str) -> Dict[str, float]:
+def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
     """Chooses, fits and scores a baseline, and writes its files.
 
     Returns:

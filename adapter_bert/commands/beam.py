@@ -9,7 +9,6 @@ All other flags are Beam's. docs/predict.md tells more.
 
 import argparse
 import os
-from typing import List, Tuple
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -22,7 +21,7 @@ from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
 WILD = "*?[]{}"
 
 
-def parse() -> Tuple[argparse.Namespace, List[str]]:
+def parse() -> tuple[argparse.Namespace, list[str]]:
     """This program's flags, and Beam's; raises UserError for wrong ones."""
     parser = command_line.Parser(
         prog=".venv-beam/bin/python -m adapter_bert beam",
@@ -122,7 +121,7 @@ def check_input(pattern: str, has_tasks: bool) -> None:
             )
 
 
-def tasks_named(flag: str, tasks: Tasks) -> List[str]:
+def tasks_named(flag: str, tasks: Tasks) -> list[str]:
     """The tasks of `--task`; raises UserError for unknown tasks or kinds."""
     names = list(tasks) if flag == "all" else flag.split(",") if flag else []
     known = shown_names(list(tasks))

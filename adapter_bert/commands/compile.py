@@ -32,7 +32,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Optional
 
 from adapter_bert import command_line
 from adapter_bert.accelerators import account, devices
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _take(
-    program: str, words: List[str], device: Device, cores: Optional[int]
+    program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
     """The first step of the run on so many cores, or on those of its flags."""
     from adapter_bert import files, flags
@@ -277,7 +277,7 @@ def _refuse_others(device: Device) -> None:
 
 def _account(
     program: str, step: Any, device: Device, is_fit_asked: bool
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The compiler's account of the run's step, as values of JSON.
 
     Sizes are bytes of one core. `memory` is the whole need of the step,
@@ -330,7 +330,7 @@ def _account(
     return found
 
 
-def _bytes(values: Dict[str, Any]) -> int:
+def _bytes(values: dict[str, Any]) -> int:
     return sum(value.nbytes for value in values.values())
 
 
@@ -340,7 +340,7 @@ def _cache() -> str:
     return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
 
 
-def _compile(step: Any, device: Device) -> Tuple[Optional[Compiled], str]:
+def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
     """The compiler's account, or None and the compiler's reason.
 
     Both are kept under the hash of the translated step and of all that the
@@ -361,7 +361,7 @@ def _compile(step: Any, device: Device) -> Tuple[Optional[Compiled], str]:
     key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     kept = os.path.join(_cache(), f"{key}.json")
     if not files.exists(kept):
-        answer: Dict[str, Any] = {"account": None, "reason": ""}
+        answer: dict[str, Any] = {"account": None, "reason": ""}
         try:
             with _Clock(f"{about}: compiling"):
                 compiled = compilers.compile_lowered(lowered, device)
@@ -398,7 +398,7 @@ class _Clock:
             print(f"{self._what}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-def _table(found: Dict[str, Any]) -> str:
+def _table(found: dict[str, Any]) -> str:
     """The account, for people."""
     versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
     cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"

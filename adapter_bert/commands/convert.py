@@ -24,7 +24,7 @@ Google's programs do not know. --activation=gelu writes theirs instead.
 """
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -96,7 +96,7 @@ def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
     )
 
 
-def convert_plain(opened: Pretrained, config: BertConfig) -> Dict[str, Any]:
+def convert_plain(opened: Pretrained, config: BertConfig) -> dict[str, Any]:
     """Arguments of `write_model` for a BERT without adapters."""
     values = read_values(opened.weights, config)
     return {"config": config, "values": values, "head": opened.head}
@@ -104,7 +104,7 @@ def convert_plain(opened: Pretrained, config: BertConfig) -> Dict[str, Any]:
 
 def convert_trained(
     base: Weights, artifact: adapter_artifact.Artifact, form: str
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Arguments of `write_model` for a BERT with an adapter and its head.
 
     Raises:

@@ -11,7 +11,8 @@ ONNX needs an environment of its own, which `make onnx` makes.
 """
 
 import dataclasses
-from typing import Dict, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -118,7 +119,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     if not is_saved_model:
         _check_one(folders)
     bert = bert or adapter_flags.open_bert(asked)
-    loaded: Dict[str, LoadedTask] = {}
+    loaded: dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
     for name, folder in folders.items():
         loaded[name] = load_task(
@@ -199,7 +200,7 @@ def _check_one(folders: Mapping[str, str]) -> None:
         )
 
 
-def _supported(loaded: Dict[str, LoadedTask]) -> Dict[str, LoadedTask]:
+def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
     """The tasks that a model can have, by name.
 
     Raises:

@@ -9,7 +9,8 @@ a trained adapter that acts on BERT.
 """
 
 import dataclasses
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -95,7 +96,7 @@ class Extraction:
 SETTINGS = (Extraction,)
 
 
-def _read_layers(text: str, count: int) -> List[int]:
+def _read_layers(text: str, count: int) -> list[int]:
     """The numbers of layers, of `count`.
 
     Raises:
@@ -115,7 +116,7 @@ def _read_layers(text: str, count: int) -> List[int]:
 
 def _make_compute(
     bert: FrozenBert, task: Optional[LoadedTask], layers: Sequence[int]
-) -> Callable[..., List[np.ndarray]]:
+) -> Callable[..., list[np.ndarray]]:
     """A function of ids, mask and segments, int32 [B, T] each.
 
     Its values are float32 [B, T, D], one array for each layer.

@@ -12,7 +12,6 @@ import fcntl
 import pathlib
 import re
 import sys
-from typing import List, Tuple
 
 STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
@@ -39,7 +38,7 @@ def is_locked(path: pathlib.Path) -> bool:
     return False
 
 
-def state_of(run: pathlib.Path) -> Tuple[str, str]:
+def state_of(run: pathlib.Path) -> tuple[str, str]:
     """One of STATES, and the last message of an unfinished run.
 
     The run may begin or end meanwhile: it begins its list of attempts under
@@ -58,7 +57,7 @@ def state_of(run: pathlib.Path) -> Tuple[str, str]:
     return "running" if is_running else "interrupted", log
 
 
-def read_names(output: pathlib.Path) -> List[str]:
+def read_names(output: pathlib.Path) -> list[str]:
     """The names of a grid's runs."""
     grid = output / "grid.tsv"
     if not grid.exists():

@@ -18,7 +18,8 @@ import itertools
 import json
 import os
 import typing
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -305,7 +306,7 @@ def _tokenizer(
     opened: Optional[Pretrained],
     artifact: adapter_artifact.Artifact,
     name: str,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
 
     Raises UserError if the BERT is not named, or lies with another vocabulary.
@@ -332,7 +333,7 @@ def _tokenizer(
 
 def _list(arguments: argparse.Namespace) -> None:
     library = AdapterLibrary(arguments.library)
-    entries: List[Dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for name in library.names():
         try:
             entries.append(dataclasses.asdict(library.entry(name)))
@@ -346,7 +347,7 @@ def _list(arguments: argparse.Namespace) -> None:
         print(_table([COLUMNS, *map(_row, entries)]), end="")
 
 
-def _row(entry: Dict[str, Any]) -> List[str]:
+def _row(entry: dict[str, Any]) -> list[str]:
     if "problem" in entry:
         return [entry["name"], f"DAMAGED: {entry['problem']}"]
     labels = json.dumps(
@@ -377,7 +378,7 @@ def _plain_json(value: Any) -> str:
     )
 
 
-def _table(table: List[List[str]]) -> str:
+def _table(table: list[list[str]]) -> str:
     """Aligned columns; the first row is the header.
 
     Control characters of an adapter's description, which could command a
@@ -559,13 +560,13 @@ def _move(arguments: argparse.Namespace) -> None:
     print(_table(moved_library.table(moved)), end="")
 
 
-def _files_by_name(flag: str, given: Sequence[str]) -> Dict[str, str]:
+def _files_by_name(flag: str, given: Sequence[str]) -> dict[str, str]:
     """Files of `NAME=FILE`, and under "" of a `FILE` alone.
 
     Raises:
         UserError: there are two files of one name.
     """
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for text in given:
         name, separator, path = text.partition("=")
         # A path may have an equals sign of its own.
@@ -582,7 +583,7 @@ def _files_by_name(flag: str, given: Sequence[str]) -> Dict[str, str]:
 
 def _settings(
     declaring: type,
-) -> Iterator[Tuple[str, flags.About, Any]]:
+) -> Iterator[tuple[str, flags.About, Any]]:
     """Flags of `move`, (name, about, field), that a dataclass declares."""
     for name, about, field in flags.declared([declaring]):
         if name in OF_MOVES:

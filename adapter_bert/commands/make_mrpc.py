@@ -9,10 +9,9 @@ test.tsv.
 
 import pathlib
 import sys
-from typing import List
 
 
-def read_rows(path: pathlib.Path) -> List[List[str]]:
+def read_rows(path: pathlib.Path) -> list[list[str]]:
     """Cells of each line, the published corpus's Windows line ends dropped."""
     lines = path.read_bytes().decode("utf-8-sig").split("\n")
     return [line.strip().split("\t") for line in lines if line.strip()]
@@ -24,7 +23,7 @@ def main() -> None:
         sys.exit("usage: adapter-bert make_mrpc FETCHED FOLDER")
     fetched, folder = map(pathlib.Path, sys.argv[1:])
 
-    def write(name: str, rows: List[List[str]]) -> None:
+    def write(name: str, rows: list[list[str]]) -> None:
         text = "".join("\t".join(row) + "\n" for row in rows)
         (folder / name).write_bytes(text.encode())
 

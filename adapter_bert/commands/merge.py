@@ -33,7 +33,8 @@ import collections
 import dataclasses
 import math
 import os
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -85,8 +86,8 @@ from adapter_bert.tasks.text_regression import LabelUnit
 
 
 def merge(
-    base: Weights, folders: List[str], weights: List[float]
-) -> Dict[str, Any]:
+    base: Weights, folders: list[str], weights: list[float]
+) -> dict[str, Any]:
     """Reads adapters and adds them to the base, each times its weight.
 
     Returns:
@@ -106,8 +107,8 @@ def form_of(config: encoder.BertConfig) -> str:
 
 
 def read_all(
-    base: Weights, folders: List[str]
-) -> List[adapter_artifact.Artifact]:
+    base: Weights, folders: list[str]
+) -> list[adapter_artifact.Artifact]:
     """The adapters, whose BERT can be written.
 
     Raises UserError, as of `merge`.
@@ -123,8 +124,8 @@ def merged_values(
     config: encoder.BertConfig,
     method: TuningMethod,
     read: Callable[[str], np.ndarray],
-    trained: Dict[str, np.ndarray],
-) -> Dict[str, np.ndarray]:
+    trained: dict[str, np.ndarray],
+) -> dict[str, np.ndarray]:
     """The changed variables of a BERT, as `TuningMethod.merge` gives them.
 
     Raises:
@@ -134,7 +135,7 @@ def merged_values(
     merged = method.merge(
         config, lambda name: read(config.variable(name)), trained
     )
-    found: Dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     counts = collections.Counter(map(config.variable, merged))
     for name, value in merged.items():
         own = config.variable(name)
@@ -153,16 +154,16 @@ def merged_values(
 def add(
     base: Weights,
     artifacts: Iterable[adapter_artifact.Artifact],
-    weights: List[float],
-) -> Dict[str, Any]:
+    weights: list[float],
+) -> dict[str, Any]:
     """Adds adapters to their base, as `merge` does.
 
     Raises:
         UserError: an adapter cannot be merged, or its head has no place in a
             plain BERT.
     """
-    sums: Dict[str, np.ndarray] = {}
-    values: Dict[str, np.ndarray] = {}
+    sums: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     config, head = None, {}
     for artifact, weight in zip(artifacts, weights):
         config = run_record.bert_config(
@@ -192,7 +193,7 @@ def add(
 
 def head_of(
     artifact: adapter_artifact.Artifact, config: encoder.BertConfig
-) -> Tuple[Dict[str, np.ndarray], Dict[str, Any]]:
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Values of an adapter's head for a plain BERT, and fields of its config.
 
     Raises:
@@ -240,7 +241,7 @@ def head_of(
     return values, describe_head(kind, labels, config.model_type)
 
 
-def read_weights(text: str, count: int, positive: bool) -> List[float]:
+def read_weights(text: str, count: int, positive: bool) -> list[float]:
     """The weight of each of `count` adapters; raises UserError for others."""
     try:
         weights = [float(part) for part in text.split(",")] if text else []
@@ -363,7 +364,7 @@ def main() -> None:
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
     config = run_record.bert_config(artifacts[0].config, adapters[0])
     form = form_of(config)
-    said: Dict[str, Any] = {}
+    said: dict[str, Any] = {}
     lower = artifacts[0].config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     if form != GOOGLE:

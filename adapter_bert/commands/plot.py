@@ -28,7 +28,8 @@ import itertools
 import math
 import pathlib
 import re
-from typing import Any, Callable, Dict, Iterable, List, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -61,11 +62,11 @@ from adapter_bert.reports.collect_runs import (
     text_of,
 )
 
-ByTask = Dict[str, List[SeedGroup]]
+ByTask = dict[str, list[SeedGroup]]
 # By size: shares of BERT's parameters and points, an entry for each task.
-Gaps = Dict[str, Tuple[List[float], List[float]]]
+Gaps = dict[str, tuple[list[float], list[float]]]
 # By name: scores by [first, last], the whole adapter's score, the score's name.
-Ablations = Dict[str, Tuple[np.ndarray, float, str]]
+Ablations = dict[str, tuple[np.ndarray, float, str]]
 # Colours of Okabe and Ito, which differ in lightness too.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 LINE_STYLES = ("-", "--", "-.", ":")
@@ -78,7 +79,7 @@ STYLES = {
 PERCENTILES = (20, 50, 80)
 
 
-def styles(by_task: ByTask) -> Dict[str, Dict]:
+def styles(by_task: ByTask) -> dict[str, dict]:
     """The style and label of every kind of tuning."""
     kinds = {kind_of(s.method) for same in by_task.values() for s in same}
     found = {
@@ -95,7 +96,7 @@ def styles(by_task: ByTask) -> Dict[str, Dict]:
 
 def best_by_size(
     seed_groups: Iterable[SeedGroup], score: str
-) -> List[SeedGroup]:
+) -> list[SeedGroup]:
     """The best setting of each method with its size, smallest first."""
     chosen = [best(same, score) for same in by_method(seed_groups).values()]
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
@@ -133,7 +134,7 @@ def gaps(by_task: ByTask, kind: str) -> Gaps:
 
 
 def draw_gaps(
-    axes: Axes, points_of: Dict[str, Gaps], all_styles: Dict[str, Dict]
+    axes: Axes, points_of: dict[str, Gaps], all_styles: dict[str, dict]
 ) -> None:
     """One panel of Figures 1 and 3."""
     for kind, points in points_of.items():
@@ -190,7 +191,7 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
     return True
 
 
-def errors(seed_groups: Iterable[SeedGroup], score: str) -> List[float]:
+def errors(seed_groups: Iterable[SeedGroup], score: str) -> list[float]:
     """Standard errors; NaN for single seeds, which draws no bar."""
     found = [seed_group.error(score) for seed_group in seed_groups]
     return [float("nan") if error is None else error for error in found]
@@ -259,8 +260,8 @@ def draw_squad(figure: Figure, by_task: ByTask) -> bool:
 
 
 def of_shared_seeds(
-    seed_groups: Dict[float, SeedGroup],
-) -> Dict[float, SeedGroup]:
+    seed_groups: dict[float, SeedGroup],
+) -> dict[float, SeedGroup]:
     """The groups with only the seeds that all of them have, if any."""
     shared = set.intersection(
         *({run.seed for run in s.runs} for s in seed_groups.values())
@@ -283,7 +284,7 @@ def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
     for task, seed_groups in by_task.items():
         score = main_score(seed_groups)
         # Scales of one size, under the same conditions.
-        sweeps: Dict[Tuple, Dict[float, SeedGroup]] = {}
+        sweeps: dict[tuple, dict[float, SeedGroup]] = {}
         for seed_group in seed_groups:
             if seed_group.method.name == "houlsby":
                 same = dataclasses.replace(seed_group.method, init_scale=1.0)
@@ -332,7 +333,7 @@ ABLATION = {"name": str, "task": str, "score": str, "layers": int}
 def read_ablations(folders: Iterable[str]) -> Ablations:
     """The ablations that scripts/ablate.sh wrote below some folders."""
     found: Ablations = {}
-    paths: Dict[pathlib.Path, pathlib.Path] = {}
+    paths: dict[pathlib.Path, pathlib.Path] = {}
     for folder in map(pathlib.Path, folders):
         for path in find_files(folder, "ablation.json"):
             # Folders may overlap.
@@ -398,7 +399,7 @@ def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
     return True
 
 
-def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
+def ablations_json(ablations: Ablations) -> dict[str, dict]:
     """Scores with all adapters, and without those of layers "first-last"."""
     return {
         name: {
@@ -416,7 +417,7 @@ def ablations_json(ablations: Ablations) -> Dict[str, Dict]:
 
 def render(
     name: str, draw: Callable[[Figure, Any], bool], drawn: Any
-) -> Dict[str, bytes]:
+) -> dict[str, bytes]:
     """A figure as PNG and SVG by file name; empty if there is none."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     if not draw(figure, drawn):

@@ -10,7 +10,7 @@ fusion_attention.json.
 """
 
 import os
-from typing import Any, Dict
+from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -33,7 +33,7 @@ from adapter_bert.training import fusion_report
 CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
-def read_attention(group: SeedGroup) -> Dict[str, Any]:
+def read_attention(group: SeedGroup) -> dict[str, Any]:
     """The mean over the runs of one setting, as `fusion_report.shares`.
 
     Raises:

@@ -22,7 +22,8 @@ import itertools
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -56,7 +57,7 @@ class Rows:
     output: str = Topic.DATA.setting(
         "", "File for the answers; default: stdout."
     )
-    columns: List[str] = Topic.DATA.setting(
+    columns: list[str] = Topic.DATA.setting(
         [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
@@ -82,10 +83,10 @@ PAGE = ".html"
 SETTINGS = (Rows, adapter_flags.Answering, adapter_flags.Embedding)
 
 
-def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
+def columns_of(tasks: dict[str, LoadedTask]) -> row_stream.Alternatives:
     """Possible names of a row's texts; raises UserError if tasks differ."""
     named = FLAGS.columns
-    first: Tuple[str, Any] = next(iter(tasks.items()))
+    first: tuple[str, Any] = next(iter(tasks.items()))
     for name, loaded in tasks.items():
         if named and len(named) not in loaded.numbers_of_texts:
             raise UserError(
@@ -108,9 +109,9 @@ def columns_of(tasks: Dict[str, LoadedTask]) -> row_stream.Alternatives:
 
 def answer_rows(
     predictor: Predictor,
-    tasks: Dict[str, LoadedTask],
-    chunks: Iterator[List[row_stream.PlacedRow]],
-) -> Iterator[List[Tuple[Row, Dict[str, Any]]]]:
+    tasks: dict[str, LoadedTask],
+    chunks: Iterator[list[row_stream.PlacedRow]],
+) -> Iterator[list[tuple[Row, dict[str, Any]]]]:
     """Yields each chunk's answers, one for each row and task, with the rows.
 
     Raises:
@@ -129,7 +130,7 @@ def answer_rows(
 
 
 def answer_lines(
-    answered: Iterator[List[Tuple[Row, Dict[str, Any]]]],
+    answered: Iterator[list[tuple[Row, dict[str, Any]]]],
 ) -> Iterator[str]:
     """Yields the lines of each chunk's answers."""
     for chunk in answered:
@@ -164,7 +165,7 @@ def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
 
 def open_embedder(
     form: VectorForm, bert: Optional[FrozenBert] = None
-) -> Tuple[Embedder, row_stream.Alternatives]:
+) -> tuple[Embedder, row_stream.Alternatives]:
     """Loads what the flags name, at most one adapter, and unless open the BERT.
 
     Returns:
@@ -175,7 +176,7 @@ def open_embedder(
     """
     asked = adapter_flags.read_flags()
     task: Optional[LoadedTask] = None
-    folders: Dict[str, str] = {}
+    folders: dict[str, str] = {}
     if asked.adapter or asked.library or asked.task:
         folders = named_folders(asked.adapter, asked.library, asked.task)
     if len(folders) > 1:

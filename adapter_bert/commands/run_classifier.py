@@ -10,7 +10,8 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -220,7 +221,7 @@ def _is_custom(name: str) -> bool:
     return name.lower().partition(":")[0] == CUSTOM
 
 
-def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     """Arguments of `custom_task`: of flags, else an adapter, else defaults."""
     arguments = vars(read(Table)).copy()
     if is_given("label_column") and arguments["label_columns"]:
@@ -245,7 +246,7 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
     return arguments
 
 
-def _one_of_several(name: str) -> Tuple[str, Task]:
+def _one_of_several(name: str) -> tuple[str, Task]:
     """The folder and the task of one of several names."""
     if _is_custom(name):
         return name.partition(":")[2], custom_task(**_custom_arguments(None))
@@ -255,7 +256,7 @@ def _one_of_several(name: str) -> Tuple[str, Task]:
 
 def run(
     processors: Mapping[str, Callable[[], Any]] = {},
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`.
 
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes

@@ -6,7 +6,6 @@ r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
 """
 
 import dataclasses
-from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -35,7 +34,7 @@ class Rows:
 SETTINGS = (MaskedLM, Rows, *run_from_flags.SETTINGS)
 
 
-def run() -> Dict[str, float]:
+def run() -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     if FLAGS.do_predict:
         raise UserError(

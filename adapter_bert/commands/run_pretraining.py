@@ -12,7 +12,6 @@ r"""Pretrains BERT, or an adapter, on masked tokens and next sentences.
 import dataclasses
 import os
 import shutil
-from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -96,7 +95,7 @@ def write_initial(output_dir: str) -> str:
     return folder
 
 
-def run() -> Dict[str, float]:
+def run() -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     rows = read(Rows)
     if FLAGS.do_predict:

@@ -10,7 +10,6 @@ All flags of google-research/bert's `run_squad.py` are here too.
 """
 
 import dataclasses
-from typing import Dict
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -57,7 +56,7 @@ def task_from_flags() -> Squad:
     return task
 
 
-def run() -> Dict[str, float]:
+def run() -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     return run_from_flags.run_or_describe(
         task_from_flags(), FLAGS.predict_batch_size

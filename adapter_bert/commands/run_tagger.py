@@ -6,7 +6,8 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
 """
 
 import dataclasses
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -54,7 +55,7 @@ SETTINGS = (Sentences, Columns, *run_from_flags.SETTINGS)
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
     """Columns of words and tags: of the flags, else of an adapter."""
-    known: Dict[str, str] = {}
+    known: dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
         known = recorded_in(
             Columns,
@@ -65,7 +66,7 @@ def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
     return Columns(**{**known, **given})
 
 
-def run() -> Dict[str, float]:
+def run() -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     own = read(Sentences)
     task = tagging_task(

@@ -7,7 +7,7 @@ r"""Tunes BERT for vectors of texts, and scores them.
 """
 
 import dataclasses
-from typing import Dict, Optional
+from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -179,7 +179,7 @@ def _corpus_layout(own: Texts, layout: Layout) -> Layout:
     return Layout(text, title, header=header, row_id=name)
 
 
-def run() -> Dict[str, float]:
+def run() -> dict[str, float]:
     """Does what the flags say; results and errors as of `run_or_describe`."""
     if FLAGS.do_predict:
         raise UserError(

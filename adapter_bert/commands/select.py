@@ -11,7 +11,8 @@ Without one they are rows that differ most from one another
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -46,7 +47,7 @@ class Selection:
         "", "File of rows without labels: .tsv, .csv, .jsonl, or plain text."
     )
     output: str = Topic.DATA.setting("", "File for the chosen rows (.tsv).")
-    columns: List[str] = Topic.DATA.setting(
+    columns: list[str] = Topic.DATA.setting(
         [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
@@ -69,7 +70,7 @@ class Selection:
 SETTINGS = (Selection, adapter_flags.Answering)
 
 
-def k_centre(vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
+def k_centre(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Greedy k-centre: each row is the one farthest from those before it.
 
     The first is the row nearest to the mean of all. Equal rows are chosen
@@ -99,7 +100,7 @@ def k_centre(vectors: np.ndarray, count: int) -> Tuple[np.ndarray, np.ndarray]:
 
 def least_sure(
     probabilities: np.ndarray, texts: np.ndarray, count: int
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """The rows with the smallest margins, int64 [count], and their margins.
 
     A margin is the greatest probability less the second, float64 [count]. Rows
@@ -127,7 +128,7 @@ def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
 
 def choose_by_margin(
     asked: Selection, bert: Optional[FrozenBert]
-) -> Tuple[List[Row], np.ndarray, np.ndarray]:
+) -> tuple[list[Row], np.ndarray, np.ndarray]:
     """The pool's rows, the chosen ones, and their margins.
 
     Raises:
@@ -165,7 +166,7 @@ def choose_by_margin(
 
 def choose_by_distance(
     asked: Selection, bert: Optional[FrozenBert]
-) -> Tuple[List[Row], np.ndarray, np.ndarray]:
+) -> tuple[list[Row], np.ndarray, np.ndarray]:
     """The pool's rows, the chosen ones, and their distances.
 
     Raises:
@@ -182,7 +183,7 @@ def choose_by_distance(
 
 def read_pool(
     asked: Selection, columns: row_stream.Alternatives
-) -> Tuple[List[Row], List[str]]:
+) -> tuple[list[Row], list[str]]:
     """The pool's rows, and their places for messages.
 
     Raises:
@@ -197,7 +198,7 @@ def read_pool(
 
 def choose(
     asked: Selection, bert: Optional[FrozenBert] = None
-) -> List[Dict[str, Any]]:
+) -> list[dict[str, Any]]:
     """The rows to label next of the pool and adapter that the flags name.
 
     Args:

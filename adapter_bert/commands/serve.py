@@ -21,16 +21,13 @@ import resource
 import socket
 import ssl
 import threading
+from collections.abc import AsyncIterator, Iterator
 from types import ModuleType
 from typing import (
     Any,
     AsyncContextManager,
-    AsyncIterator,
     Callable,
-    Iterator,
-    List,
     Optional,
-    Tuple,
 )
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -85,7 +82,7 @@ class Served:
         "of --model_versions.",
         choices=POLICIES,
     )
-    model_versions: List[str] = Topic.SERVED.setting(
+    model_versions: list[str] = Topic.SERVED.setting(
         [], "Numbers of versions for --model_version_policy=specific, as 3,4."
     )
     model_config_file: str = Topic.SERVED.setting(
@@ -132,7 +129,7 @@ class Served:
         "Port for gRPC, 0 for any that is free; default: no gRPC.",
         Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
-    cors_origins: List[str] = Topic.SERVED.setting(
+    cors_origins: list[str] = Topic.SERVED.setting(
         [],
         "Origins whose pages may ask too (CORS), as https://example.org, or *.",
     )
@@ -596,7 +593,7 @@ def main() -> None:
         raise server.problem
 
 
-def _certificate() -> Optional[Tuple[bytes, bytes]]:
+def _certificate() -> Optional[tuple[bytes, bytes]]:
     """Key and certificate of https, which `check_certificate` has read."""
     if not FLAGS.ssl_certfile:
         return None

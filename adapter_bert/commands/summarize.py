@@ -21,7 +21,8 @@ import dataclasses
 import io
 import json
 import pathlib
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -61,8 +62,8 @@ class Table:
     """A table of texts; rows have as many cells as the header."""
 
     title: str
-    header: Tuple[str, ...]
-    rows: Tuple[Tuple[str, ...], ...]
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
     def to_markdown(self) -> str:
         """A pipe table."""
@@ -98,7 +99,7 @@ def _latex(cell: str) -> str:
     return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
 
 
-def kinds(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
+def kinds(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
     """Seed groups by kind, in the order of the tables."""
     found = by_kind(seed_groups)
     first = [kind for kind in TITLES if kind in found]
@@ -127,7 +128,7 @@ def mean(values: Sequence[float]) -> str:
     return f"{sum(values) / len(values):.1f}" if values else NONE
 
 
-def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
+def parameters(chosen: Sequence[SeedGroup]) -> tuple[str, str]:
     """Parameters of all tasks as multiples of BERT, and their mean share."""
     shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
     if not shares:
@@ -139,8 +140,8 @@ def parameters(chosen: Sequence[SeedGroup]) -> Tuple[str, str]:
 
 
 def show_baselines(
-    baselines: Dict[str, Baseline], scores: Iterable[Tuple[str, str]]
-) -> List[str]:
+    baselines: dict[str, Baseline], scores: Iterable[tuple[str, str]]
+) -> list[str]:
     """The score without BERT of each (task, score)."""
     return [
         f"{baselines[task].scores[score]:.1f}"
@@ -151,7 +152,7 @@ def show_baselines(
 
 
 def mean_of_baselines(
-    baselines: Dict[str, Baseline], scores: Sequence[Tuple[str, str]]
+    baselines: dict[str, Baseline], scores: Sequence[tuple[str, str]]
 ) -> str:
     """The mean over (task, score), if all have a baseline."""
     if any(task not in baselines for task, _ in scores):
@@ -160,9 +161,9 @@ def mean_of_baselines(
 
 
 def glue_table(
-    by_task: Dict[str, List[SeedGroup]],
+    by_task: dict[str, list[SeedGroup]],
     fixed_size: int,
-    baselines: Dict[str, Baseline],
+    baselines: dict[str, Baseline],
 ) -> Optional[Table]:
     """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
@@ -177,7 +178,7 @@ def glue_table(
         return None
     # Settings of a task are chosen by its first score.
     tasks = dict(reversed(columns))
-    rows: Dict[str, Dict[str, SeedGroup]] = {}
+    rows: dict[str, dict[str, SeedGroup]] = {}
     for task in dict(columns):
         for kind, seed_groups in kinds(by_task[task]).items():
             names = {title_of(kind): seed_groups}
@@ -219,7 +220,7 @@ def glue_table(
 
 
 def other_table(
-    by_task: Dict[str, List[SeedGroup]], baselines: Dict[str, Baseline]
+    by_task: dict[str, list[SeedGroup]], baselines: dict[str, Baseline]
 ) -> Optional[Table]:
     """Table 2: a row for each other task, and a column of baselines, if any.
 
@@ -259,7 +260,7 @@ def other_table(
     return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
 
 
-def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
+def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
     """A row for each method with its size; None without SQuAD."""
     rows = []
     for task in (task for task in SQUAD if task in by_task):
@@ -287,7 +288,7 @@ def squad_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     )
 
 
-def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
+def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
     """A row for each method and size that was run on all tasks but SQuAD.
 
     Methods with most parameters come first. Processor time is of one run of
@@ -300,7 +301,7 @@ def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     by_task = {task: s for task, s in by_task.items() if task not in SQUAD}
     check_one_bert(by_task)
     scores = {task: main_score(same) for task, same in by_task.items()}
-    methods: Dict[str, Dict[str, SeedGroup]] = {}
+    methods: dict[str, dict[str, SeedGroup]] = {}
     for task, seed_groups in by_task.items():
         for method, same in by_method(seed_groups).items():
             chosen = best(same, scores[task])
@@ -357,7 +358,7 @@ def methods_table(by_task: Dict[str, List[SeedGroup]]) -> Optional[Table]:
     )
 
 
-def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
+def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
     """All settings with all scores of every seed."""
     found = []
     for task, seed_groups in by_task.items():
@@ -382,7 +383,7 @@ def settings_json(by_task: Dict[str, List[SeedGroup]]) -> List[Dict]:
     return found
 
 
-def hparams_files(runs: Iterable[Run]) -> Dict[str, bytes]:
+def hparams_files(runs: Iterable[Run]) -> dict[str, bytes]:
     """A trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
     with files.temporary_folder() as scratch:

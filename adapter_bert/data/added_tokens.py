@@ -7,17 +7,13 @@ Up to four files next to a vocabulary name such tokens. `tokenization.py` and
 import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
 from operator import index
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -44,7 +40,7 @@ MOST_NEW_TOKENS, LONGEST_NEW_TOKEN = 10_000, 100
 
 
 # A token that a task adds: a whole word, or an object of content and `RULES`.
-NewToken = Union[str, Dict[str, Any]]
+NewToken = Union[str, dict[str, Any]]
 
 
 class Added(NamedTuple):
@@ -54,13 +50,13 @@ class Added(NamedTuple):
     token: AddedToken
     is_found: bool
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The content and rules, as JSON values."""
         flags = {name: getattr(self.token, name) for name in RULES}
         return {"content": self.token.content, **flags}
 
 
-def read_new_tokens(path: str) -> List[NewToken]:
+def read_new_tokens(path: str) -> list[NewToken]:
     """Reads the file of `--new_tokens`: a token on each line.
 
     Raises:
@@ -82,7 +78,7 @@ def _made(token: NewToken) -> AddedToken:
     return AddedToken(**token)
 
 
-def check_new_tokens(tokens: Any, source: str) -> List[NewToken]:
+def check_new_tokens(tokens: Any, source: str) -> list[NewToken]:
     """The tokens that a task adds to a vocabulary.
 
     Raises:
@@ -119,7 +115,7 @@ def as_added(
     tokens: Sequence[NewToken],
     vocabulary: Mapping[str, int],
     normalize: Callable[[str], str] = str,
-) -> List[Added]:
+) -> list[Added]:
     """A task's own tokens, with the ids that follow a vocabulary's.
 
     Texts are searched for them as `normalize` writes both.
@@ -149,13 +145,13 @@ def as_added(
 
 def tokens_behind(
     path: str, vocabulary: Mapping[str, int], roles: Mapping[str, str]
-) -> List[NewToken]:
+) -> list[NewToken]:
     """Tokens that files next to `path` add behind a vocabulary, by rising id.
 
     Arguments as of `read_added`. Raises UserError as that does.
     """
     last = max(vocabulary.values())
-    found: List[NewToken] = []
+    found: list[NewToken] = []
     for number, token, is_found in read_added(path, vocabulary, roles):
         if number > last and is_found:
             described = Added(number, token, True).describe()
@@ -164,7 +160,7 @@ def tokens_behind(
     return found
 
 
-def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
+def fingerprint(added: Sequence[Added]) -> dict[str, Any]:
     """Added tokens in a tokenizer's description; empty without any."""
     if not added:
         return {}
@@ -172,7 +168,7 @@ def fingerprint(added: Sequence[Added]) -> Dict[str, Any]:
     return {ADDED: hashlib.sha256(text.encode()).hexdigest()}
 
 
-def as_decoder(added: Sequence[Added]) -> Dict[str, Any]:
+def as_decoder(added: Sequence[Added]) -> dict[str, Any]:
     """Added tokens in a `tokenizer_config.json`; empty without any."""
     return {DECODER: {str(a.id): a.describe() for a in added}} if added else {}
 
@@ -182,7 +178,7 @@ def read_added(
     vocabulary: Mapping[str, int],
     roles: Mapping[str, str],
     described: Optional[Mapping[str, Any]] = None,
-) -> List[Added]:
+) -> list[Added]:
     """Reads the tokens that were added to a vocabulary, by rising id.
 
     The model's own special tokens are left out where the vocabulary has them: a
@@ -202,7 +198,7 @@ def read_added(
     `PreTrainedTokenizerFast.__init__`.
     """
 
-    def beside(name: str) -> Dict[str, Any]:
+    def beside(name: str) -> dict[str, Any]:
         place = os.path.join(os.path.dirname(path), name)
         if not files.exists(place):
             return {}
@@ -234,22 +230,22 @@ def read_added(
 
 
 def _merge(
-    described: Mapping[str, Any], said: Mapping[str, Any], legacy: Dict
-) -> Tuple[Dict[str, AddedToken], Dict[str, int]]:
+    described: Mapping[str, Any], said: Mapping[str, Any], legacy: dict
+) -> tuple[dict[str, AddedToken], dict[str, int]]:
     """The tokens that any file names, and their ids where a file has one.
 
     Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
     roles, and `added_tokens.json`. As in transformers, the last one counts.
     """
-    extra: List[Any] = []
+    extra: list[Any] = []
     for key in ("extra_special_tokens", "model_specific_special_tokens"):
         of_key = said.get(key) or {}
         extra += of_key.values() if isinstance(of_key, dict) else of_key
     named = [said[role] for role in ROLES.split() if said.get(role)]
     more = [*(said.get(ADDITIONAL) or []), *extra]
     special = {_content(token) for token in (*named, *more)}
-    tokens: Dict[str, AddedToken] = {}
-    ids: Dict[str, int] = {}
+    tokens: dict[str, AddedToken] = {}
+    ids: dict[str, int] = {}
     for token in described.get(ADDED) or []:
         tokens[_content(token)] = _token(token)
         ids[_content(token)] = index(token["id"])
@@ -289,13 +285,13 @@ def _token(said: Any, special: bool = False) -> AddedToken:
 
 
 def _place(
-    tokens: Dict[str, AddedToken],
+    tokens: dict[str, AddedToken],
     ids: Mapping[str, int],
     vocabulary: Mapping[str, int],
     roles: Mapping[str, str],
     is_split: bool,
     path: str,
-) -> List[Added]:
+) -> list[Added]:
     """Gives the tokens their ids, as the library does; see `read_added`."""
     found = []
     following = max(vocabulary.values(), default=-1) + 1

@@ -7,15 +7,10 @@ tokens of a task's inputs and cutting to a length (`tasks/`).
 import contextlib
 import json
 import re
+from collections.abc import Sequence
 from typing import (
     Any,
-    Dict,
-    FrozenSet,
-    List,
     Optional,
-    Sequence,
-    Tuple,
-    Type,
 )
 
 from tokenizers import Tokenizer
@@ -124,7 +119,7 @@ class SubwordTokenizer(TextTokenizer):
             self._words = _make(described, path, own)
             register(self._words, self.added, path)
 
-    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """As `TextTokenizer.encode`; a space before a word is not of it.
 
         A letter's place has the accents after it, which XLM-R joins with it
@@ -141,7 +136,7 @@ class SubwordTokenizer(TextTokenizer):
             found.append(Tokens(e.ids, with_marks(text, places), e.word_ids))
         return found
 
-    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """As `TextTokenizer.encode_words`: each after a space."""
         if self._words is not self._tokenizer:
             return [e.ids for e in self._encode(words, self._words)]
@@ -190,7 +185,7 @@ class UnigramTokenizer(SubwordTokenizer):
     second_segment = 1
 
 
-def kind_of_file(path: str) -> Optional[Type[SubwordTokenizer]]:
+def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     """The class of a vocabulary's tokenizer; None for word pieces."""
     if not path.endswith(".json"):
         return None
@@ -206,7 +201,7 @@ def kind_of_file(path: str) -> Optional[Type[SubwordTokenizer]]:
     return UnigramTokenizer if is_albert else SubwordTokenizer
 
 
-def _read_ids(described: Any, path: str) -> Dict[str, int]:
+def _read_ids(described: Any, path: str) -> dict[str, int]:
     """The id of every piece; refuses descriptions of other tokenizers."""
     model = described.get("model") if isinstance(described, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
@@ -235,7 +230,7 @@ def _read_ids(described: Any, path: str) -> Dict[str, int]:
 
 
 def _make(
-    described: Dict[str, Any], path: str, special: FrozenSet[str]
+    described: dict[str, Any], path: str, special: frozenset[str]
 ) -> Tokenizer:
     """The library's tokenizer, which finds no special token in a text."""
     model = described["model"]
@@ -286,7 +281,7 @@ def _make(
         ) from error
 
 
-def _check_patterns(described: Dict[str, Any], path: str) -> None:
+def _check_patterns(described: dict[str, Any], path: str) -> None:
     """Refuses regular expressions that published models do not have.
 
     With others the library may panic at a text of few characters.
@@ -305,7 +300,7 @@ def _check_patterns(described: Dict[str, Any], path: str) -> None:
             parts += part
 
 
-def _trim(text: str, start: int, end: int) -> Tuple[int, int]:
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
     """The place of a token without the spaces around it."""
     while start < end and text[start].isspace():
         start += 1

@@ -10,17 +10,11 @@ import dataclasses
 import fractions
 import functools
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     Optional,
     Protocol,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -126,7 +120,7 @@ class Features:
         A row's changes follow from the row and the step, not from its padding.
         """
 
-    def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
+    def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
         """(Shape of a row, type) of the arrays that `finish` adds, by name.
 
         Sizes that differ from batch to batch are None.
@@ -139,7 +133,7 @@ class Features:
         return np.diff(self.starts)
 
     @property
-    def row_shape(self) -> Tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         """Dimensions of a row's sequences of tokens: none, of a single one."""
         return ()
 
@@ -184,7 +178,7 @@ class Choices(Texts):
         return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
 
     @property
-    def row_shape(self) -> Tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         return (self.choices,)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
@@ -300,7 +294,7 @@ class TrainPlan:
         return batches[rng.permutation(len(batches))]
 
 
-Batch = Dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
 
 
 def make_batch(
@@ -389,7 +383,7 @@ def train_batches(
 
 def sorted_batches(
     features: Features, batch_size: int, tokens: int = 0
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """Batches that hold every row once, sorted by length, int64 [B] each.
 
     The last one may have fewer than `batch_size` rows. Others may have more, up
@@ -397,7 +391,7 @@ def sorted_batches(
     """
     order = np.argsort(features.lengths, kind="stable")
     lengths = features.lengths[order]
-    batches: List[np.ndarray] = []
+    batches: list[np.ndarray] = []
     first = 0
     while first < len(order):
         # The last row is the longest: tokens of a batch by its number of rows.
@@ -409,7 +403,7 @@ def sorted_batches(
     return batches
 
 
-def fill(batches: List[np.ndarray], size: int) -> List[np.ndarray]:
+def fill(batches: list[np.ndarray], size: int) -> list[np.ndarray]:
     """The same batches, the last one filled up to `size` with its last row."""
     last = batches[-1]
     missing = np.repeat(last[-1:], size - len(last))
@@ -447,7 +441,7 @@ def join_outputs(outputs: Sequence[np.ndarray]) -> np.ndarray:
 
 def batch_signature(
     features: Features, length: Optional[int], batch_size: Optional[int]
-) -> Dict[str, tf.TensorSpec]:
+) -> dict[str, tf.TensorSpec]:
     """Shapes and types of batches, with static numbers of tokens and rows.
 
     A number that differs from batch to batch is None.

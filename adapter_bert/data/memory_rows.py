@@ -13,7 +13,8 @@ import itertools
 import json
 import math
 import uuid
-from typing import Any, Dict, Iterable, Iterator, Mapping, Sequence, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Union
 
 from absl import logging
 
@@ -94,7 +95,7 @@ def _zipped(columns: Mapping[str, Any], where: str) -> Iterator[Any]:
 
 def _with_class_names(
     table: Any, where: str, columns: Sequence[str]
-) -> Iterator[Dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """The rows of a table of `datasets` or `pyarrow`."""
     features = getattr(table, "features", None) or {}
     if hasattr(table, "to_pylist"):

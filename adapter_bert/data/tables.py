@@ -15,18 +15,11 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Collection,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
     TypeVar,
     Union,
 )
@@ -60,7 +53,7 @@ class SplitFiles:
     test: str = ""
 
     @property
-    def named(self) -> Dict[str, str]:
+    def named(self) -> dict[str, str]:
         """The path of each split whose file was named."""
         return {
             split: path
@@ -93,7 +86,7 @@ class SplitFiles:
 
     def found(
         self, folder: str, split: str, endings: Collection[str]
-    ) -> List[str]:
+    ) -> list[str]:
         """The files of a split that are there; see `find`."""
         if self.named:
             return [path for name, path in self.named.items() if name == split]
@@ -193,7 +186,7 @@ def _composed(text: str) -> str:
     return "".join(c for c in composed if ord(c) not in VARIATIONS)
 
 
-def shown(labels: Iterable[str]) -> Dict[str, str]:
+def shown(labels: Iterable[str]) -> dict[str, str]:
     """The printed form of each label, in their order.
 
     Quoted, with escapes, if two look the same, or one has blanks or something
@@ -217,7 +210,7 @@ def list_labels(labels: Iterable[str]) -> str:
 
 def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
     """Warns of labels that look the same but are classes of their own."""
-    groups: Dict[Any, List[str]] = {}
+    groups: dict[Any, list[str]] = {}
     # The plain one first, to which others are compared.
     for label in sorted(labels, key=lambda x: (len(repr(x)), x.swapcase())):
         groups.setdefault(appearance(label), []).append(label)
@@ -267,7 +260,7 @@ def is_one_cell(label: str) -> bool:
     return "\t" not in label and label.splitlines() == [label]
 
 
-def split_labels(cell: str, separator: str, where: str) -> Tuple[str, ...]:
+def split_labels(cell: str, separator: str, where: str) -> tuple[str, ...]:
     """The labels of the cell at `where`, without white space around them.
 
     Raises:
@@ -289,7 +282,7 @@ def join_labels(labels: Sequence[str], separator: str, where: str) -> str:
 
 def _checked(
     labels: Sequence[str], separator: str, where: str
-) -> Tuple[str, ...]:
+) -> tuple[str, ...]:
     """The labels without white space around them, if a cell can hold them."""
     found = tuple(label.strip() for label in labels)
     for label in found:
@@ -329,7 +322,7 @@ MARKS = {
     **dict.fromkeys(("1", "1.0", "true"), True),
 }
 # (line number from 0, its cells), without the header's line.
-Lines = Iterator[Tuple[int, List[str]]]
+Lines = Iterator[tuple[int, list[str]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -359,12 +352,12 @@ class Layout:
     row_id: Optional[Column] = None
     skips_broken_rows: bool = False
     takes_tokens: bool = False
-    choices: Tuple[Column, ...] = ()
+    choices: tuple[Column, ...] = ()
     label_separator: Optional[str] = None
-    label_columns: Tuple[Column, ...] = ()
+    label_columns: tuple[Column, ...] = ()
 
     @property
-    def columns(self) -> Dict[str, Column]:
+    def columns(self) -> dict[str, Column]:
         """All columns by their field in `Rows`, `choice_0` and `label_0`."""
         columns = {
             "text_a": self.text_a,
@@ -402,18 +395,18 @@ class Rows:
 
     path: str
     lines: np.ndarray
-    text_a: Optional[List[str]] = None
-    text_b: Optional[List[str]] = None
-    label: Optional[List[str]] = None
-    row_id: Optional[List[str]] = None
-    choices: Tuple[List[str], ...] = ()
+    text_a: Optional[list[str]] = None
+    text_b: Optional[list[str]] = None
+    label: Optional[list[str]] = None
+    row_id: Optional[list[str]] = None
+    choices: tuple[list[str], ...] = ()
 
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.lines)
 
     @property
-    def texts(self) -> Iterator[Tuple[str, ...]]:
+    def texts(self) -> Iterator[tuple[str, ...]]:
         """All texts of each row, by which rows are divided."""
         columns = self.text_a, self.text_b, *self.choices
         return zip(*(x for x in columns if x is not None))
@@ -422,13 +415,13 @@ class Rows:
         """A row's place for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[row] + 1}"
 
-    def places_by_id(self) -> Dict[str, int]:
+    def places_by_id(self) -> dict[str, int]:
         """The place of each row, by its id; empty without ids.
 
         Raises:
             UserError: two rows have one id.
         """
-        places: Dict[str, int] = {}
+        places: dict[str, int] = {}
         for row, name in enumerate(self.row_id or ()):
             first = places.setdefault(name, row)
             if first != row:
@@ -441,7 +434,7 @@ class Rows:
     def take(self, chosen: np.ndarray) -> "Rows":
         """The rows that are chosen, bool [rows]."""
 
-        def cells(column: Optional[List[str]]) -> Optional[List[str]]:
+        def cells(column: Optional[list[str]]) -> Optional[list[str]]:
             return column and list(itertools.compress(column, chosen))
 
         names = "text_a", "text_b", "label", "row_id"
@@ -472,7 +465,7 @@ class Rows:
 
 def check_distinct(
     columns: Mapping[str, Optional[Column]], hint: str = ""
-) -> Dict[Column, str]:
+) -> dict[Column, str]:
     """Checks that no two flags name one column; None is no column.
 
     Returns:
@@ -481,7 +474,7 @@ def check_distinct(
     Raises:
         UserError: two flags do; the message ends with the hint.
     """
-    flags: Dict[Column, str] = {}
+    flags: dict[Column, str] = {}
     for flag, name in columns.items():
         if name is not None and flags.setdefault(name, flag) != flag:
             raise UserError(
@@ -507,7 +500,7 @@ def read_rows(path: str, layout: Layout) -> Rows:
     names, marks = list(layout.columns), len(layout.label_columns)
     if marks:
         names[-marks:] = ["label"]
-    columns: Dict[str, List[str]] = {name: [] for name in names}
+    columns: dict[str, list[str]] = {name: [] for name in names}
     for number, cells in read(path, text, layout):
         lines.append(number)
         if marks:
@@ -523,7 +516,7 @@ def read_rows(path: str, layout: Layout) -> Rows:
     )
 
 
-def _marked(cells: List[str], layout: Layout, where: str) -> str:
+def _marked(cells: list[str], layout: Layout, where: str) -> str:
     """The cell that holds the labels whose columns have a 1."""
     found = []
     for cell, label in zip(cells, layout.label_columns):
@@ -540,7 +533,7 @@ def _marked(cells: List[str], layout: Layout, where: str) -> str:
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
     """The same lines, if one of them holds anything."""
-    blank: List[str] = []
+    blank: list[str] = []
     for line in lines:
         blank.append(line)
         if line.strip("\r\n"):
@@ -635,7 +628,7 @@ def _choose_columns(
         )
 
 
-def _find_column(path: str, names: List[str], column: Column) -> int:
+def _find_column(path: str, names: list[str], column: Column) -> int:
     """The place of a column in a header."""
     if isinstance(column, int):
         return column
@@ -652,7 +645,7 @@ def _find_column(path: str, names: List[str], column: Column) -> int:
     return names.index(column)
 
 
-def _near(names: List[str], column: str) -> str:
+def _near(names: list[str], column: str) -> str:
     """A hint at the name that was meant by one that a header lacks."""
     for name in names:
         if name.strip() == column:
@@ -675,8 +668,8 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             )
 
     def read(
-        value: Dict[str, Any], where: str
-    ) -> List[Union[str, Tuple[str, ...]]]:
+        value: dict[str, Any], where: str
+    ) -> list[Union[str, tuple[str, ...]]]:
         cells = []
         for field, name in columns.items():
             if field == "label" and layout.label_separator is not None:
@@ -693,8 +686,8 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: str, text: Iterable[str], read: Callable[[Dict[str, Any], str], Found]
-) -> Iterator[Tuple[int, Found]]:
+    path: str, text: Iterable[str], read: Callable[[dict[str, Any], str], Found]
+) -> Iterator[tuple[int, Found]]:
     """Reads the JSON objects of a file's lines; empty lines are left out.
 
     Yields:
@@ -715,8 +708,8 @@ def read_objects(
 
 
 # Ending -> how its lines are read, and what ends a line.
-READERS: Dict[
-    str, Tuple[Callable[[str, Iterator[str], Layout], Lines], str]
+READERS: dict[
+    str, tuple[Callable[[str, Iterator[str], Layout], Lines], str]
 ] = {
     ".tsv": (_read_tsv, "\n"),
     ".csv": (_read_csv, ""),

@@ -6,19 +6,12 @@ import itertools
 import json
 import re
 import unicodedata
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Container,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
     TypeVar,
 )
 
@@ -104,9 +97,9 @@ class Tokens(NamedTuple):
             punctuation.
     """
 
-    ids: List[int]
-    offsets: List[Tuple[int, int]]
-    words: List[int]
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    words: list[int]
 
 
 class TextTokenizer(abc.ABC):
@@ -131,8 +124,8 @@ class TextTokenizer(abc.ABC):
     # The tokens of the model's own that have a role, by the role's name.
     special: Mapping[str, str]
 
-    vocabulary: Dict[str, int]
-    added: List[Added]
+    vocabulary: dict[str, int]
+    added: list[Added]
     new_tokens: Sequence[NewToken]
     vocab_size: int
     do_lower_case: bool
@@ -200,11 +193,11 @@ class TextTokenizer(abc.ABC):
         self.added += as_added(self.new_tokens, {**pieces, **ids}, normalize)
 
     @property
-    def between(self) -> List[int]:
+    def between(self) -> list[int]:
         """The tokens between two texts of a row."""
         return [self.separate_id] * self.between_count
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What a trained model depends on, as JSON values."""
         return dict(self._description)
 
@@ -239,21 +232,21 @@ class TextTokenizer(abc.ABC):
         """The text, of equal length, that the library is given instead."""
 
     @abc.abstractmethod
-    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """Tokenizes many texts, on all cores, without special tokens."""
 
-    def encode_ids(self, texts: Sequence[str]) -> List[List[int]]:
+    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, but the ids alone, which take a fifth less time."""
         return [e.ids for e in self._encode(texts, self._tokenizer)]
 
     def _encode(
         self, texts: Sequence[str], tokenizer: Tokenizer
-    ) -> List[Encoding]:
+    ) -> list[Encoding]:
         cleaned = list(map(self.clean, texts))
         return tokenizer.encode_batch(cleaned, add_special_tokens=False)
 
     @abc.abstractmethod
-    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of words that follow a space in a text."""
 
     @abc.abstractmethod
@@ -270,13 +263,13 @@ class TextTokenizer(abc.ABC):
 
 
 def in_chunks(
-    encode: Callable[[List[str]], List[Encoded]], texts: Iterable[str]
+    encode: Callable[[list[str]], list[Encoded]], texts: Iterable[str]
 ) -> Iterator[Encoded]:
     """Encodes each text, many of them at a time.
 
     A chunk ends with the text that makes `CHUNK` texts or `CHARACTERS` of it.
     """
-    chunk: List[str] = []
+    chunk: list[str] = []
     size = 0
     for text in texts:
         chunk.append(text)
@@ -293,10 +286,10 @@ def join_texts(
     texts_b: Optional[Iterable[str]],
     tokenizer: TextTokenizer,
     max_seq_length: int,
-) -> Iterator[Tuple[List[int], List[int], bool]]:
+) -> Iterator[tuple[list[int], list[int], bool]]:
     """Tokens and segments of each text or pair, and whether it was cut."""
     ids_a = in_chunks(tokenizer.encode_ids, texts_a)
-    ids_b: Iterator[Optional[List[int]]] = itertools.repeat(None)
+    ids_b: Iterator[Optional[list[int]]] = itertools.repeat(None)
     if texts_b is not None:
         ids_b = in_chunks(tokenizer.encode_ids, texts_b)
     for a, b in zip(ids_a, ids_b):
@@ -305,7 +298,7 @@ def join_texts(
         yield *make_row(a, b, tokenizer, max_seq_length), is_cut
 
 
-def fit(len_a: int, len_b: int, room: int) -> Tuple[int, int]:
+def fit(len_a: int, len_b: int, room: int) -> tuple[int, int]:
     """Tokens of a pair's texts that are read, the longer text cut first.
 
     While both exceed half of the room they are cut in turn, b first.
@@ -323,11 +316,11 @@ def cut(tokens: list[int], count: int, keeps_end: bool) -> list[int]:
 
 
 def make_row(
-    a: List[int],
-    b: Optional[List[int]],
+    a: list[int],
+    b: Optional[list[int]],
     tokenizer: TextTokenizer,
     max_seq_length: int,
-) -> Tuple[List[int], List[int]]:
+) -> tuple[list[int], list[int]]:
     """Adds special tokens, cutting the longer text of a pair first.
 
     Returns:
@@ -350,7 +343,7 @@ def make_row(
     ] * (len_b + 1)
 
 
-def read_vocabulary(path: str) -> Dict[str, int]:
+def read_vocabulary(path: str) -> dict[str, int]:
     """Reads `vocab.txt`: one entry a line, its line number the id.
 
     Or a BERT's `tokenizer.json`, which newer transformers write in its place.
@@ -382,7 +375,7 @@ def special_tokens(vocabulary: Mapping[str, int]) -> Mapping[str, str]:
     return OF_MPNET if is_fairseq else SPECIAL
 
 
-def _read_word_pieces(path: str) -> Dict[str, int]:
+def _read_word_pieces(path: str) -> dict[str, int]:
     """The vocabulary of a `tokenizer.json`; raises as `read_vocabulary`."""
     described = files.read_object(
         path,
@@ -422,7 +415,7 @@ def vocabulary_bytes(path: str) -> bytes:
 
 
 def _share_changed(
-    vocabulary: Dict[str, int], change: Callable[[str], str]
+    vocabulary: dict[str, int], change: Callable[[str], str]
 ) -> float:
     """Share of the entries that a change of case changes.
 
@@ -453,8 +446,8 @@ def lower_sigmas(text: str) -> str:
 
 
 def with_marks(
-    text: str, places: List[Tuple[int, int]]
-) -> List[Tuple[int, int]]:
+    text: str, places: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
     """Places of tokens, with the accents that normalization has dropped.
 
     Each (first character, one past the last) grows up to the next token, white
@@ -462,7 +455,7 @@ def with_marks(
     """
     if text.isascii():
         return places
-    found: List[Tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     following, last = len(text), None
     for start, end in reversed(places):
         if (start, end) == last:
@@ -560,13 +553,13 @@ class FullTokenizer(TextTokenizer):
         blanks = {"lstrip": False, "rstrip": False}
         register(self._tokenizer, self.added, vocab_file, self.clean, **blanks)
 
-    def encode(self, texts: Sequence[str]) -> List[Tokens]:
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
         return [
             Tokens(e.ids, with_marks(text, e.offsets), e.word_ids)
             for text, e in zip(texts, self._encode(texts, self._tokenizer))
         ]
 
-    def encode_words(self, words: Sequence[str]) -> List[List[int]]:
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """As `encode_ids`: BERT joins nothing across white space."""
         return self.encode_ids(words)
 
@@ -583,7 +576,7 @@ class FullTokenizer(TextTokenizer):
     def letters(self, piece: str) -> str:
         return piece.removeprefix("##")
 
-    def tokenize(self, text: str) -> List[str]:
+    def tokenize(self, text: str) -> list[str]:
         """The tokens of `text` as strings, word pieces marked by `##`."""
         return self._tokenizer.encode(
             self.clean(text), add_special_tokens=False
@@ -593,11 +586,11 @@ class FullTokenizer(TextTokenizer):
         """What a text becomes before it is split into words."""
         return self._tokenizer.normalizer.normalize_str(self.clean(text))
 
-    def split(self, normalized: str) -> List[Tuple[str, Tuple[int, int]]]:
+    def split(self, normalized: str) -> list[tuple[str, tuple[int, int]]]:
         """The words of what `normalize` gave, and their places in it."""
         return self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
 
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> List[int]:
+    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:
         """Vocabulary indices of tokens.
 
         Raises:

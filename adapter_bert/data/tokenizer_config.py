@@ -6,7 +6,8 @@ tokenizers of BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, DistilBERT and MPNet).
 
 import dataclasses
 import os
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from absl import logging
 

@@ -4,7 +4,8 @@ What has been trained is LoRA, whose ranks differ.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Mapping, Tuple, Type
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -113,8 +114,8 @@ class AdaLora(TuningMethod):
     # Zhang et al. 2023, Table 8: 5e-4 to 2.2e-3 on GLUE.
     learning_rate: ClassVar[float] = 1e-3
     factored: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = AdaLoraHooks
-    positive: ClassVar[Tuple[str, ...]] = (
+    hooks_class: ClassVar[type[Hooks]] = AdaLoraHooks
+    positive: ClassVar[tuple[str, ...]] = (
         "init_rank",
         "rank",
         "alpha",

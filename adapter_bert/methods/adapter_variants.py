@@ -5,7 +5,8 @@
 """
 
 import dataclasses
-from typing import Callable, ClassVar, Collection, Mapping, Tuple, Type
+from collections.abc import Collection, Mapping
+from typing import Callable, ClassVar
 
 import tensorflow as tf
 
@@ -77,7 +78,7 @@ class Pfeiffer(BottleneckMethod):
     """
 
     name: ClassVar[str] = "pfeiffer"
-    hooks_class: ClassVar[Type[Hooks]] = PfeifferHooks
+    hooks_class: ClassVar[type[Hooks]] = PfeifferHooks
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
     learning_rate: ClassVar[float] = 3e-4
     size: int = 64
@@ -108,7 +109,7 @@ class Bapna(BottleneckMethod):
     name: ClassVar[str] = "bapna"
     # As of houlsby; the paper tunes no BERT.
     learning_rate: ClassVar[float] = 3e-4
-    hooks_class: ClassVar[Type[Hooks]] = BapnaHooks
+    hooks_class: ClassVar[type[Hooks]] = BapnaHooks
     layer_norm = True
     size: int = 64
     init_scale: float = 1e-2
@@ -139,8 +140,8 @@ class Parallel(BottleneckMethod):
     name: ClassVar[str] = "parallel"
     # He et al. 2022, the published script for GLUE.
     learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[Type[Hooks]] = ParallelHooks
-    positive: ClassVar[Tuple[str, ...]] = ("size", "scale")
+    hooks_class: ClassVar[type[Hooks]] = ParallelHooks
+    positive: ClassVar[tuple[str, ...]] = ("size", "scale")
     size: int = 64
     scale: float = 4.0
     nonlinearity: str = added_later("relu")
@@ -242,7 +243,7 @@ class AdapterDrop(TuningMethod):
     # That of the adapters that are left.
     learning_rate: ClassVar[float] = 3e-4
     width: ClassVar[str] = "size"
-    positive: ClassVar[Tuple[str, ...]] = ("size",)
+    positive: ClassVar[tuple[str, ...]] = ("size",)
     choices: ClassVar[Mapping[str, Collection[str]]] = {"over": KINDS}
     first: int = 5
     over: str = "houlsby"

@@ -3,19 +3,12 @@
 import dataclasses
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import (
     Any,
     Callable,
     ClassVar,
-    Collection,
-    Dict,
-    FrozenSet,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
-    Type,
 )
 
 import numpy as np
@@ -26,7 +19,7 @@ from adapter_bert.bert.hooks import Hooks, NoHooks
 from adapter_bert.errors import UserError
 
 # Name of a variable -> its values.
-Values = Dict[str, np.ndarray]
+Values = dict[str, np.ndarray]
 # Of a method's variables as the encoder reads them: tensors or variables.
 Tensors = Mapping[str, Any]
 
@@ -108,15 +101,15 @@ class TuningMethod:
 
     name: ClassVar[str] = ""
     learning_rate: ClassVar[float]
-    undecayed: ClassVar[FrozenSet[str]] = frozenset()
+    undecayed: ClassVar[frozenset[str]] = frozenset()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     factored: ClassVar[bool] = False
     is_addition: ClassVar[bool] = False
-    parts: ClassVar[Tuple[Part, ...]] = ()
-    hooks_class: ClassVar[Type[Hooks]] = NoHooks
-    observes: ClassVar[Tuple[str, ...]] = ()
-    positive: ClassVar[Tuple[str, ...]] = ()
+    parts: ClassVar[tuple[Part, ...]] = ()
+    hooks_class: ClassVar[type[Hooks]] = NoHooks
+    observes: ClassVar[tuple[str, ...]] = ()
+    positive: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
 
     def __post_init__(self):
@@ -152,7 +145,7 @@ class TuningMethod:
 
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True
-    ) -> Dict[str, Declared]:
+    ) -> dict[str, Declared]:
         """Declares by name what the method adds, also if BERT has no pooler.
 
         By default nothing.
@@ -192,7 +185,7 @@ class TuningMethod:
 
     def finish(
         self, config: encoder.BertConfig, values: Values
-    ) -> Tuple["TuningMethod", Values]:
+    ) -> tuple["TuningMethod", Values]:
         """The method and values that an adapter keeps of a training.
 
         Takes every trained variable. Gives a method that computes the same,
@@ -229,7 +222,7 @@ class TuningMethod:
 
     def of_task(
         self, config: encoder.BertConfig, task: str, values: Values
-    ) -> Tuple["TuningMethod", Values]:
+    ) -> tuple["TuningMethod", Values]:
         """The method and values of one task, of a training of several.
 
         Takes the task's name and every trained variable, gives a method that
@@ -253,7 +246,7 @@ class TuningMethod:
         arguments = ", ".join(self._arguments())
         return f"{self.name}({arguments})" if arguments else self.name
 
-    def _arguments(self) -> List[str]:
+    def _arguments(self) -> list[str]:
         """The arguments as the text has them."""
         return [
             f"{field.name}={getattr(self, field.name)!r}"
@@ -297,13 +290,13 @@ def normal(stddev: float) -> encoder.Initializer:
     return initialize
 
 
-def layer_numbers(text: str) -> List[int]:
+def layer_numbers(text: str) -> list[int]:
     """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`.
 
     Raises:
         UserError: a part is neither, or a layer is named twice.
     """
-    numbers: List[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = LAYER_RANGE.fullmatch(part)
         if match:
@@ -343,14 +336,14 @@ def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
     return layers
 
 
-def layer_sizes(text: str) -> Dict[int, int]:
+def layer_sizes(text: str) -> dict[int, int]:
     """Sizes by layer, of layers and sizes as `0-5:16,11:8`; "" is for none.
 
     Raises:
         UserError: a part is no layers and a size from 1 on, or a layer is named
             twice.
     """
-    sizes: Dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for part in text.split(",") if text else ():
         match = LAYER_SIZE.fullmatch(part)
         layers = layer_numbers(match[1]) if match else []

@@ -1,7 +1,8 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from typing import ClassVar, Collection, Mapping, Tuple, Type
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -73,9 +74,9 @@ class Compacter(PlacedMethod):
     # learned nothing on CoLA (results/methods.md).
     learning_rate: ClassVar[float] = 1e-3
     factored: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = KroneckerHooks
+    hooks_class: ClassVar[type[Hooks]] = KroneckerHooks
     scope = "compacter"
-    positive: ClassVar[Tuple[str, ...]] = ("size", "n")
+    positive: ClassVar[tuple[str, ...]] = ("size", "n")
     choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}
     size: int = 24
     n: int = 4

@@ -12,19 +12,12 @@ import itertools
 import math
 import re
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
     ClassVar,
-    Dict,
-    FrozenSet,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
-    Type,
 )
 
 import tensorflow as tf
@@ -160,7 +153,7 @@ class ComposedHooks(Hooks):
             setattr(self, trait, all(getattr(part, trait) for part in parts))
         self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
-    def acting_at(self, place: str) -> List[PartHooks]:
+    def acting_at(self, place: str) -> list[PartHooks]:
         """The parts that act at one of the hooks' places."""
         return [part for part in self.parts if place in part.places]
 
@@ -184,7 +177,7 @@ class ComposedHooks(Hooks):
     def begin(self, context):
         return self._made("begin", context)
 
-    def _made(self, place: str, context: Context) -> Dict[str, tf.Tensor]:
+    def _made(self, place: str, context: Context) -> dict[str, tf.Tensor]:
         """What the parts hand on, each under its mark."""
         return {
             f"{part.mark}{name}": value
@@ -205,7 +198,7 @@ class Composition(TuningMethod):
             composition.
     """
 
-    parts: Tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()
 
     def __post_init__(self):
         super().__post_init__()
@@ -285,7 +278,7 @@ class Composition(TuningMethod):
                     )
 
     @property
-    def trained(self) -> List[TuningMethod]:
+    def trained(self) -> list[TuningMethod]:
         """The methods that are trained."""
         return [part.method for part in self.parts if not part.name]
 
@@ -296,7 +289,7 @@ class Composition(TuningMethod):
         return rates[0] if rates else HeadOnly.learning_rate
 
     @property
-    def undecayed(self) -> FrozenSet[str]:
+    def undecayed(self) -> frozenset[str]:
         """Those of the part that is trained; several parts share the head."""
         found = [m.undecayed for m in self.trained if not m.is_addition]
         if len(found) == 1:
@@ -323,7 +316,7 @@ class Composition(TuningMethod):
 
     def variables(self, config, pooler=True):
         """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
-        found: Dict[str, Declared] = {}
+        found: dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
             if part.name:
@@ -396,7 +389,7 @@ class Composition(TuningMethod):
         )
 
     def _arguments(self):
-        found: List[str] = []
+        found: list[str] = []
         for is_known, parts in itertools.groupby(
             self.parts, lambda part: bool(part.name and part.method)
         ):
@@ -419,7 +412,7 @@ def _single(method: TuningMethod) -> Iterator[TuningMethod]:
         yield method
 
 
-def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values whose names begin with `scope`, by the rest of the names."""
     return {
         name[len(scope) :]: value
@@ -430,7 +423,7 @@ def below(scope: str, values: Mapping[str, Any]) -> Dict[str, Any]:
 
 def trained_of_bert(
     method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
-) -> Dict[str, encoder.Shape]:
+) -> dict[str, encoder.Shape]:
     """Name and shape of BERT's own variables that a method trains."""
     pattern = method.trains(config)
     shapes = encoder.list_variables(config, pooler)
@@ -532,7 +525,7 @@ class Stack(Composition):
     """
 
     name: ClassVar[str] = "stack"
-    hooks_class: ClassVar[Type[Hooks]] = StackHooks
+    hooks_class: ClassVar[type[Hooks]] = StackHooks
 
 
 class UnionHooks(StackHooks):
@@ -567,7 +560,7 @@ class Union(Composition):
     """
 
     name: ClassVar[str] = "union"
-    hooks_class: ClassVar[Type[Hooks]] = UnionHooks
+    hooks_class: ClassVar[type[Hooks]] = UnionHooks
 
     def __post_init__(self):
         super().__post_init__()
@@ -663,8 +656,8 @@ class Average(Composition):
     """
 
     name: ClassVar[str] = "average"
-    hooks_class: ClassVar[Type[Hooks]] = AverageHooks
-    positive: ClassVar[Tuple[str, ...]] = ("scale",)
+    hooks_class: ClassVar[type[Hooks]] = AverageHooks
+    positive: ClassVar[tuple[str, ...]] = ("scale",)
     weights: str = added_later("")
     scale: float = added_later(1.0)
 
@@ -677,7 +670,7 @@ class Average(Composition):
             )
         self.shares()
 
-    def shares(self) -> List[float]:
+    def shares(self) -> list[float]:
         """The weight of each part; their sum is 1.
 
         Raises:

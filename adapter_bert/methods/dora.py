@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Callable, ClassVar, Type
+from typing import Callable, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -72,7 +72,7 @@ class Dora(Lora):
     """
 
     name: ClassVar[str] = "dora"
-    hooks_class: ClassVar[Type[Hooks]] = DoraHooks
+    hooks_class: ClassVar[type[Hooks]] = DoraHooks
 
     def __post_init__(self):
         super().__post_init__()

@@ -1,7 +1,7 @@
 """Methods that add nothing and train some of BERT's own variables."""
 
 import dataclasses
-from typing import ClassVar, Tuple
+from typing import ClassVar
 
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
@@ -45,7 +45,7 @@ class TopLayers(FineTuning):
     name: ClassVar[str] = "top_layers"
     # Better than full's on most tasks of docs/reproduction.md.
     learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[Tuple[str, ...]] = ("k",)
+    positive: ClassVar[tuple[str, ...]] = ("k",)
     k: int = 1
 
     def check(self, config):

@@ -2,15 +2,10 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable, Sequence
 from typing import (
     Callable,
     ClassVar,
-    Dict,
-    Iterable,
-    List,
-    Sequence,
-    Tuple,
-    Type,
 )
 
 import numpy as np
@@ -43,7 +38,7 @@ def mix(
     query: tf.Tensor,
     values: Sequence[tf.Tensor],
     drop: Callable[[tf.Tensor], tf.Tensor],
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Each token's attention to the outputs of adapters.
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
@@ -206,8 +201,8 @@ class Fusion(Composition):
     name: ClassVar[str] = "fusion"
     # Pfeiffer et al. 2021, section 4.1.
     learning_rate: ClassVar[float] = 5e-5
-    observes: ClassVar[Tuple[str, ...]] = (ATTENTION,)
-    hooks_class: ClassVar[Type[Hooks]] = FusionHooks
+    observes: ClassVar[tuple[str, ...]] = (ATTENTION,)
+    hooks_class: ClassVar[type[Hooks]] = FusionHooks
     value: bool = added_later(True)
     penalty: float = added_later(0.01)
     first: int = added_later(0)
@@ -266,7 +261,7 @@ class Fusion(Composition):
         """As of trained adapters; nothing is dropped at random."""
         return dataclasses.replace(super().as_part, robust=False)
 
-    def present(self, config: encoder.BertConfig) -> Dict[Place, List[int]]:
+    def present(self, config: encoder.BertConfig) -> dict[Place, list[int]]:
         """The numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
@@ -280,7 +275,7 @@ class Fusion(Composition):
                     "the same, as pfeiffer's"
                 )
         lowest = 0 if self.robust else self.first
-        present: Dict[Place, List[int]] = {}
+        present: dict[Place, list[int]] = {}
         for place in itertools.product(
             range(lowest, config.num_hidden_layers), SCOPES
         ):
@@ -306,10 +301,10 @@ class Fusion(Composition):
                 found[f"{scope}/value/kernel"] = value
         return found
 
-    def kept(self, places: Iterable[Place]) -> List[Place]:
+    def kept(self, places: Iterable[Place]) -> list[Place]:
         """The places where tokens attend in prediction."""
         return [(layer, site) for layer, site in places if layer >= self.first]
 
-    def places(self, config: encoder.BertConfig) -> List[Place]:
+    def places(self, config: encoder.BertConfig) -> list[Place]:
         """Where tokens attend in prediction, in the order of `observe`."""
         return self.kept(self.present(config))

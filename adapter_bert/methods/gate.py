@@ -8,8 +8,6 @@ the mean is over padding too, so what a padded row gets depends on its padding.
 Here it is over the row's tokens.
 """
 
-from typing import Dict
-
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
@@ -18,7 +16,7 @@ from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, Tensors
 
 
-def variables(scope: str, inputs: int, gates: int = 1) -> Dict[str, Declared]:
+def variables(scope: str, inputs: int, gates: int = 1) -> dict[str, Declared]:
     """Declares the `gates` that read `inputs` values of each token."""
     kernel = Declared((inputs, gates), base.normal(0.02))
     return {

@@ -6,7 +6,8 @@ google-research/adapter-bert. Adapters that came after are in
 """
 
 import dataclasses
-from typing import ClassVar, Collection, Dict, List, Mapping, Tuple, Type
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -26,7 +27,7 @@ from adapter_bert.methods.base import (
 SCOPES = {"attention": "attention/output", "ffn": "output"}
 SITES = {"both": tuple(SCOPES), "attention": ("attention",), "ffn": ("ffn",)}
 # (layer, site)
-Place = Tuple[int, str]
+Place = tuple[int, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +59,11 @@ class Bottleneck:
     layer_norm: bool = False
 
     @property
-    def numbers(self) -> List[str]:
+    def numbers(self) -> list[str]:
         """Of the matrices, as their names have them."""
         return ["1", *(f"1_{i}" for i in range(1, self.depth)), "2"]
 
-    def variables(self, scope: str) -> Dict[str, Declared]:
+    def variables(self, scope: str) -> dict[str, Declared]:
         """Declares `<scope>/weights1`, ..."""
         found = {}
         if self.layer_norm:
@@ -160,7 +161,7 @@ class AdapterHooks(PlacedHooks):
 class PlacedMethod(TuningMethod):
     """A method of adapters at some of the sublayers."""
 
-    hooks_class: ClassVar[Type[Hooks]] = AdapterHooks
+    hooks_class: ClassVar[type[Hooks]] = AdapterHooks
     # Of methods without such arguments. Fields would come before all others.
     layers = ALL_LAYERS
     sites = "ffn"
@@ -169,11 +170,11 @@ class PlacedMethod(TuningMethod):
 
     def declare(
         self, config: encoder.BertConfig, scope: str
-    ) -> Dict[str, Declared]:
+    ) -> dict[str, Declared]:
         """Declares the adapter of a scope."""
         raise NotImplementedError
 
-    def scopes(self, config: encoder.BertConfig) -> Dict[Place, str]:
+    def scopes(self, config: encoder.BertConfig) -> dict[Place, str]:
         """The scope of the adapter at each place."""
         return {
             (layer, site): f"bert/encoder/layer_{layer}/{SCOPES[site]}"
@@ -183,7 +184,7 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        found: Dict[str, Declared] = {}
+        found: dict[str, Declared] = {}
         for scope in self.scopes(config).values():
             found.update(self.declare(config, scope))
         return found
@@ -200,7 +201,7 @@ class BottleneckMethod(PlacedMethod):
     """
 
     width: ClassVar[str] = "size"
-    positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale")
+    positive: ClassVar[tuple[str, ...]] = ("size", "init_scale")
     choices: ClassVar[Mapping[str, Collection[str]]] = {
         "nonlinearity": functional.ACTIVATIONS
     }
@@ -224,7 +225,7 @@ class BottleneckMethod(PlacedMethod):
                 "no adapter; expected layers of the model that `layers` names"
             )
 
-    def initializers(self) -> Tuple[encoder.Initializer, encoder.Initializer]:
+    def initializers(self) -> tuple[encoder.Initializer, encoder.Initializer]:
         """Of the matrices but the last, and of the last."""
         return (encoder.truncated_normal(self.init_scale),) * 2
 
@@ -303,7 +304,7 @@ class Houlsby(BottleneckMethod):
     name: ClassVar[str] = "houlsby"
     # google-research/adapter-bert, README; one of the paper's three.
     learning_rate: ClassVar[float] = 3e-4
-    positive: ClassVar[Tuple[str, ...]] = ("size", "init_scale", "depth")
+    positive: ClassVar[tuple[str, ...]] = ("size", "init_scale", "depth")
     choices: ClassVar[Mapping[str, Collection[str]]] = {
         **BottleneckMethod.choices,
         "sites": SITES,

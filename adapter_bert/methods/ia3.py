@@ -1,7 +1,7 @@
 """(IA)^3: learned rescaling of keys, values and inner activations."""
 
 import dataclasses
-from typing import ClassVar, List, Type
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -50,7 +50,7 @@ class Ia3(TuningMethod):
     name: ClassVar[str] = "ia3"
     # Liu et al. 2022, the recipe T-Few.
     learning_rate: ClassVar[float] = 3e-3
-    hooks_class: ClassVar[Type[Hooks]] = Ia3Hooks
+    hooks_class: ClassVar[type[Hooks]] = Ia3Hooks
 
     def variables(self, config, pooler=True):
         """`<scope>/ia3_scale` for three kernels of every layer."""
@@ -77,7 +77,7 @@ class Ia3(TuningMethod):
         return merged
 
 
-def _scopes(config: encoder.BertConfig) -> List[str]:
+def _scopes(config: encoder.BertConfig) -> list[str]:
     """Of the kernels that are scaled."""
     return [
         f"bert/encoder/layer_{layer}/{name}"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Tuple, Type
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -98,8 +98,8 @@ class MadX(BottleneckMethod):
     name: ClassVar[str] = "mad_x"
     # Pfeiffer et al. 2020, for language adapters.
     learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[Type[Hooks]] = MadXHooks
-    positive: ClassVar[Tuple[str, ...]] = ("size", "inverse_size", "init_scale")
+    hooks_class: ClassVar[type[Hooks]] = MadXHooks
+    positive: ClassVar[tuple[str, ...]] = ("size", "inverse_size", "init_scale")
     size: int = 384
     inverse_size: int = 192
     nonlinearity: str = "relu"

@@ -4,19 +4,12 @@ import dataclasses
 import itertools
 import math
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     ClassVar,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
-    Type,
 )
 
 import tensorflow as tf
@@ -42,7 +35,7 @@ NAMES = (*TARGETS, POOLER)
 
 
 # A matrix: its layer, and its name in `NAMES`. The pooler's layer is -1.
-Place = Tuple[int, str]
+Place = tuple[int, str]
 OF_POOLER: Place = (-1, POOLER)
 
 # Of an entry of a pattern: layers, a target, or both; then its number.
@@ -53,7 +46,7 @@ ENTRY = re.compile(
 )
 
 
-def check_targets(method: str, text: str) -> List[str]:
+def check_targets(method: str, text: str) -> list[str]:
     """The names of `NAMES` in a text, with commas between them.
 
     Raises UserError if one is unknown or named twice.
@@ -115,7 +108,7 @@ class Entry(NamedTuple):
     """
 
     text: str
-    layers: Optional[Tuple[int, int]]
+    layers: Optional[tuple[int, int]]
     target: str
     number: float
 
@@ -126,7 +119,7 @@ class Entry(NamedTuple):
         return first <= layer <= last and self.target in ("", target)
 
 
-def read_pattern(text: str) -> List[Entry]:
+def read_pattern(text: str) -> list[Entry]:
     """The entries of a pattern as `6-11.query:4, value:16, 0:2`.
 
     Of several entries that name a matrix the first holds. Raises ValueError
@@ -217,7 +210,7 @@ class LoraHooks(Hooks):
         """Ranks and scales, which patterns may give by layer."""
         return tuple(self.method.matrix((layer, t)) for t in TARGETS)
 
-    def factors(self, name: str) -> List[Any]:
+    def factors(self, name: str) -> list[Any]:
         """A and B of a kernel, float32 [inputs, R] and [R, outputs]."""
         return [self.values[f"{name}/lora_{factor}"] for factor in "ab"]
 
@@ -295,8 +288,8 @@ class Lora(TuningMethod):
     learning_rate: ClassVar[float] = 5e-4
     width: ClassVar[str] = "rank"
     factored: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = LoraHooks
-    positive: ClassVar[Tuple[str, ...]] = ("rank", "alpha")
+    hooks_class: ClassVar[type[Hooks]] = LoraHooks
+    positive: ClassVar[tuple[str, ...]] = ("rank", "alpha")
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"
@@ -377,7 +370,7 @@ class Lora(TuningMethod):
         scale = alpha / divisor if rank else 0.0
         return Matrix(rank, alpha, 1.0 if self.gating else scale)
 
-    def matrices(self, config: encoder.BertConfig) -> Dict[str, Matrix]:
+    def matrices(self, config: encoder.BertConfig) -> dict[str, Matrix]:
         """The updates by the scopes of their matrices."""
         found = {scope_of(p): self.matrix(p) for p in self._places(config)}
         return {scope: one for scope, one in found.items() if one.rank}

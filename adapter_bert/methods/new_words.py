@@ -1,7 +1,8 @@
 """Words that a task adds to BERT's vocabulary, and their embeddings."""
 
 import dataclasses
-from typing import ClassVar, Sequence, Tuple, Type
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -63,8 +64,8 @@ class NewWords(TuningMethod):
     learning_rate: ClassVar[float] = 1e-3
     width: ClassVar[str] = "count"
     is_addition: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = NewWordsHooks
-    positive: ClassVar[Tuple[str, ...]] = ("count",)
+    hooks_class: ClassVar[type[Hooks]] = NewWordsHooks
+    positive: ClassVar[tuple[str, ...]] = ("count",)
     count: int = 1
 
     def variables(self, config, pooler=True):

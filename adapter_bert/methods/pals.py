@@ -1,7 +1,7 @@
 """PALs: projected attention layers next to BERT's own."""
 
 import dataclasses
-from typing import ClassVar, Tuple, Type
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -89,8 +89,8 @@ class Pals(TuningMethod):
     name: ClassVar[str] = "pals"
     # As of houlsby; the paper trains BERT too, at 2e-5.
     learning_rate: ClassVar[float] = 3e-4
-    hooks_class: ClassVar[Type[Hooks]] = PalHooks
-    positive: ClassVar[Tuple[str, ...]] = ("size", "heads")
+    hooks_class: ClassVar[type[Hooks]] = PalHooks
+    positive: ClassVar[tuple[str, ...]] = ("size", "heads")
     size: int = 204
     heads: int = 6
 

@@ -1,7 +1,8 @@
 """Prefix tuning: trained keys and values before those of the tokens."""
 
 import dataclasses
-from typing import ClassVar, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -111,7 +112,7 @@ class Prefix(TuningMethod):
     name: ClassVar[str] = "prefix"
     # The highest tried that learned anything (results/methods.md).
     learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[Tuple[str, ...]] = ("length", "inner_size")
+    positive: ClassVar[tuple[str, ...]] = ("length", "inner_size")
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
@@ -165,7 +166,7 @@ def _scope(layer: int) -> str:
     return f"bert/encoder/layer_{layer}/attention/self/prefix"
 
 
-def prefix_variables(layers: int) -> List[str]:
+def prefix_variables(layers: int) -> list[str]:
     """Of each layer's keys and values, as the network's outputs lie."""
     return [
         f"{_scope(layer)}/{part}" for layer in range(layers) for part in PARTS

@@ -1,7 +1,8 @@
 """Prompt tuning: trained virtual tokens next to those of a text."""
 
 import dataclasses
-from typing import ClassVar, Collection, Mapping, Tuple, Type
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -70,8 +71,8 @@ class Prompt(TuningMethod):
     name: ClassVar[str] = "prompt"
     # As of `ia3`, which trains as little; not measured.
     learning_rate: ClassVar[float] = 3e-3
-    hooks_class: ClassVar[Type[Hooks]] = PromptHooks
-    positive: ClassVar[Tuple[str, ...]] = ("length",)
+    hooks_class: ClassVar[type[Hooks]] = PromptHooks
+    positive: ClassVar[tuple[str, ...]] = ("length",)
     choices: ClassVar[Mapping[str, Collection[str]]] = {
         "heads_read": (CLS, VIRTUAL)
     }

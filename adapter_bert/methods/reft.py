@@ -1,7 +1,8 @@
 """LoReFT and its variants: a layer's outputs are moved in a small subspace."""
 
 import dataclasses
-from typing import Any, ClassVar, Collection, Dict, List, Mapping, Tuple, Type
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -149,7 +150,7 @@ class LoReft(TuningMethod):
     # Between those of `lora` and `ia3`, which train as little; not measured.
     learning_rate: ClassVar[float] = 1e-3
     factored: ClassVar[bool] = True
-    positive: ClassVar[Tuple[str, ...]] = ("rank",)
+    positive: ClassVar[tuple[str, ...]] = ("rank",)
     choices: ClassVar[Mapping[str, Collection[str]]] = {
         "nonlinearity": functional.ACTIVATIONS
     }
@@ -178,7 +179,7 @@ class LoReft(TuningMethod):
             base.layer_numbers(self.layers)
 
     @property
-    def hooks_class(self) -> Type[Hooks]:
+    def hooks_class(self) -> type[Hooks]:
         """Of a basis as it is stored, or as reflections make it."""
         return OrthogonalReftHooks if self.orthogonal else ReftHooks
 
@@ -203,21 +204,21 @@ class LoReft(TuningMethod):
             )
 
     @property
-    def sides(self) -> List[str]:
+    def sides(self) -> list[str]:
         """Of a text, each with a subspace of its own."""
         if self.tied:
             return ["both"]
         sizes = {"first": self.prefix, "last": self.suffix}
         return [side for side, size in sizes.items() if size]
 
-    def scopes(self, layer: int) -> List[str]:
+    def scopes(self, layer: int) -> list[str]:
         """Of the subspaces of a layer."""
         scope = f"bert/encoder/layer_{layer}/output/reft"
         return [f"{scope}/{side}" for side in self.sides]
 
     def variables(self, config, pooler=True):
         """`<scope>/source/...`, and `projection` or its `reflectors`."""
-        found: Dict[str, Declared] = {}
+        found: dict[str, Declared] = {}
         shape = config.hidden_size, self.rank
         for layer in base.choose_layers(self.layers, config):
             for scope in self.scopes(layer):

@@ -5,7 +5,8 @@ Reads what `--tuning_method` says, as `houlsby(size=64)`.
 
 import ast
 import dataclasses
-from typing import Any, Dict, Iterator, Optional, Type
+from collections.abc import Iterator
+from typing import Any, Optional
 
 from adapter_bert.errors import UserError
 from adapter_bert.methods.adalora import AdaLora
@@ -53,7 +54,7 @@ UNREADABLE = (
 )
 
 
-def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
+def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
     """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
 
     Args:
@@ -90,7 +91,7 @@ def parse(text: str, defaults: Optional[Dict[str, Any]] = None) -> TuningMethod:
 
 
 def _method(
-    node: ast.expr, defaults: Optional[Dict[str, Any]] = None
+    node: ast.expr, defaults: Optional[dict[str, Any]] = None
 ) -> TuningMethod:
     """The method that is written as its name, or as a call of that."""
     call = node if isinstance(node, ast.Call) else None
@@ -176,7 +177,7 @@ def _value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-METHODS: Dict[str, Type[TuningMethod]] = {
+METHODS: dict[str, type[TuningMethod]] = {
     method.name: method
     for method in (
         Houlsby,

@@ -6,7 +6,7 @@ trains these alone, as long again. The artifact holds what has changed.
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Dict, FrozenSet, List, Tuple, Type
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -65,9 +65,9 @@ class SparseMethod(TuningMethod):
     as they were to the last bit.
     """
 
-    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
+    undecayed: ClassVar[frozenset[str]] = UNDECAYED
     changes_few: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = MaskHooks
+    hooks_class: ClassVar[type[Hooks]] = MaskHooks
 
     def __post_init__(self):
         super().__post_init__()
@@ -112,8 +112,8 @@ class SparseMethod(TuningMethod):
 
 
 def largest(
-    sizes: Dict[str, np.ndarray], share: float
-) -> Dict[str, np.ndarray]:
+    sizes: dict[str, np.ndarray], share: float
+) -> dict[str, np.ndarray]:
     """Marks the largest entries of all arrays together.
 
     Args:
@@ -184,7 +184,7 @@ class GateHooks(Hooks):
     by_token = True
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """Of BERT's variables."""
         return [
             name[len(SCOPE) : -len("/diff")]
@@ -256,8 +256,8 @@ class Gates(TuningMethod):
     """The first phase of diff pruning; see there."""
 
     name: ClassVar[str] = "gates"
-    undecayed: ClassVar[FrozenSet[str]] = UNDECAYED
-    hooks_class: ClassVar[Type[Hooks]] = GateHooks
+    undecayed: ClassVar[frozenset[str]] = UNDECAYED
+    hooks_class: ClassVar[type[Hooks]] = GateHooks
     structured: bool = True
     penalty: float = 1.25e-7
     gate_rate: float = 1e3
@@ -311,7 +311,7 @@ class DiffPruning(SparseMethod):
     name: ClassVar[str] = "diff_pruning"
     # Measured (results/methods.md), with gates at 0.1 as published.
     learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[Tuple[str, ...]] = ("penalty", "gate_rate")
+    positive: ClassVar[tuple[str, ...]] = ("penalty", "gate_rate")
     sparsity: float = 0.005
     structured: bool = True
     penalty: float = 1.25e-7

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar, Dict, Tuple, Type
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -98,8 +98,8 @@ class Vera(TuningMethod):
     # Kopiczko et al. 2024 on SST-2 with RoBERTa-base; 1e-2 on small tasks.
     learning_rate: ClassVar[float] = 4e-3
     factored: ClassVar[bool] = True
-    hooks_class: ClassVar[Type[Hooks]] = VeraHooks
-    positive: ClassVar[Tuple[str, ...]] = ("rank", "d_initial")
+    hooks_class: ClassVar[type[Hooks]] = VeraHooks
+    positive: ClassVar[tuple[str, ...]] = ("rank", "d_initial")
     rank: int = 256
     seed: int = 0
     targets: str = "query,value"
@@ -120,7 +120,7 @@ class Vera(TuningMethod):
         base.choose_layers(self.layers, config)
         check_pooler(self.name, self.targets, config)
 
-    def kernels(self, config: encoder.BertConfig) -> Dict[str, Tuple[int, ...]]:
+    def kernels(self, config: encoder.BertConfig) -> dict[str, tuple[int, ...]]:
         """Shapes of the kernels with an update, by their scopes."""
         shapes = encoder.list_variables(config)
         layers = base.choose_layers(self.layers, config)
@@ -132,7 +132,7 @@ class Vera(TuningMethod):
 
     def matrices(
         self, config: encoder.BertConfig
-    ) -> Tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """A and B, float32 [inputs, rank] and [rank, outputs] at the most."""
         shapes = self.kernels(config).values()
         return _draw(
@@ -171,7 +171,7 @@ class Vera(TuningMethod):
 @functools.lru_cache(maxsize=8)
 def _draw(
     seed: int, rank: int, inputs: int, outputs: int
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """A and B, float32 [inputs, rank] and [rank, outputs].
 
     He et al. 2015's uniform values by the Mersenne twister, of which NumPy and

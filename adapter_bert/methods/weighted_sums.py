@@ -11,14 +11,11 @@ seed; and (IA)^3 counts from one, so both agree where weights add up to one.
 
 import dataclasses
 import zlib
+from collections.abc import Mapping, Sequence
 from typing import (
     Callable,
-    Dict,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -194,7 +191,7 @@ class WeightedSum:
         methods: Sequence[TuningMethod],
         values: Sequence[Values],
         weights: Sequence[float],
-    ) -> Tuple[TuningMethod, Values]:
+    ) -> tuple[TuningMethod, Values]:
         """One adapter of several.
 
         Args:
@@ -331,7 +328,7 @@ class WeightedSum:
 
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
-) -> Dict[str, Factors]:
+) -> dict[str, Factors]:
     """An adapter's updates, by the scopes of their matrices.
 
     All have its greatest rank, with zeros for what a pattern leaves out.
@@ -348,7 +345,7 @@ def _updates(
 
 def _concatenate(
     factors: Sequence[Factors], rank: int
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Factors of the exact sum, with zeros up to the rank."""
     down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
     up = np.concatenate([f.up for f in factors])

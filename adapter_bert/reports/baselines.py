@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from typing import Dict, Iterable
+from collections.abc import Iterable
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
@@ -37,7 +37,7 @@ class Baseline:
 
     folder: pathlib.Path
     task: str
-    scores: Dict[str, float]
+    scores: dict[str, float]
     described: str
     examples: int
 
@@ -71,17 +71,17 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 
 def find_baselines(
     folders: Iterable[str], runs: Iterable[Run]
-) -> Dict[str, Baseline]:
+) -> dict[str, Baseline]:
     """The baselines below some folders, by task, of tasks that have runs.
 
     Raises:
         UserError: a file is damaged, or a baseline has other labels or another
             number of training rows than the runs of its task.
     """
-    firsts: Dict[str, Run] = {}
+    firsts: dict[str, Run] = {}
     for run in runs:
         firsts.setdefault(run.task, run)
-    found: Dict[str, Baseline] = {}
+    found: dict[str, Baseline] = {}
     for folder in folders:
         for path in find_files(pathlib.Path(folder), RECORD_FILE):
             baseline = read_baseline(path.parent)

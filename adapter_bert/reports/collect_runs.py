@@ -9,7 +9,8 @@ import os
 import pathlib
 import statistics
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set, Tuple
+from collections.abc import Iterable
+from typing import Any, Callable, Optional
 
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
@@ -98,20 +99,20 @@ class Run:
     rate: float
     epochs: float
     seed: int
-    scores: Dict[str, float]
+    scores: dict[str, float]
     kept: int
     bert: int
-    data: Dict[str, str]
+    data: dict[str, str]
     conditions: str
     examples: Optional[int]
-    cost: Optional[Dict[str, float]]
+    cost: Optional[dict[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
 class SeedGroup:
     """Runs of one task that differ in nothing but their seeds."""
 
-    runs: Tuple[Run, ...]
+    runs: tuple[Run, ...]
 
     @property
     def method(self) -> TuningMethod:
@@ -199,7 +200,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
     )
 
 
-def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
+def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
     """The name of a run's task in tables, by `run.json` and its scores."""
     name = run["task"]["name"]
     if name == "squad":
@@ -210,7 +211,7 @@ def task_name_of(run: Dict[str, Any], results: Dict[str, Any]) -> str:
     return f"{own} ({name})" if own.lower() in (*TASKS, *SQUAD) else own
 
 
-def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
+def scores_of(task: str, results: dict[str, Any]) -> dict[str, float]:
     """Scores by name without `eval_`; fractions become points of 100."""
 
     def is_fraction(name: str) -> bool:
@@ -225,7 +226,7 @@ def scores_of(task: str, results: Dict[str, Any]) -> Dict[str, float]:
     }
 
 
-def evaluated(results: Dict[str, Any]) -> Dict[str, float]:
+def evaluated(results: dict[str, Any]) -> dict[str, float]:
     """The scores of `eval_results.json`, by name without `eval_`."""
     return {
         key.removeprefix("eval_"): value
@@ -234,7 +235,7 @@ def evaluated(results: Dict[str, Any]) -> Dict[str, float]:
     }
 
 
-def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
+def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     """All files of a name below a folder, sorted.
 
     A run may delete folders meanwhile, where `rglob` before Python 3.12 fails.
@@ -257,14 +258,14 @@ def find_files(folder: pathlib.Path, name: str) -> List[pathlib.Path]:
     )
 
 
-def find_runs(folders: Iterable[str]) -> List[Run]:
+def find_runs(folders: Iterable[str]) -> list[Run]:
     """All evaluated trainings below some folders.
 
     Raises:
         UserError: a folder is missing, a file damaged, or there are no runs.
     """
     # Folders may overlap.
-    found: Dict[pathlib.Path, Optional[Run]] = {}
+    found: dict[pathlib.Path, Optional[Run]] = {}
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder of runs")
@@ -284,7 +285,7 @@ def find_runs(folders: Iterable[str]) -> List[Run]:
     return runs
 
 
-def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
+def group_by_task(runs: Iterable[Run]) -> dict[str, list[SeedGroup]]:
     """The seed groups of each task, in the order of their first runs.
 
     Of a seed that was run twice, the first run counts.
@@ -292,8 +293,8 @@ def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     Raises:
         UserError: runs of one task differ in BERT or data.
     """
-    by_task: Dict[str, Dict[Any, Dict[int, Run]]] = {}
-    firsts: Dict[str, Run] = {}
+    by_task: dict[str, dict[Any, dict[int, Run]]] = {}
+    firsts: dict[str, Run] = {}
     for run in runs:
         first = firsts.setdefault(run.task, run)
         other = [k for k, v in run.data.items() if v != first.data[k]]
@@ -318,7 +319,7 @@ def group_by_task(runs: Iterable[Run]) -> Dict[str, List[SeedGroup]]:
     }
 
 
-def check_one_bert(by_task: Dict[str, List[SeedGroup]]) -> None:
+def check_one_bert(by_task: dict[str, list[SeedGroup]]) -> None:
     """Refuses means and shares over tasks of different BERTs.
 
     Raises:
@@ -336,7 +337,7 @@ def check_one_bert(by_task: Dict[str, List[SeedGroup]]) -> None:
 
 def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
     """A method with its sizes, and with arguments that are not default."""
-    shown: List[str] = []
+    shown: list[str] = []
     for number, field in enumerate(dataclasses.fields(method)):
         name, value = field.name, getattr(method, field.name)
         if name == "parts":
@@ -361,9 +362,9 @@ def kind_of(method: TuningMethod) -> str:
 def by_method(
     seed_groups: Iterable[SeedGroup],
     name_of: Callable[[TuningMethod], str] = text_of,
-) -> Dict[str, List[SeedGroup]]:
+) -> dict[str, list[SeedGroup]]:
     """Seed groups by the name of their method."""
-    found: Dict[str, List[SeedGroup]] = {}
+    found: dict[str, list[SeedGroup]] = {}
     for seed_group in seed_groups:
         found.setdefault(name_of(seed_group.method), []).append(seed_group)
     return found
@@ -386,7 +387,7 @@ def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
     return max(complete, key=lambda s: s.mean(score), default=None)
 
 
-def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
+def by_kind(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
     """Seed groups by the kind of tuning, to choose the best of each kind.
 
     Other initial scales than a kind's most frequent are left out.
@@ -395,7 +396,7 @@ def by_kind(seed_groups: Iterable[SeedGroup]) -> Dict[str, List[SeedGroup]]:
     return {kind: _of_one_scale(same) for kind, same in found.items()}
 
 
-def _of_one_scale(seed_groups: List[SeedGroup]) -> List[SeedGroup]:
+def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
     """The groups with the most frequent initial scale, or the default."""
     scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
     usual = max(scales, key=lambda x: (scales.count(x), x == 1e-2))
@@ -423,7 +424,7 @@ def main_score(seed_groups: Iterable[SeedGroup]) -> str:
 
 
 def replace_results(
-    folder: str, script: str, contents: Dict[str, bytes]
+    folder: str, script: str, contents: dict[str, bytes]
 ) -> None:
     """Writes a script's results in a local folder, and deletes earlier ones.
 
@@ -436,7 +437,7 @@ def replace_results(
     """
     root = pathlib.Path(folder)
     list_path = root / f"files_of_{script}.json"
-    old: Set[str] = set()
+    old: set[str] = set()
     if list_path.exists():
         names = files.read_json(str(list_path), "the list of files")
         if not isinstance(names, list) or not all(

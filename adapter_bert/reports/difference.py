@@ -6,7 +6,8 @@ of 100.
 """
 
 import dataclasses
-from typing import Callable, Dict, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Callable
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def _pearson(
 
 
 # The last two are for two classes.
-SCORES: Dict[str, Callable[[np.ndarray], np.ndarray]] = {
+SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "matthews_correlation": _matthews,
@@ -157,13 +158,13 @@ def mean_draws(comparisons: Sequence[Comparison]) -> np.ndarray:
     return np.mean([x.draws for x in comparisons], axis=0)
 
 
-def interval(draws: np.ndarray) -> Tuple[float, float]:
+def interval(draws: np.ndarray) -> tuple[float, float]:
     """The 95% interval of float64 [draws], by percentiles."""
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
 
 
-def verdict(bounds: Tuple[float, float]) -> str:
+def verdict(bounds: tuple[float, float]) -> str:
     """What an interval of the difference says of the paper's claim.
 
     The claim is that adapters stay at most `CLAIM` points below full

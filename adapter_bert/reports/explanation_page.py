@@ -1,6 +1,7 @@
 """A page of texts whose words are coloured by what each adds to an answer."""
 
-from typing import Any, Iterable, List, Mapping, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from adapter_bert.reports import html_page
@@ -28,7 +29,7 @@ ABOUT = (
 
 def explanation_page(
     columns: Mapping[str, Sequence[str]],
-    answered: Iterable[Tuple[Sequence[str], Mapping[str, Any]]],
+    answered: Iterable[tuple[Sequence[str], Mapping[str, Any]]],
 ) -> bytes:
     """The whole page in UTF-8.
 
@@ -102,9 +103,9 @@ def _coloured(
     text: str,
     words: Iterable[Mapping[str, Any]],
     strongest: float,
-) -> List[Content]:
+) -> list[Content]:
     """A text's words as marks, and what is between them."""
-    found: List[Content] = []
+    found: list[Content] = []
     place = 0
     for word in words:
         if word["column"] != column:

@@ -8,7 +8,8 @@ Lines differ in dashes and markers, to be told apart in grey and in print.
 import io
 import itertools
 import re
-from typing import Iterable, List, Mapping, Sequence, Tuple, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 Content = Union[str, Element]
-Points = Sequence[Tuple[float, float]]
+Points = Sequence[tuple[float, float]]
 
 GENERATOR = "adapter_bert.commands.report"
 # Replaced by the colour of the page's text.
@@ -130,7 +131,7 @@ def page(
 
     `style` comes after the page's own, `generator` names the program.
     """
-    links: List[Element] = []
+    links: list[Element] = []
     for number, part in enumerate(sections):
         part.set("id", f"section-{number}")
         link = element("a", part[0].text or "", href=f"#section-{number}")

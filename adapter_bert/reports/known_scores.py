@@ -4,7 +4,8 @@ They are the scores of a constant answer, of the paper, and of an earlier run.
 """
 
 import pathlib
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class Known(NamedTuple):
     scores: Mapping[str, str]
 
 
-def read_table(path: pathlib.Path) -> List[List[str]]:
+def read_table(path: pathlib.Path) -> list[list[str]]:
     """The rows of a TSV file, its header first.
 
     Raises:
@@ -69,7 +70,7 @@ def read_table(path: pathlib.Path) -> List[List[str]]:
 
 def tables_of(
     folder: pathlib.Path, name: str
-) -> Iterator[Tuple[pathlib.Path, str]]:
+) -> Iterator[tuple[pathlib.Path, str]]:
     """The tables of a name in a folder, and the dev set's suffix of each."""
     for path in sorted(folder.glob(f"{name}*.tsv")):
         yield path, path.stem[len(name) :].lstrip("_")
@@ -77,7 +78,7 @@ def tables_of(
 
 def read_confusion(
     path: pathlib.Path,
-) -> Tuple[List[str], List[List[int]]]:
+) -> tuple[list[str], list[list[int]]]:
     """Labels, and the rows of each right label that were given each label.
 
     Raises:
@@ -182,7 +183,7 @@ def of_an_earlier_run(
             "compared; name another run by --earlier"
         )
     own = collect_runs.evaluated(dict(results))
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for name, value in collect_runs.evaluated(earlier).items():
         if name in own:
             found[name] = f"{value:.4f} ({own[name] - value:+.4f} since)"

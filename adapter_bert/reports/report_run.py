@@ -1,7 +1,8 @@
 """A report's parts about one run: scores, curves, tables, norms, command."""
 
 import pathlib
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -84,13 +85,13 @@ MOST_LINES = 8
 TEXTS = ("text", "text_b")
 NUMBERS = ("probability_of_label", "loss")
 
-Curve = List[Tuple[int, float]]
+Curve = list[tuple[int, float]]
 # (sum of squares, number of values) by place and layer; the layer is None
 # outside of layers.
-Norms = Dict[str, Dict[Optional[int], Tuple[float, int]]]
+Norms = dict[str, dict[Optional[int], tuple[float, int]]]
 
 
-def read_curves(folder: pathlib.Path) -> Dict[str, Curve]:
+def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
     """The scalars of a folder's event files by name, as (step, value).
 
     A repeated step has its last value. A file's damaged end is left out.
@@ -163,14 +164,14 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
     )
 
 
-def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
+def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
     """Labels, confusions and hardest examples of a run or one of its tasks.
 
     Raises:
         UserError: a table cannot be read.
     """
 
-    def paths(name: str) -> List[Tuple[pathlib.Path, str]]:
+    def paths(name: str) -> list[tuple[pathlib.Path, str]]:
         """The tables of a name, and what names one of several dev sets."""
         return [
             (path, suffix and f", {suffix}")
@@ -197,7 +198,7 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> List[Element]:
     ]
 
 
-def calibration_sections(folder: pathlib.Path, level: int) -> List[Element]:
+def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
     """The calibration of a run's probabilities; empty if it made none.
 
     Raises:
@@ -217,7 +218,7 @@ def calibration_sections(folder: pathlib.Path, level: int) -> List[Element]:
     scale = f"temperature {found['temperature'] or 1:.4g}"
     places = (x for points in percent.values() for x, _ in points)
     least = min(places, default=0.0)
-    content: List[Content] = [
+    content: list[Content] = [
         line_figure(
             "reliability",
             "Reliability diagram",
@@ -313,7 +314,7 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
     layered = {
         place: by for place, by in sorted(norms.items()) if set(by) != {None}
     }
-    content: List[Content] = [
+    content: list[Content] = [
         "A norm is the root of the sum of the squares of a place's values "
         "(Euclidean). BERT's own variables are left out, trained or not."
     ]
@@ -384,7 +385,7 @@ def _facts(caption: str, facts: Mapping[str, Any]) -> Element:
     return table(caption, ("what", "value"), rows, ("value",))
 
 
-def read_run(folder: pathlib.Path) -> Dict[str, Any]:
+def read_run(folder: pathlib.Path) -> dict[str, Any]:
     """The content of `run.json`; raises UserError if it cannot be read."""
     path = str(folder / run_record.RUN_FILE)
     return files.read_object(path, "the run's description", RUN)
@@ -447,7 +448,7 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         for one in command.flags.values()
         if isinstance(one, Unknown)
     ]
-    unrecorded: List[Content] = []
+    unrecorded: list[Content] = []
     *first, last = UNRECORDED[command.program]
     for name in first:
         unrecorded += [", ", element("code", f"--{name}")]
@@ -520,7 +521,7 @@ def _curve(name: str, what: str, curve: Curve) -> Element:
 
 def _curves(folder: pathlib.Path) -> Element:
     train, dev = read_curves(folder), read_curves(folder / "eval")
-    content: List[Content] = [
+    content: list[Content] = [
         _curve(f"train-{name}", name_in_text, train[name])
         for name, name_in_text in (
             ("loss", "training loss"),
@@ -563,7 +564,7 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         )
         if parameters.get(name) is not None
     ]
-    content: List[Content] = [
+    content: list[Content] = [
         table("Parameters", ("parameters", "number", "share"), sizes)
     ]
     path = folder / "cost.json"
@@ -587,7 +588,7 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
 
 def sections_of_run(
     folder: pathlib.Path, earlier: Optional[pathlib.Path] = None
-) -> Tuple[str, List[Element]]:
+) -> tuple[str, list[Element]]:
     """The title and sections of a run's report.
 
     Args:

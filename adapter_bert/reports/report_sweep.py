@@ -1,7 +1,6 @@
 """Sections of a sweep's report: the best settings, then each task."""
 
 import pathlib
-from typing import Dict, List, Tuple
 from xml.etree.ElementTree import Element
 
 from adapter_bert.reports.collect_runs import (
@@ -29,7 +28,7 @@ COLUMNS = (
 )
 
 
-def _row(group: SeedGroup) -> Tuple[str, ...]:
+def _row(group: SeedGroup) -> tuple[str, ...]:
     """The cells of COLUMNS."""
     run = group.runs[0]
     return (
@@ -52,10 +51,10 @@ def _score(group: SeedGroup, score: str) -> str:
 
 
 def _trade_off(
-    name: str, task: str, groups: List[SeedGroup], score: str
+    name: str, task: str, groups: list[SeedGroup], score: str
 ) -> Element:
     """The best setting of each method and size over its parameters."""
-    points: Dict[str, List[Tuple[float, float]]] = {}
+    points: dict[str, list[tuple[float, float]]] = {}
     for same in by_method(groups).values():
         chosen = best(same, score)
         if chosen:
@@ -78,8 +77,8 @@ def _trade_off(
 def _task(
     number: int,
     task: str,
-    groups: List[SeedGroup],
-    chosen_from: List[SeedGroup],
+    groups: list[SeedGroup],
+    chosen_from: list[SeedGroup],
 ) -> Element:
     score = main_score(groups)
     chosen = best(chosen_from, score)
@@ -107,7 +106,7 @@ def _task(
     )
 
 
-def sections_of_sweep(folder: pathlib.Path) -> Tuple[str, List[Element]]:
+def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
     """The title and sections of a sweep's report.
 
     Raises:

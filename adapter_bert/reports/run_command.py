@@ -5,7 +5,8 @@ import json
 import os
 import pathlib
 import shlex
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Union
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional, Union
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
@@ -137,7 +138,7 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     task, training = run["task"], run["training"]
     versions = run.get("versions") or {}
     program = PROGRAMS.get(kind_of(task), CLASSIFIER)
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     config = _adapter_config(folder, task)
     if program == CLASSIFIER:
         found["task_name"] = ",".join(
@@ -200,7 +201,7 @@ def _text(value: Any) -> Union[str, Unknown]:
 
 def _adapter_config(
     folder: pathlib.Path, task: Mapping[str, Any]
-) -> Optional[Dict[str, Any]]:
+) -> Optional[dict[str, Any]]:
     """The adapter's description; of several tasks, a custom one's."""
     folders = [folder]
     for name, one in task.get("tasks", {}).items():
@@ -215,7 +216,7 @@ def _adapter_config(
 
 def _data(
     program: str, run: Mapping[str, Any], evaluates: bool, predicts: bool
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The flags of the data, whose place no run records."""
     name = run_record.data_name(run)
     called = f", which was called {name}" if name else ""
@@ -229,7 +230,7 @@ def _data(
     # Several tasks share the flags; tasks with a dev set hold nothing out.
     together = (task, *task.get("tasks", {}).values())
     held_out = next(filter(None, (t.get("held_out") for t in together)), {})
-    found: Dict[str, Any] = {
+    found: dict[str, Any] = {
         "dev_share": held_out.get("share"),
         "split_seed": held_out.get("seed"),
     }
@@ -259,7 +260,7 @@ def _parts(
     folder: pathlib.Path,
     run: Mapping[str, Any],
     config: Optional[Mapping[str, Any]],
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The flags of a composition's trained adapters."""
     if not run.get("parts"):
         return {}
@@ -275,7 +276,7 @@ def _parts(
     return {"library": library, "carry_parts": carries}
 
 
-def _calibration(folder: pathlib.Path) -> Dict[str, Any]:
+def _calibration(folder: pathlib.Path) -> dict[str, Any]:
     """The flags of a run's calibration.
 
     Raises:
@@ -292,13 +293,13 @@ def _calibration(folder: pathlib.Path) -> Dict[str, Any]:
 
 def _settings(
     task: Mapping[str, Any], config: Optional[Mapping[str, Any]]
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """How rows were read and answered, by the adapter's description.
 
     Raises:
         UserError: the description is malformed.
     """
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     if task.get("map_tags"):
         found["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")
     settings = (config or {}).get("task_settings") or {}

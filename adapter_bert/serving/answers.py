@@ -1,13 +1,14 @@
 """The form of answers in Python, JSON Lines and HTTP."""
 
-from typing import Any, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING, VECTORS
 from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
-class Answer(Dict[str, Any]):
+class Answer(dict[str, Any]):
     """An answer, with the members of its kind; docs/predict.md has a table.
 
     A dictionary, as JSON has it. Members can be read as attributes too.
@@ -33,8 +34,8 @@ class Answer(Dict[str, Any]):
 
     label: Optional[str]
     probability: float
-    scores: Dict[str, float]
-    labels: List[str]
+    scores: dict[str, float]
+    labels: list[str]
     choice: Optional[int]
     value: float
     answer: str
@@ -42,12 +43,12 @@ class Answer(Dict[str, Any]):
     end: Optional[int]
     score: Optional[float]
     null_score: Optional[float]
-    tokens: List[str]
-    tags: List[str]
-    entities: List[Dict[str, Any]]
-    vector: List[float]
+    tokens: list[str]
+    tags: list[str]
+    entities: list[dict[str, Any]]
+    vector: list[float]
     novelty: float
-    explanation: Dict[str, Any]
+    explanation: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
         """A member; raises AttributeError where the kind has none."""
@@ -139,7 +140,7 @@ def to_outputs(
     labels: int,
     words: int,
     width: int,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """A row's outputs, as an exported model gives them, from an answer.
 
     Of tags there are `tokens` and `tags` too; the label of a choice is the

@@ -10,7 +10,8 @@ import collections
 import concurrent.futures
 import dataclasses
 import itertools
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple
 
 
 class Overloaded(Exception):
@@ -39,13 +40,13 @@ class _Request:
     """
 
     rows: Sequence[Any]
-    answers: "asyncio.Future[List[Any]]"
-    found: List[Any] = dataclasses.field(default_factory=list)
+    answers: "asyncio.Future[list[Any]]"
+    found: list[Any] = dataclasses.field(default_factory=list)
     taken: int = 0
 
 
 # Numbers of rows, by request.
-_Batch = Dict[_Request, int]
+_Batch = dict[_Request, int]
 
 
 class Batcher:
@@ -53,7 +54,7 @@ class Batcher:
 
     def __init__(
         self,
-        compute: Callable[[Sequence[Any]], List[Any]],
+        compute: Callable[[Sequence[Any]], list[Any]],
         size_of: Callable[[Any], int],
         bounds: Bounds,
     ):
@@ -63,7 +64,7 @@ class Batcher:
         `size_of` returns a row's bytes, a measure of its cost.
         """
         self._compute, self._size_of, self._bounds = compute, size_of, bounds
-        self._queue: Deque[_Request] = collections.deque()
+        self._queue: collections.deque[_Request] = collections.deque()
         self._waiting = 0
         self._arrived = asyncio.Event()
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "compute")
@@ -74,7 +75,7 @@ class Batcher:
         """Rows that are not yet computed."""
         return self._waiting
 
-    async def ask(self, rows: Sequence[Any]) -> List[Any]:
+    async def ask(self, rows: Sequence[Any]) -> list[Any]:
         """The answers to rows; a cancel drops rows that wait.
 
         Raises:

@@ -13,16 +13,11 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from typing import (
     IO,
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import apache_beam as beam
@@ -135,7 +130,7 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
         )
 
 
-def _answers(model: ExportedModel, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+def _answers(model: ExportedModel, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Answers or errors; each row alone if the model refuses all."""
     try:
         return model.answers(rows)
@@ -164,7 +159,7 @@ class _Rows(textio._TextSourceWithFilename):
 
     def read_records(
         self, file_name: str, range_tracker: Any
-    ) -> Iterator[Tuple[str, bytes]]:
+    ) -> Iterator[tuple[str, bytes]]:
         """Reads lines of a part of a file; raises UserError for damages."""
         try:
             yield from super().read_records(file_name, range_tracker)
@@ -200,7 +195,7 @@ def _write(output: str, **options) -> beam.PTransform:
     return beam.io.Write(_Lines(output, coder, ENDING, **options))
 
 
-def _ask(element: Tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
+def _ask(element: tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
     """Yields (source, row) of a line for each task, and refusals."""
     for asked in bulk_rows.questions(*element, tasks, names):
         if isinstance(asked, Refusal):
@@ -209,7 +204,7 @@ def _ask(element: Tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
             yield asked.source, asked.row
 
 
-def _tell(element: Tuple[Source, PredictionResult], tasks: Tasks):
+def _tell(element: tuple[Source, PredictionResult], tasks: Tasks):
     """Yields a prediction's line, or a refusal."""
     source, prediction = element
     name = prediction.example.task.decode()
@@ -253,7 +248,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
     )
 
 
-def run(job: Job, options: PipelineOptions) -> Tuple[int, int]:
+def run(job: Job, options: PipelineOptions) -> tuple[int, int]:
     """Runs a job; returns the numbers of answers and refusals.
 
     Raises UserError if a file cannot be read or written, a worker has ended, or
@@ -362,7 +357,7 @@ def written(output: str) -> str:
     return f"{output}-{NUMBER}-of-{NUMBER}{ENDING}"
 
 
-def matching(pattern: str) -> List[FileMetadata]:
+def matching(pattern: str) -> list[FileMetadata]:
     """Paths and sizes of matching files; raises UserError if unreadable."""
     try:
         (found,) = FileSystems.match([pattern])

@@ -10,17 +10,13 @@ import json
 import lzma
 import os
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     IO,
     Any,
     BinaryIO,
     Callable,
-    Dict,
-    Iterator,
-    Mapping,
     NamedTuple,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -40,7 +36,7 @@ from adapter_bert.tasks.kinds import TAGGING
 
 # Readers by the ending of a compressed file, which raise one of UNREADABLE if
 # the file's end is missing.
-COMPRESSED: Dict[str, Callable[[BinaryIO], IO[bytes]]] = {
+COMPRESSED: dict[str, Callable[[BinaryIO], IO[bytes]]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
     ".xz": lzma.open,
@@ -146,7 +142,7 @@ def questions(
 
 
 # A row's first and second text, and its choices.
-_Texts = Tuple[str, str, Sequence[str]]
+_Texts = tuple[str, str, Sequence[str]]
 
 
 def _question(

@@ -3,7 +3,7 @@
 Rows are those of `tasks/multiple_choice.py`, one for each choice.
 """
 
-from typing import Sequence, Tuple
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -45,7 +45,7 @@ class ChoiceTexts(tf.Module):
 
     def questions(
         self, task: tf.Tensor, text_b: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Second texts as they are asked, and whether each is known.
 
         Args:
@@ -65,7 +65,7 @@ class ChoiceTexts(tf.Module):
 
     def choices(
         self, reading: tf.Tensor, question: tf.Tensor, choices: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """All choices' texts, string [M], and their rows, int32 [M].
 
         Args:

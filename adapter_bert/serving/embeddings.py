@@ -10,16 +10,11 @@ embed(bert, ["He sat down.", "He took a seat."], task=task)  # float32 [2, D]
 import dataclasses
 import functools
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -73,12 +68,12 @@ class TokenVectors(NamedTuple):
         vectors: float32 [T, width].
     """
 
-    tokens: List[str]
+    tokens: list[str]
     vectors: np.ndarray
 
 
 # float32 [N, width], or each row's `TokenVectors`.
-Vectors = Union[np.ndarray, List[TokenVectors]]
+Vectors = Union[np.ndarray, list[TokenVectors]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +98,12 @@ class VectorForm:
     """
 
     pooling: str = MEAN
-    layers: Tuple[int, ...] = (-1,)
+    layers: tuple[int, ...] = (-1,)
     normalize: Optional[bool] = False
     size: Optional[int] = None
     prompt: Optional[str] = None
     left_out: int = 0
-    dense: Tuple[Dense, ...] = ()
+    dense: tuple[Dense, ...] = ()
     is_trained: bool = False
 
     def completed(
@@ -279,7 +274,7 @@ class EmbeddingModel:
         """Creates BERT's and the method's variables; no method: BERT alone."""
         self._form = form
         own = make_variables(encoder.declare(config, False), create)
-        added: Dict[str, Any] = {}
+        added: dict[str, Any] = {}
         make_hooks: Any = lambda values: NoHooks()  # noqa: E731
         if method is not None:
             added = make_variables(method.variables(config, False), create)
@@ -290,8 +285,8 @@ class EmbeddingModel:
         )
 
     def __call__(
-        self, features: Dict[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+        self, features: dict[str, tf.Tensor], context: Context
+    ) -> dict[str, tf.Tensor]:
         """`vectors` of a batch of `input_pipeline.make_batch`."""
         found = self._bert(
             features["input_ids"], features["segment_ids"], context
@@ -382,7 +377,7 @@ class Embedder:
         self.form = completed
         self._values = task.values if task else None
         self._function = vector_function(bert, task, completed)
-        self._words: Dict[int, str] = {}
+        self._words: dict[int, str] = {}
         if completed.pooling == TOKENS:
             known = self._tokenizer.vocabulary.items()
             self._words = {number: word for word, number in known}
@@ -415,7 +410,7 @@ class Embedder:
             found.append(outputs)
         if self.form.pooling != TOKENS:
             return input_pipeline.restore_order(batches, found)
-        of_row: Dict[int, np.ndarray] = {}
+        of_row: dict[int, np.ndarray] = {}
         for numbers, outputs in zip(batches, found):
             lengths = features.lengths[numbers]
             for number, vectors, length in zip(numbers, outputs, lengths):
@@ -451,7 +446,7 @@ class Embedder:
         firsts = encode(prompt + row[0] for row in made)
         seconds = encode(row[1] for row in made if len(row) > 1)
 
-        def pack() -> Iterator[Tuple[List[int], List[int], bool]]:
+        def pack() -> Iterator[tuple[list[int], list[int], bool]]:
             for row, a in zip(made, firsts):
                 b = next(seconds) if len(row) > 1 else None
                 used = len(a) + 2

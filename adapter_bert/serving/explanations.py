@@ -14,7 +14,8 @@ Gradients".
 
 import dataclasses
 import itertools
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -64,7 +65,7 @@ class Word(NamedTuple):
     text: str
     start: int
     end: int
-    places: List[int]
+    places: list[int]
 
 
 class PathModel:
@@ -88,7 +89,7 @@ class PathModel:
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Computes points of the line.
 
         Args:
@@ -157,7 +158,7 @@ def explained_value(
     return own - tf.reduce_logsumexp(others, axis=1)
 
 
-def lobatto(count: int) -> Tuple[np.ndarray, np.ndarray]:
+def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Points from 0 to 1, both included, and weights of their values.
 
     Float64 [count] twice. Gauss-Lobatto quadrature is exact for polynomials up
@@ -199,7 +200,7 @@ def explain(
     row: Row,
     answer: Mapping[str, Any],
     batch_size: int = 32,
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Explains an answer.
 
     Args:
@@ -269,7 +270,7 @@ def explain(
 
 def _read(
     loaded: LoadedTask, row: Row
-) -> Tuple[List[int], List[int], List[Word]]:
+) -> tuple[list[int], list[int], list[Word]]:
     """The tokens and segments of a row, cut as predictions are, and words."""
     tokenizer, between = loaded.tokenizer, loaded.tokenizer.between
     texts = tokenizer.encode(row)
@@ -300,7 +301,7 @@ def _read(
 
 def _without(
     tokens: Sequence[int], words: Sequence[Word], loaded: LoadedTask
-) -> List[int]:
+) -> list[int]:
     """The tokens, with the mask token in the place of some words."""
     masked = list(tokens)
     for word in words:
@@ -316,7 +317,7 @@ def _follow(
     baseline: Sequence[int],
     segments: Sequence[int],
     label: int,
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Follows the line from the baseline to a text.
 
     Returns:

@@ -9,15 +9,11 @@ import hashlib
 import logging
 import os
 import re
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -61,7 +57,7 @@ class Row(NamedTuple):
     text: bytes
     text_b: bytes
     task: bytes
-    choices: Tuple[bytes, ...] = ()
+    choices: tuple[bytes, ...] = ()
 
 
 # Names of inputs: those of every model, and that of one with choices.
@@ -162,7 +158,7 @@ class ExportedModel:
         vector_signature: those of `vectors`, or None if the model has none.
     """
 
-    vector_signature: Optional[Dict[str, Any]] = None
+    vector_signature: Optional[dict[str, Any]] = None
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest; raises UserError."""
@@ -206,7 +202,7 @@ class ExportedModel:
         """The fault of a row for an answer, or for a vector."""
         return problem(self.tasks, row, for_vector)
 
-    def answers(self, rows: Sequence[Row]) -> List[Dict[str, Any]]:
+    def answers(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """The signature's outputs for rows without a `problem`, by name.
 
         Raises:
@@ -221,7 +217,7 @@ class ExportedModel:
         names = sorted(found)
         return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
 
-    def vectors(self, rows: Sequence[Row]) -> List[List[float]]:
+    def vectors(self, rows: Sequence[Row]) -> list[list[float]]:
         """The vectors of rows without a `problem`, if the model has any.
 
         Raises:
@@ -246,7 +242,7 @@ class ExportedModel:
 
 def _columns(
     rows: Sequence[Row], signature: Mapping[str, Any]
-) -> Dict[str, tf.Tensor]:
+) -> dict[str, tf.Tensor]:
     """A signature's inputs, string [N], and `choices` string [N, C]."""
     columns = {
         name: tf.constant([getattr(row, name) for row in rows], tf.string)
@@ -266,7 +262,7 @@ def choice_table(rows: Sequence[Row]) -> np.ndarray:
     return table
 
 
-def _as_json(signature: Any) -> Dict[str, Any]:
+def _as_json(signature: Any) -> dict[str, Any]:
     """A `SignatureDef` as JSON values."""
     return json_format.MessageToDict(
         signature, preserving_proto_field_name=True
@@ -300,7 +296,7 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
     return found.group(1) if found else line
 
 
-def versions_in(folder: str) -> List[str]:
+def versions_in(folder: str) -> list[str]:
     """The versions in a model's folder, from old to new."""
     names = files.names(folder) if files.is_folder(folder) else []
     return sorted(filter(is_version, names), key=int)

@@ -1,7 +1,8 @@
 """Flags of the programs that answer with trained adapters."""
 
 import dataclasses
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from collections.abc import Mapping, Sequence
+from typing import Optional
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
@@ -21,8 +22,8 @@ from adapter_bert.training.compute_dtype import (
 
 
 def named_folders(
-    adapters: Sequence[str], library: Optional[str], tasks: List[str]
-) -> Dict[str, str]:
+    adapters: Sequence[str], library: Optional[str], tasks: list[str]
+) -> dict[str, str]:
     """The adapters' folders, by their names.
 
     `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
@@ -30,7 +31,7 @@ def named_folders(
     `adapters`. Raises UserError if none is named, two have one name, or the
     library lacks one.
     """
-    found: List[Tuple[str, str]] = []
+    found: list[tuple[str, str]] = []
     for text in adapters:
         name, separator, folder = text.partition("=")
         # A folder may have an equals sign in its own name.
@@ -71,7 +72,7 @@ def named_folders(
 
 def exchanged_in(
     folders: Mapping[str, str], pairs: Mapping[str, str]
-) -> Dict[str, Dict[str, str]]:
+) -> dict[str, dict[str, str]]:
     """Each adapter's new parts by their old names, by the adapter's name.
 
     `pairs` has a part's new adapter by the old one's name. Raises UserError if
@@ -155,13 +156,13 @@ class OneBert:
 class Answering(OneBert):
     """The adapters that answer, named one by one."""
 
-    adapter: List[str] = Topic.METHOD.setting(
+    adapter: list[str] = Topic.METHOD.setting(
         [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
     )
-    task: List[str] = Topic.METHOD.setting(
+    task: list[str] = Topic.METHOD.setting(
         [], "Names of adapters in --library, as mrpc,rte, or all."
     )
-    exchange_part: List[str] = Topic.METHOD.setting(
+    exchange_part: list[str] = Topic.METHOD.setting(
         [],
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
@@ -193,7 +194,7 @@ class Embedding:
         "trained, or as the BERT's folder of sentence-transformers says).",
         choices=(*POOLINGS, TRAINED),
     )
-    layers: List[str] = Topic.EVALUATION.setting(
+    layers: list[str] = Topic.EVALUATION.setting(
         ["-1"],
         "Layers whose outputs make a vector of --embeddings, side by side, as "
         "-1,-2: 0 is the first, -1 the last.",
@@ -242,7 +243,7 @@ def read_form() -> Optional[VectorForm]:
     )
 
 
-def read_layers(asked: Embedding) -> Tuple[int, ...]:
+def read_layers(asked: Embedding) -> tuple[int, ...]:
     """The numbers of the layers; raises UserError if one is no number."""
     try:
         return tuple(map(int, asked.layers))
@@ -261,7 +262,7 @@ def read_flags() -> Answering:
     return read_asked(Answering)
 
 
-def read_asked(declaring: Type[Declared]) -> Declared:
+def read_asked(declaring: type[Declared]) -> Declared:
     """As `read_flags`, of `OneBert` or a class made of it."""
     asked = read(declaring)
     if not asked.init_checkpoint:

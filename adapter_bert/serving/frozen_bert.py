@@ -8,15 +8,11 @@ not disturb each other.
 import ctypes
 import dataclasses
 import threading
+from collections.abc import Hashable, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    FrozenSet,
-    Hashable,
-    Mapping,
     Optional,
-    Sequence,
 )
 
 import tensorflow as tf
@@ -66,7 +62,7 @@ class TaskKind:
     table: ParameterTable
     function: Any
 
-    def compute(self, values: Values, batch: Batch) -> Dict[str, tf.Tensor]:
+    def compute(self, values: Values, batch: Batch) -> dict[str, tf.Tensor]:
         """The head's outputs [B, ...] by name.
 
         Args:
@@ -107,7 +103,7 @@ class FrozenBert:
         self.base: Base = identify(opened.weights, variables)
         self.weights: Weights = opened.weights
         self.pooled: Optional[Pooled] = opened.pooled
-        self._in_int8: FrozenSet[str] = frozenset()
+        self._in_int8: frozenset[str] = frozenset()
         if base_dtype == INT8:
             self._in_int8 = int8.names(variables)
             self.weights = rounded_to_int8(opened.weights, self._in_int8)
@@ -128,10 +124,10 @@ class FrozenBert:
             for name in variables
             if name in opened.weights.shapes
         }
-        self._whole_kernels: Dict[str, tf.Variable] = {}
-        self._tokenizers: Dict[Optional[bool], TextTokenizer] = {}
-        self._kinds: Dict[Hashable, TaskKind] = {}
-        self._functions: Dict[Hashable, Any] = {}
+        self._whole_kernels: dict[str, tf.Variable] = {}
+        self._tokenizers: dict[Optional[bool], TextTokenizer] = {}
+        self._kinds: dict[Hashable, TaskKind] = {}
+        self._functions: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -271,7 +267,7 @@ class FrozenBert:
         """The type of products and activations."""
         return tf.as_dtype(self._prediction.compute_dtype)
 
-    def predict(self, model: Callable, batch: Batch) -> Dict[str, tf.Tensor]:
+    def predict(self, model: Callable, batch: Batch) -> dict[str, tf.Tensor]:
         """A model's outputs for a batch, which the cores share."""
         return training_step.predict(self._prediction, model, batch)
 

@@ -5,16 +5,12 @@ place, -1. Answers to questions are chosen as in `tasks/squad.py`, without the
 n-best list.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -219,7 +215,7 @@ def _has_most_context(
 
 def cut_out(
     rows: Rows, spans: Spans, contexts: tf.Tensor
-) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Each answer's words with spaces between, or "", string [N]; its place.
 
     The place is the first character and one past the last one in `contexts`,
@@ -249,7 +245,7 @@ class TagRules(tf.Module):
 
     def __init__(self, tasks: Sequence[Task]):
         """Takes all tasks, by number."""
-        tags: List[Tag] = []
+        tags: list[Tag] = []
         first, outside = np.zeros((2, len(tasks)), np.int32)
         for number, task in enumerate(tasks):
             if isinstance(task, Tagging):
@@ -324,7 +320,7 @@ KINDS = {
     MultipleChoice: CHOICE,
     Vectors: VECTORS,
 }
-Fields = Dict[str, tf.Tensor]
+Fields = dict[str, tf.Tensor]
 # Tensors of all windows and one more, by kind of head and name.
 Outputs = Mapping[str, tf.Tensor]
 
@@ -342,7 +338,7 @@ class GraphAnswers(tf.Module):
             kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
             for kind in KINDS.values()
         }
-        labels: List[str] = []
+        labels: list[str] = []
         first = np.zeros(len(tasks), np.int32)
         scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
         unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
@@ -420,12 +416,12 @@ class GraphAnswers(tf.Module):
         """
         first_window = tf.cumsum(windows.count, exclusive=True)
 
-        def of_head(number: int, name: str) -> Tuple[tf.Tensor, tf.Tensor]:
+        def of_head(number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
             """An output of each row's first window, and whose rows have it."""
             values = tf.gather(outputs[f"head_{number}/{name}"], first_window)
             return tf.cast(values, tf.float64), tf.equal(head, number)
 
-        def of_choices(number: int) -> Tuple[tf.Tensor, tf.Tensor]:
+        def of_choices(number: int) -> tuple[tf.Tensor, tf.Tensor]:
             """The same for the only output of each of a row's windows."""
             places = first_window[:, tf.newaxis] + tf.range(self._widest)
             places = tf.minimum(places, windows.size)
@@ -553,7 +549,7 @@ class GraphAnswers(tf.Module):
         outputs: Outputs,
     ) -> Fields:
         count = [rows.count]
-        fields: Dict[str, Any] = {
+        fields: dict[str, Any] = {
             "answer": tf.fill(count, ""),
             "start": tf.fill(count, -1),
             "end": tf.fill(count, -1),

@@ -5,7 +5,8 @@ Tables hold that library's result for each character, hence ids are equal.
 tensorflow-text folds cases in another way.
 """
 
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -45,11 +46,11 @@ class Tree(tf.Module):
     """Tries of characters."""
 
     def __init__(
-        self, entries: Iterable[Tuple[int, Sequence[int], int]], roots: int
+        self, entries: Iterable[tuple[int, Sequence[int], int]], roots: int
     ):
         """Takes entries (root from 0, characters, id) and the roots' number."""
         super().__init__()
-        edges: Dict[int, int] = {}
+        edges: dict[int, int] = {}
         ids = [-1] * roots
         for node, codes, number in entries:
             for code in codes:
@@ -68,7 +69,7 @@ class Tree(tf.Module):
 
     def longest(
         self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """The longest entry that begins at each character of `code`, int32 [C].
 
         `end`, int32 [C], is one past the last usable character, `root`, int32
@@ -126,7 +127,7 @@ class AddedTokens(tf.Module):
 
     def __init__(
         self,
-        tokens: Sequence[Tuple[int, int, str, bool]],
+        tokens: Sequence[tuple[int, int, str, bool]],
         rest: int,
         roots: int,
     ):
@@ -154,7 +155,7 @@ class AddedTokens(tf.Module):
         text: tf.Tensor,
         stop: tf.Tensor,
         vocabulary: tf.Tensor,
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Makes one character of each token's characters.
 
         Of overlapping tokens the first counts, and the longest of those that
@@ -440,7 +441,7 @@ class GraphTokenizer(tf.Module):
 
     def _sigmas(
         self, codes: tf.Tensor, text: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Places of capital sigmas, and the small sigma for each.
 
         A sigma is final after a cased character and before none, not counting
@@ -469,7 +470,7 @@ def _chain(
     word: tf.Tensor,
     end: tf.Tensor,
     lengths: tf.Tensor,
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Where pieces begin, bool [C], and unknown words, bool [words].
 
     `firsts` and `ends`, int32 [words], are words' first characters and one past
@@ -506,14 +507,14 @@ def _chain(
     return is_piece, is_unknown
 
 
-def _normalized(tokenizer: FullTokenizer) -> Tuple[np.ndarray, np.ndarray]:
+def _normalized(tokenizer: FullTokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Each character's normalized characters.
 
     Returns:
         All of them, int32, with spaces around characters that are words; where
         each character's begin, int32 [CODES + 1].
     """
-    values: List[int] = []
+    values: list[int] = []
     starts = np.zeros(CODES + 1, np.int32)
     # Many at once, with a letter between them.
     for first in range(0, CODES, CHUNK):
@@ -552,7 +553,7 @@ def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
     return flags[values]
 
 
-def _sigma_tables() -> Tuple[np.ndarray, np.ndarray]:
+def _sigma_tables() -> tuple[np.ndarray, np.ndarray]:
     """Which characters are cased, and which ignorable, bool [CODES] each."""
     cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)
     for code in range(CODES):

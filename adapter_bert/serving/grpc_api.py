@@ -7,19 +7,13 @@ and `get_model_metadata.proto`; "GRPC Health Checking Protocol". The packages
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import (
     Any,
     AsyncContextManager,
-    AsyncIterator,
-    Awaitable,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -64,7 +58,7 @@ CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 # Members of `TensorProto` for values of a type, and what fills a list up.
-VALUES: Mapping[str, Tuple[str, Any]] = {
+VALUES: Mapping[str, tuple[str, Any]] = {
     "DT_STRING": ("string_val", ""),
     "DT_FLOAT": ("float_val", 0.0),
     "DT_INT32": ("int_val", 0),
@@ -97,7 +91,7 @@ class GrpcServer:
         address: Address,
         seconds: float,
         tokens: Optional[Tokens] = None,
-        certificate: Optional[Tuple[bytes, bytes]] = None,
+        certificate: Optional[tuple[bytes, bytes]] = None,
     ):
         """Takes what answers, and what clients may do.
 
@@ -172,7 +166,7 @@ class GrpcServer:
             await asyncio.sleep(0.05)
         await server.stop(self._seconds)
 
-    def _services(self) -> Dict[str, Dict[str, Any]]:
+    def _services(self) -> dict[str, dict[str, Any]]:
         """Handlers of methods, by service and name."""
         prediction, model = SERVICES
         return {
@@ -369,7 +363,7 @@ class GrpcServer:
         return wrappers_pb2.Int32Value(value=state)
 
 
-def _named(spec: model_pb2.ModelSpec) -> Tuple[str, str, str]:
+def _named(spec: model_pb2.ModelSpec) -> tuple[str, str, str]:
     """Name, version and label of a model; "" where there is none."""
     version = str(spec.version.value) if spec.HasField("version") else ""
     return spec.name, version, spec.version_label
@@ -389,7 +383,7 @@ def read_message(kind: Any, content: bytes) -> Any:
 
 def read_rows(
     request: predict_pb2.PredictRequest, max_rows: int
-) -> List[AskedRow]:
+) -> list[AskedRow]:
     """The rows of a request.
 
     Args:
@@ -424,7 +418,7 @@ def read_rows(
 
 def _texts(
     name: str, tensor: tensor_pb2.TensorProto, max_rows: int
-) -> Sequence[Union[bytes, Tuple[bytes, ...]]]:
+) -> Sequence[Union[bytes, tuple[bytes, ...]]]:
     """The values of an input, of `choices` those of each row, or `Refused`."""
     sizes = [dim.size for dim in tensor.tensor_shape.dim]
     axes = "NC" if name == "choices" else "N"

@@ -15,15 +15,12 @@ import json
 import pathlib
 import re
 import zlib
+from collections.abc import Sequence
 from typing import (
     Any,
     AsyncContextManager,
     Callable,
-    Dict,
-    List,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import h11
@@ -403,7 +400,7 @@ class RestServer:
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
 
-    async def _ask(self, request: Request, asked: Sequence[Asked]) -> List[Any]:
+    async def _ask(self, request: Request, asked: Sequence[Asked]) -> list[Any]:
         """The outputs or vectors, unless the client leaves before."""
         asking = asyncio.ensure_future(self._core.ask(asked))
         leaving = asyncio.ensure_future(_until_gone(request))
@@ -419,7 +416,7 @@ class RestServer:
             leaving.cancel()
 
 
-def _status(state: VersionState) -> Dict[str, Any]:
+def _status(state: VersionState) -> dict[str, Any]:
     """A version's state as TensorFlow Serving tells it."""
     code = "UNKNOWN" if state.error else "OK"
     status = {"error_code": code, "error_message": state.error}
@@ -487,7 +484,7 @@ def _middleware(
     tokens: Optional[Tokens],
     admin: Optional[Tokens],
     count: Callable[[int], None],
-) -> List[Middleware]:
+) -> list[Middleware]:
     """Compression, CORS for some origins, and last the check of tokens.
 
     A browser asks without a token whether its page may ask.
@@ -548,7 +545,7 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 def read_rows(
     body: bytes, max_rows: int, signatures: Sequence[str] = (SIGNATURE,)
-) -> Tuple[List[AskedRow], bool, str]:
+) -> tuple[list[AskedRow], bool, str]:
     """The rows of a request, whether they are columns, and the signature.
 
     Args:
@@ -594,7 +591,7 @@ def read_rows(
     return read, "inputs" in found, signature
 
 
-def _read_columns(columns: Any) -> List[Dict[str, Any]]:
+def _read_columns(columns: Any) -> list[dict[str, Any]]:
     """Columns of equal length as a list of objects."""
     if not isinstance(columns, dict) or not all(
         isinstance(values, list) for values in columns.values()
@@ -622,7 +619,7 @@ def _read_row(row: Any, where: str) -> AskedRow:
     if not isinstance(choices, list):
         raise Refused(400, f"{where}: choices is no list")
 
-    def read_list(values: List[Any], name: str) -> Tuple[bytes, ...]:
+    def read_list(values: list[Any], name: str) -> tuple[bytes, ...]:
         return tuple(_read_text(value, f"{where}: {name}") for value in values)
 
     return AskedRow(

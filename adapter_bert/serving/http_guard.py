@@ -6,14 +6,12 @@ Sources: RFC 6750, section 2.1, on bearer tokens; RFC 6454 on origins.
 import hashlib
 import re
 import time
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
 )
 
 from starlette.datastructures import Headers
@@ -110,7 +108,7 @@ class Tokens:
     ):
         """Takes tokens, and most requests of one in a minute."""
         # Looked up by hash, so that no time tells how much of a token is right.
-        self._allowed: Dict[bytes, Optional[Allowance]] = {
+        self._allowed: dict[bytes, Optional[Allowance]] = {
             _hash(token): Allowance(per_minute, clock) if per_minute else None
             for token in tokens
         }

@@ -6,7 +6,6 @@ that change BERT's matrices too. Not in here: what writes its files
 """
 
 import functools
-from typing import Dict
 
 import tensorflow as tf
 
@@ -122,7 +121,7 @@ class IdsModel(tf.Module):
         input_ids: tf.Tensor,
         input_mask: tf.Tensor,
         segment_ids: tf.Tensor,
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         rows = tf.shape(input_ids)[0]
         ids, mask, segments = (
             tf.reshape(x, [-1, tf.shape(x)[-1]])

@@ -7,7 +7,8 @@ batches; each other task is computed alone.
 import collections
 import dataclasses
 import functools
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Group:
             first.max_seq_length,
         )
 
-    def answers(self, loaded: LoadedTask, outputs: Outputs) -> List[Answer]:
+    def answers(self, loaded: LoadedTask, outputs: Outputs) -> list[Answer]:
         """One task's answers to all rows, from its head's outputs.
 
         Outputs are [rows of the unlabelled features, ...]. Raises UserError if
@@ -53,7 +54,7 @@ class Group:
 
 def compute(
     tables: MixedBert, groups: Sequence[Group], batch_size: int
-) -> List[Outputs]:
+) -> list[Outputs]:
     """Outputs [rows, ...] by name, for each task of each group in order.
 
     Values of tasks that can be mixed move into the tables.
@@ -103,7 +104,7 @@ def compute_alone(
 
 def compute_frozen(
     bert: FrozenBert, groups: Sequence[Group], batch_size: int
-) -> List[np.ndarray]:
+) -> list[np.ndarray]:
     """Each group's `frozen_features`, float32 [rows, D], in common batches.
 
     They are [0, D] where no task of the group scores novelty. Raises UserError
@@ -137,13 +138,13 @@ def compute_frozen(
 
 def _compute_mixed(
     tables: MixedBert,
-    parts: Sequence[Tuple[Features, Sequence[LoadedTask]]],
+    parts: Sequence[tuple[Features, Sequence[LoadedTask]]],
     batch_size: int,
 ) -> Iterator[Outputs]:
     """Each part's tasks' outputs [rows, ...] by name, from common batches."""
     # One batch has at most `batch_size` tasks for a text, and equally many
     # for each text.
-    blocks: List[_Block] = []
+    blocks: list[_Block] = []
     count = 0
     for features, tasks in parts:
         places = [task.values.place(task.kind, tables) for task in tasks]
@@ -153,7 +154,7 @@ def _compute_mixed(
             count += len(questions)
             shape = len(features), len(some)
             blocks.append(_Block(features, some, questions.reshape(shape)))
-    found: Dict[str, List[np.ndarray]] = collections.defaultdict(list)
+    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     for asked in sorted({len(block.places) for block in blocks}):
         alike = [block for block in blocks if len(block.places) == asked]
         least = max(p.least_model for block in alike for p in block.places)

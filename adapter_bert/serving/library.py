@@ -13,7 +13,8 @@ import os
 import re
 import shutil
 import uuid
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -80,12 +81,12 @@ class Entry:
     name: str
     task: str
     kind: str
-    labels: List[str]
+    labels: list[str]
     method: str
     parameters: int
     bytes: int
-    scores: Dict[str, float]
-    data: Dict[str, str]
+    scores: dict[str, float]
+    data: dict[str, str]
     added: str
     base: str
     base_fingerprint: str
@@ -109,9 +110,9 @@ class AdapterLibrary:
                 "which adapter-bert library add makes"
             )
         self.path = path
-        self._passed_over: Set[str] = set()
+        self._passed_over: set[str] = set()
 
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """All adapters in order, damaged ones too.
 
         Links out of the library, and folders of adapters with names that
@@ -184,7 +185,7 @@ class AdapterLibrary:
             )
         return os.path.join(self.path, name)
 
-    def answering(self) -> List[str]:
+    def answering(self) -> list[str]:
         """Adapters that answer texts, or are damaged."""
         found = []
         for name in self.names():
@@ -285,7 +286,7 @@ class AdapterLibrary:
                 )
             self._move(self._place(name), os.path.join(unfinished, name))
 
-    def _needing(self, name: str) -> List[str]:
+    def _needing(self, name: str) -> list[str]:
         """Adapters that would lack a part without the named one."""
         gone = set(part_values.by_hash([self.path])) - set(
             part_values.by_hash([self.path], without=self._place(name))
@@ -343,7 +344,7 @@ class AdapterLibrary:
                     "another name"
                 )
 
-    def check_free(self, name: str, names: List[str]) -> None:
+    def check_free(self, name: str, names: list[str]) -> None:
         """Raises UserError for a name of another, but for capital letters."""
         for other in names:
             if other.lower() == name.lower():
@@ -369,7 +370,7 @@ class AdapterLibrary:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def default_name(config: Dict[str, Any]) -> str:
+def default_name(config: dict[str, Any]) -> str:
     """The task's name, or a valid name of the user's data but `train`."""
     task = config["task"]["name"]
     name = run_record.data_name(config)
@@ -460,8 +461,8 @@ def _find_artifact(folder: str) -> str:
 
 
 def _read_scores(
-    folder: str, config: Dict[str, Any]
-) -> Tuple[Dict[str, float], Dict[str, str]]:
+    folder: str, config: dict[str, Any]
+) -> tuple[dict[str, float], dict[str, str]]:
     """A run's scores, and SHA-256 of the scored data; empty without a run.
 
     Scores of other weights than the adapter's do not count.

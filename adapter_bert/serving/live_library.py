@@ -9,7 +9,8 @@ lost when a task goes.
 import contextlib
 import dataclasses
 import os
-from typing import Any, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from absl import logging
 
@@ -72,7 +73,7 @@ OUTPUTS = {
 # Files of an adapter that are loaded.
 FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
 # Each file's inode, size and times, or None without the file.
-State = Tuple[Optional[Tuple[int, ...]], ...]
+State = tuple[Optional[tuple[int, ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,9 @@ class LiveLibrary(ServedModel):
         """Loads the tasks; `predictor` has none of its own."""
         self._library, self._predictor = library, predictor
         # Replaced, never changed, since other threads read it.
-        self._tasks: Dict[str, LiveTask] = {}
-        self.left_out: Dict[str, str] = {}
-        self._states: Dict[str, State] = {}
+        self._tasks: dict[str, LiveTask] = {}
+        self.left_out: dict[str, str] = {}
+        self._states: dict[str, State] = {}
         self.look()
 
     @property
@@ -271,7 +272,7 @@ def log_left_out(name: str, error: Exception, before: str) -> str:
     return reason
 
 
-def _stat(path: str) -> Optional[Tuple[int, ...]]:
+def _stat(path: str) -> Optional[tuple[int, ...]]:
     with contextlib.suppress(OSError):
         found = os.stat(path)
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
@@ -279,9 +280,9 @@ def _stat(path: str) -> Optional[Tuple[int, ...]]:
 
 
 def _described(
-    inputs: Mapping[str, Tuple[str, int]],
-    outputs: Mapping[str, Tuple[str, int]],
-) -> Dict[str, Any]:
+    inputs: Mapping[str, tuple[str, int]],
+    outputs: Mapping[str, tuple[str, int]],
+) -> dict[str, Any]:
     """A signature as JSON of TensorFlow's `SignatureDef`."""
     return {
         "inputs": _signature(inputs),
@@ -290,7 +291,7 @@ def _described(
     }
 
 
-def _signature(members: Mapping[str, Tuple[str, int]]) -> Dict[str, Any]:
+def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     """Inputs or outputs as JSON of TensorFlow's `SignatureDef`."""
     return {
         name: {

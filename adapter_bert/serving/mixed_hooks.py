@@ -9,7 +9,8 @@ can be mixed. Rows of one kind, which is one method, lie next to each other.
 import contextlib
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -21,7 +22,7 @@ from adapter_bert.methods.composition import below
 # Under which the numbers of rows of each kind are handed on to layers.
 COUNTS = "rows_of_kinds"
 
-Values = Dict[str, tf.Tensor]
+Values = dict[str, tf.Tensor]
 
 
 def scope_of(number: int) -> str:
@@ -128,7 +129,7 @@ class MixedHooks(Hooks):
         if name in self._current:
             return self._current[name]
         parts = self._split(inputs, context)
-        outputs: List[tf.Tensor] = []
+        outputs: list[tf.Tensor] = []
 
         def dense_of_some(x: tf.Tensor) -> tf.Tensor:
             """Of a kind's rows, unless they were changed, one for all kinds."""
@@ -186,7 +187,7 @@ class MixedHooks(Hooks):
         first: Sequence[Any],
         tensors: Sequence[tf.Tensor],
         last: Sequence[Any] = (),
-        parts: Optional[Sequence[List[tf.Tensor]]] = None,
+        parts: Optional[Sequence[list[tf.Tensor]]] = None,
         scope: str = "",
     ):
         """Applies the hooks of each kind to its rows.
@@ -244,7 +245,7 @@ class MixedHooks(Hooks):
         joined.set_shape([None, *results[0].shape[1:]])
         return joined
 
-    def _split(self, tensor: tf.Tensor, context: Context) -> List[tf.Tensor]:
+    def _split(self, tensor: tf.Tensor, context: Context) -> list[tf.Tensor]:
         """The rows of each kind, of all rows [B, ...]."""
         if len(self._kinds) == 1:
             return [tensor]
@@ -325,7 +326,7 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
     return tf.nest.map_structure(lambda x: x[:count], found)
 
 
-def _join_longer(results: Sequence[Any]) -> List[tf.Tensor]:
+def _join_longer(results: Sequence[Any]) -> list[tf.Tensor]:
     """Tokens and masks of kinds, filled up at the end to one length."""
     length = tf.reduce_max([tf.shape(mask)[1] for _, mask in results])
     joined = []
@@ -339,7 +340,7 @@ def _join_longer(results: Sequence[Any]) -> List[tf.Tensor]:
     return joined
 
 
-def _join_keys(results: Sequence[Any]) -> List[tf.Tensor]:
+def _join_keys(results: Sequence[Any]) -> list[tf.Tensor]:
     """Keys, values and biases of kinds, some of them longer than others."""
     length = tf.reduce_max([tf.shape(key)[2] for key, _, _ in results])
     joined = []

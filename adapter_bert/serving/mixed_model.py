@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -47,14 +48,14 @@ class MixedModel:
     """
 
     config: BertConfig
-    methods: Tuple[TuningMethod, ...]
-    heads: Tuple[BuildHead, ...]
+    methods: tuple[TuningMethod, ...]
+    heads: tuple[BuildHead, ...]
     bert: Mapping[str, tf.Variable]
     tables: Mapping[str, tf.Variable]
     places: tf.Variable
 
     @property
-    def variables(self) -> List[tf.Variable]:
+    def variables(self) -> list[tf.Variable]:
         """All variables of the graph."""
         of_bert = tf.nest.flatten(list(self.bert.values()))
         return [*of_bert, *self.tables.values(), self.places]
@@ -72,7 +73,7 @@ class MixedModel:
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Computes tasks of texts.
 
         `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
@@ -94,8 +95,8 @@ class MixedModel:
         self,
         features: Mapping[str, tf.Tensor],
         context: Context,
-        pool: Callable[[List[tf.Tensor], tf.Tensor], tf.Tensor],
-    ) -> Dict[str, tf.Tensor]:
+        pool: Callable[[list[tf.Tensor], tf.Tensor], tf.Tensor],
+    ) -> dict[str, tf.Tensor]:
         """Vectors of texts, as the adapters of tasks make them.
 
         Args:
@@ -116,8 +117,8 @@ class MixedModel:
         self,
         features: Mapping[str, tf.Tensor],
         context: Context,
-        heads: Optional[List[Any]],
-    ) -> Tuple[Any, List[tf.Tensor], Context, tf.Tensor, tf.Tensor]:
+        heads: Optional[list[Any]],
+    ) -> tuple[Any, list[tf.Tensor], Context, tf.Tensor, tf.Tensor]:
         """Runs BERT on rows, one for each text and task, sorted by method.
 
         Returns:
@@ -174,7 +175,7 @@ class MixedModel:
         outputs = bert.run_layers(lower[-1], layers, context)
         return bert, [*lower[1:], *outputs], context, places, numbers
 
-    def _untouched(self, features, context) -> List[tf.Tensor]:
+    def _untouched(self, features, context) -> list[tf.Tensor]:
         """The embeddings and layers that no task changes, [N, T, D] each.
 
         They are computed once for each text; none if tasks change the
@@ -192,7 +193,7 @@ class MixedModel:
 
     def _answers(
         self, bert, sequence_output, heads, context, places, numbers
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Outputs of each kind of heads, of the rows of the kind.
 
         `heads` have no values; they say which outputs are selected.

@@ -15,7 +15,7 @@ Source: TensorFlow Serving, "Configuration", and its `ModelServerConfig`, which
 """
 
 import re
-from typing import Any, List
+from typing import Any
 
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
@@ -32,7 +32,7 @@ PLATFORM = "tensorflow"
 TYPES = (0, 1)
 
 
-def read_config(path: str) -> List[ModelEntry]:
+def read_config(path: str) -> list[ModelEntry]:
     """The models of a file in protobuf's text format.
 
     Raises:

@@ -10,15 +10,11 @@ import dataclasses
 import gc
 import os
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import (
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 from absl import logging
@@ -59,9 +55,9 @@ class VersionPolicy:
     """
 
     latest: Optional[int] = 1
-    specific: Tuple[str, ...] = ()
+    specific: tuple[str, ...] = ()
 
-    def choose(self, versions: Sequence[str]) -> List[str]:
+    def choose(self, versions: Sequence[str]) -> list[str]:
         """Those to serve of a folder's versions, both from old to new."""
         if self.specific:
             return [one for one in versions if one in self.specific]
@@ -83,7 +79,7 @@ class ModelVersions(abc.ABC):
         """Those that answer, by number, from old to new; never empty."""
 
     @abc.abstractmethod
-    def states(self) -> List[VersionState]:
+    def states(self) -> list[VersionState]:
         """States from new to old."""
 
     @property
@@ -150,12 +146,12 @@ class VersionFolder(ModelVersions):
         self.folder, self.policy, self.labels = folder, policy, labels
         self._load = load
         # Replaced, never changed, since other threads read it.
-        self._served: Dict[str, ServedModel] = {}
-        self._states: Dict[str, VersionState] = {}
+        self._served: dict[str, ServedModel] = {}
+        self._states: dict[str, VersionState] = {}
         # Versions that may have requests still.
-        self._leaving: Dict[str, weakref.ref[ServedModel]] = {}
+        self._leaving: dict[str, weakref.ref[ServedModel]] = {}
         # What the files of a version looked like that could not be loaded.
-        self._refused: Dict[str, Sequence[object]] = {}
+        self._refused: dict[str, Sequence[object]] = {}
         found = versions_in(folder)
         wanted = policy.choose(found)
         lacking = sorted(set(policy.specific) - set(found), key=int)
@@ -257,9 +253,9 @@ class VersionFolder(ModelVersions):
                 logging.info("%s: version %s has gone", self.folder, version)
 
 
-def look_of(folder: str) -> List[object]:
+def look_of(folder: str) -> list[object]:
     """Name, size and time of each file in a folder."""
-    found: List[object] = []
+    found: list[object] = []
     for place, folders, names in os.walk(folder):
         folders.sort()
         for name in sorted(names):

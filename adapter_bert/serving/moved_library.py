@@ -13,7 +13,8 @@ import itertools
 import json
 import os
 import zipfile
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -156,7 +157,7 @@ class _Adapter:
     is_held_out: np.ndarray
     dev: Optional[Rows]
 
-    def chosen(self, is_chosen: np.ndarray) -> List[Row]:
+    def chosen(self, is_chosen: np.ndarray) -> list[Row]:
         """Some of the rows, which bool [rows] chooses."""
         return list(itertools.compress(self.rows, is_chosen))
 
@@ -166,14 +167,14 @@ class _Run:
     """Adapters that are trained together, by name, and the run's folder."""
 
     folder: str
-    adapters: Dict[str, _Adapter]
+    adapters: dict[str, _Adapter]
 
     def folder_of(self, name: str) -> str:
         """The folder into which the run writes an adapter."""
         return os.path.join(self.folder, FOLDER, name)
 
 
-def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> List[Moved]:
+def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
     """Moves the adapters of a library that can be moved.
 
     The others are logged, each with the reason. The same call goes on where a
@@ -228,7 +229,7 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> List[Moved]:
 
 def _choose(
     library: AdapterLibrary, old: FrozenBert, new: FrozenBert, asked: Move
-) -> Dict[str, _Adapter]:
+) -> dict[str, _Adapter]:
     """The adapters that can be moved, with their rows, by name.
 
     Raises:
@@ -337,7 +338,7 @@ def _problem(
     return ""
 
 
-def _read_texts(path: str, name: str, loaded: LoadedTask) -> List[Row]:
+def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[Row]:
     """The rows of a file, as an adapter reads them; raises UserError."""
     columns = loaded.task.columns
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
@@ -367,8 +368,8 @@ def _read_dev(path: str, name: str, task: TextTask) -> Rows:
 
 
 def _compute(
-    tables: MixedBert, asked: Mapping[str, Tuple[LoadedTask, Sequence[Row]]]
-) -> Dict[str, Outputs]:
+    tables: MixedBert, asked: Mapping[str, tuple[LoadedTask, Sequence[Row]]]
+) -> dict[str, Outputs]:
     """The outputs of heads [rows, ...] by name, by the adapter's name.
 
     Batches mix the rows of all adapters that can be mixed. Raises UserError if
@@ -386,7 +387,7 @@ def _old_outputs(
     tables: MixedBert,
     adapters: Mapping[str, _Adapter],
     work: str,
-) -> Dict[str, Outputs]:
+) -> dict[str, Outputs]:
     """The old adapters' outputs for all texts, of this or an earlier process.
 
     Some rows of each adapter at a time are computed, and kept in a file.
@@ -395,7 +396,7 @@ def _old_outputs(
     files.prepare_folder(folder)
     most = max(len(one.rows) for one in adapters.values())
     total = sum(len(one.rows) for one in adapters.values())
-    parts: Dict[str, List[Outputs]] = {name: [] for name in adapters}
+    parts: dict[str, list[Outputs]] = {name: [] for name in adapters}
     progress = Progress("old answers", total, "rows")
     for first in range(0, most, CHUNK):
         some = {
@@ -456,12 +457,12 @@ def _read_outputs(path: str) -> Optional[Outputs]:
 
 def _divide(
     adapters: Mapping[str, _Adapter], new: FrozenBert, work: str
-) -> List[_Run]:
+) -> list[_Run]:
     """The runs: adapters of one method, length and form of heads together.
 
     A method that several tasks cannot have at once trains each adapter alone.
     """
-    alike: Dict[Any, List[_Adapter]] = {}
+    alike: dict[Any, list[_Adapter]] = {}
     for one in adapters.values():
         key = one.method, one.max_seq_length, one.old.task.head
         alike.setdefault(key, []).append(one)
@@ -530,7 +531,7 @@ def _measure(
     answered: Mapping[str, Outputs],
     old: MixedBert,
     new: FrozenBert,
-) -> List[Moved]:
+) -> list[Moved]:
     """Compares old and new adapters; writes scores next to the new ones."""
     adapters = {n: one for run in runs for n, one in run.adapters.items()}
     folders = {n: run.folder_of(n) for run in runs for n in run.adapters}
@@ -554,7 +555,7 @@ def _measure(
         ]
         path = os.path.join(folders[name], ADAPTER)
         config = adapter_artifact.read_config(path)
-        scores: Dict[str, float] = {}
+        scores: dict[str, float] = {}
         if name in dev:
             scores, data = after[name]
             step = training_state.step_of(config["checkpoint"])
@@ -574,8 +575,8 @@ def _measure(
 
 
 def _scores(
-    tables: MixedBert, asked: Mapping[str, Tuple[LoadedTask, Rows]]
-) -> Dict[str, Tuple[Dict[str, float], str]]:
+    tables: MixedBert, asked: Mapping[str, tuple[LoadedTask, Rows]]
+) -> dict[str, tuple[dict[str, float], str]]:
     """Scores of labelled rows, and their fingerprint, by the adapter's name."""
     texts = {}
     for name, (loaded, rows) in asked.items():
@@ -595,7 +596,7 @@ def _scores(
 
 def _agreement(
     old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
-) -> Tuple[str, float]:
+) -> tuple[str, float]:
     """The measure and the agreement of answers to the same rows."""
     # A label, labels, or a value comes first.
     first, second = ([next(iter(x.values())) for x in of] for of in (old, new))
@@ -621,7 +622,7 @@ def _add(target: AdapterLibrary, name: str, folder: str) -> None:
     target.add(folder, name)
 
 
-def table(moved: Sequence[Moved]) -> List[List[str]]:
+def table(moved: Sequence[Moved]) -> list[list[str]]:
     """Rows of cells, a header first; the score is the task's main one."""
     rows = ["name method texts held_out measure agreement".split()]
     rows[0] += ["score", "old", "new"]

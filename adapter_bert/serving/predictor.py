@@ -9,16 +9,10 @@ predictor("mrpc", ("He sat down.", "He took a seat."))
 
 import itertools
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -40,7 +34,7 @@ from adapter_bert.serving.trained_task import (
 from adapter_bert.tasks.novelty import NOVELTY
 
 # One task's answer, or the answers of several tasks by name.
-OneOrAll = Union[Answer, Dict[str, Answer]]
+OneOrAll = Union[Answer, dict[str, Answer]]
 
 
 class Predictor:
@@ -74,7 +68,7 @@ class Predictor:
         self._batch_size = batch_size
         self._max_seq_length = max_seq_length
         self._library = library
-        self._loaded: Dict[str, LoadedTask] = {}
+        self._loaded: dict[str, LoadedTask] = {}
         self._tables = MixedBert(bert, adapter_dtype)
         self._lock = threading.Lock()
         self.cut_rows = 0
@@ -110,7 +104,7 @@ class Predictor:
         return predictor
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """The names of the loaded tasks."""
         return list(self._loaded)
 
@@ -173,10 +167,10 @@ class Predictor:
 
     def __call__(
         self,
-        name: Union[str, List[str]],
-        texts: Union[str, Row, List, Iterable],
+        name: Union[str, list[str]],
+        texts: Union[str, Row, list, Iterable],
         explains: bool = False,
-    ) -> Union[OneOrAll, List[OneOrAll], Iterator[OneOrAll]]:
+    ) -> Union[OneOrAll, list[OneOrAll], Iterator[OneOrAll]]:
         """Answers texts.
 
         Args:
@@ -201,7 +195,7 @@ class Predictor:
         tasks = {n: self.task(n) for n in names}
         numbers = itertools.count(1)
 
-        def answer(rows: Sequence) -> List[OneOrAll]:
+        def answer(rows: Sequence) -> list[OneOrAll]:
             places = [f"row {next(numbers)}" for _ in rows]
             found = self.answer_all(
                 [*tasks.values()],
@@ -223,11 +217,11 @@ class Predictor:
 
     def ask(
         self,
-        questions: Sequence[Tuple[str, Union[str, Row, List[str]]]],
+        questions: Sequence[tuple[str, Union[str, Row, list[str]]]],
         explains: bool = False,
-    ) -> List[Answer]:
+    ) -> list[Answer]:
         """Answers (task name, row) pairs in order; rows and errors as calls."""
-        tasks: Dict[str, LoadedTask] = {}
+        tasks: dict[str, LoadedTask] = {}
         asked = []
         for number, (name, texts) in enumerate(questions):
             if name not in tasks:
@@ -240,15 +234,15 @@ class Predictor:
 
     def answer_each(
         self,
-        asked: Sequence[Tuple[LoadedTask, Row]],
+        asked: Sequence[tuple[LoadedTask, Row]],
         explains: bool = False,
-    ) -> List[Answer]:
+    ) -> list[Answer]:
         """Answers rows that fit their tasks, in order.
 
         Raises UserError if a task's output is not finite, or `explains` and
         a task's answers are not explained.
         """
-        groups: Dict[Tuple[int, int], List[int]] = {}
+        groups: dict[tuple[int, int], list[int]] = {}
         for number, (loaded, row) in enumerate(asked):
             groups.setdefault((id(loaded), len(row)), []).append(number)
         found = self._answer(
@@ -267,7 +261,7 @@ class Predictor:
         rows: Sequence[Row],
         places: Sequence[str] = (),
         explains: bool = False,
-    ) -> List[List[Answer]]:
+    ) -> list[list[Answer]]:
         """Each task's answers, in the order of the rows.
 
         `places` name the rows in messages; default: `row 1`, ... Raises
@@ -277,7 +271,7 @@ class Predictor:
             for loaded in tasks:
                 where = places[number] if places else f"row {number + 1}"
                 check_row(row, loaded, where)
-        alike: Dict[Tuple, Dict[int, LoadedTask]] = {}
+        alike: dict[tuple, dict[int, LoadedTask]] = {}
         for number, loaded in enumerate(tasks):
             # Tokenizers exist once for each BERT and case.
             tokenizer = id(loaded.tokenizer)
@@ -298,9 +292,9 @@ class Predictor:
     def _answer(
         self,
         rows: Sequence[Row],
-        asked: Sequence[Tuple[Mapping[Any, LoadedTask], Sequence[int]]],
+        asked: Sequence[tuple[Mapping[Any, LoadedTask], Sequence[int]]],
         explains: bool,
-    ) -> Dict[Tuple[Any, int], Answer]:
+    ) -> dict[tuple[Any, int], Answer]:
         """Answers by task and row number.
 
         `asked` are tasks that read alike, by any key, and their rows' numbers.

@@ -4,15 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import time
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from typing import (
     Any,
-    AsyncIterator,
-    Awaitable,
-    Dict,
-    Iterator,
-    List,
     NamedTuple,
-    Sequence,
     TypeVar,
 )
 
@@ -101,7 +96,7 @@ class RequestCore:
         self._held = 0
         # One computes explanations, whose graphs are traced at first use, so
         # that no other row waits for them.
-        self._batchers: Dict[bool, Batcher] = {}
+        self._batchers: dict[bool, Batcher] = {}
         self.metrics = RequestMetrics(lambda: models.models, self._waiting)
 
     def unready(self) -> str:
@@ -145,13 +140,13 @@ class RequestCore:
             for batcher in self._batchers.values():
                 await batcher.close()
 
-    def _compute(self, asked: Sequence[Asked]) -> List[Any]:
+    def _compute(self, asked: Sequence[Asked]) -> list[Any]:
         """The outputs, vector or explained answer of each row."""
         self.metrics.count_batch(len(asked))
-        alike: Dict[Any, List[int]] = {}
+        alike: dict[Any, list[int]] = {}
         for number, one in enumerate(asked):
             alike.setdefault((one.model, one.kind), []).append(number)
-        found: Dict[int, Any] = {}
+        found: dict[int, Any] = {}
         for (model, kind), numbers in alike.items():
             compute = {
                 ANSWER: model.compute,
@@ -173,7 +168,7 @@ class RequestCore:
 
     def accept(
         self, model: ServedModel, rows: Sequence[AskedRow], kind: str = ANSWER
-    ) -> List[Asked]:
+    ) -> list[Asked]:
         """Rows that wait, of a kind as of `Asked`.
 
         Raises `Refused` for wrong or long ones, and for a model without the
@@ -221,7 +216,7 @@ class RequestCore:
         except UserError as error:
             raise Refused(400, f"row {number}: {error}") from error
 
-    async def ask(self, asked: Sequence[Asked]) -> List[Any]:
+    async def ask(self, asked: Sequence[Asked]) -> list[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
         explains = any(one.kind == EXPLAIN for one in asked)
         found = await self._batchers[explains].ask(asked)

@@ -1,7 +1,8 @@
 """Counts, times and sizes of a server's requests, for Prometheus."""
 
 import collections
-from typing import Any, Callable, Mapping, Sequence, Set, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -45,7 +46,7 @@ class RequestMetrics:
             **kept,
         )
         # Metrics of tasks with their labels: model, task, and some a third one.
-        self._counted: Set[Tuple[Any, Tuple[str, ...]]] = set()
+        self._counted: set[tuple[Any, tuple[str, ...]]] = set()
         self._rows = Counter("rows", "Rows answered, by task.", of_task, **kept)
         self._seconds = Histogram(
             "request_seconds", "From a request to its answer.", **kept
@@ -83,7 +84,7 @@ class RequestMetrics:
         # Memory, time and open files of the process.
         prometheus_client.ProcessCollector(registry=self._registry)
 
-    def _served(self) -> Set[Tuple[str, str, str]]:
+    def _served(self) -> set[tuple[str, str, str]]:
         """Model, version and name of each task."""
         return {
             (name, version, task)

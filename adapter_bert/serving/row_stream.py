@@ -8,7 +8,8 @@ import os
 import queue
 import sys
 import threading
-from typing import Any, Callable, Collection, Iterator, List, Sequence, Tuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Callable
 
 from adapter_bert import files, json_lines
 from adapter_bert.data.tables import READERS, Layout, ending_of
@@ -16,7 +17,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.trained_task import Row
 
 # A row's texts, and its place for messages.
-PlacedRow = Tuple[Row, str]
+PlacedRow = tuple[Row, str]
 # Alternative names of a row's texts.
 Alternatives = Sequence[Sequence[str]]
 # Rows that are answered together, sorted by length.
@@ -110,7 +111,7 @@ def _choose(columns: Alternatives, found: Collection[str]) -> Sequence[str]:
     return next((names for names in columns if set(names) <= set(found)), ())
 
 
-def _keys(line: str) -> List[str]:
+def _keys(line: str) -> list[str]:
     """The keys of a JSON object, or [] for other texts."""
     try:
         value = json.loads(line)
@@ -121,7 +122,7 @@ def _keys(line: str) -> List[str]:
 
 def _cells(
     name: str, lines: Iterator[str], ending: str
-) -> Tuple[List[str], Iterator[str]]:
+) -> tuple[list[str], Iterator[str]]:
     """The cells of a first row, and all lines again."""
     taken = []
 
@@ -168,12 +169,12 @@ def _unnamed(
         yield tuple(texts), where
 
 
-def chunks(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
+def chunks(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
     """Yields groups of `CHUNK` rows, so that equal files are grouped alike."""
     return iter(lambda: list(itertools.islice(rows, CHUNK)), [])
 
 
-def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[List[PlacedRow]]:
+def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
     """Yields groups of the rows that have arrived, at least one row each."""
     waiting: Any = queue.Queue(CHUNK)
 

@@ -17,7 +17,8 @@ import os
 import re
 import sys
 import warnings
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, NamedTuple
 
 from adapter_bert.start_tensorflow import without_notices
 
@@ -58,7 +59,7 @@ ANYTHING = re.compile(b"")
 COMPARED = ((1, 8), (4, 32))
 
 # Arrays by name -> arrays by name.
-Run = Callable[[Mapping[str, np.ndarray]], Dict[str, np.ndarray]]
+Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Runtime(NamedTuple):
@@ -76,7 +77,7 @@ class Runtime(NamedTuple):
     file: str
     convert: Callable[[IdsModel, str, str], None]
     load: Callable[[str], Run]
-    packages: Tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 def export(
@@ -186,7 +187,7 @@ def check_packages(form: str) -> None:
         )
 
 
-def _describe(name: str, task: LoadedTask, model: IdsModel) -> Dict[str, Any]:
+def _describe(name: str, task: LoadedTask, model: IdsModel) -> dict[str, Any]:
     """What a program needs to know that asks the model."""
     own = task.task
     of_choices = ["choices"] * (model.kind == CHOICE)

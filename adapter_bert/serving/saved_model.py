@@ -10,7 +10,7 @@ Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 import os
 import sys
 import unicodedata
-from typing import Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 import tokenizers

@@ -4,7 +4,7 @@ Words, windows, and the window that tags each word are those of
 `tasks/tagging.py`.
 """
 
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -30,7 +30,7 @@ class Words(NamedTuple):
     place: tf.Tensor
 
 
-def split(texts: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+def split(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Words of texts, string [N], split at all that Python takes for spaces.
 
     Returns the words, string [words], and their texts' numbers, int32.
@@ -55,7 +55,7 @@ def without_long_words(rows: Rows) -> Rows:
     )
 
 
-def cut(rows: Rows, words: tf.Tensor) -> Tuple[Windows, Words]:
+def cut(rows: Rows, words: tf.Tensor) -> tuple[Windows, Words]:
     """The windows of all sentences, and where their words are in them.
 
     `rows` are those of `without_long_words`, `words`, string [words], the

@@ -5,14 +5,10 @@ The server asks an exported model and a library that changes
 """
 
 import abc
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -43,9 +39,9 @@ class AskedRow(NamedTuple):
     """
 
     task: bytes
-    text: Union[bytes, Tuple[bytes, ...]]
+    text: Union[bytes, tuple[bytes, ...]]
     text_b: bytes = b""
-    choices: Tuple[bytes, ...] = ()
+    choices: tuple[bytes, ...] = ()
 
     def without_padding(self) -> "AskedRow":
         """The row without empty texts at the end of its choices."""
@@ -54,7 +50,7 @@ class AskedRow(NamedTuple):
             count -= 1
         return self._replace(choices=self.choices[:count])
 
-    def sizes(self) -> Dict[str, int]:
+    def sizes(self) -> dict[str, int]:
         """Bytes of each member, of its words or choices together."""
         texts = {
             name: x for name, x in self._asdict().items() if name != "task"
@@ -91,7 +87,7 @@ class ServedModel(abc.ABC):
     """
 
     version: str
-    signatures: Dict[str, Any]
+    signatures: dict[str, Any]
 
     @property
     @abc.abstractmethod
@@ -106,7 +102,7 @@ class ServedModel(abc.ABC):
         """
 
     @abc.abstractmethod
-    def compute(self, questions: Sequence[Question]) -> List[Any]:
+    def compute(self, questions: Sequence[Question]) -> list[Any]:
         """Results for `outputs` and `answer`, in order.
 
         Raises UserError if an output is no number.
@@ -115,18 +111,18 @@ class ServedModel(abc.ABC):
     @abc.abstractmethod
     def outputs(
         self, questions: Sequence[Question], results: Sequence[Any]
-    ) -> List[Dict[str, Any]]:
+    ) -> list[dict[str, Any]]:
         """The signature's outputs of each of a request's rows, by name."""
 
     @abc.abstractmethod
     def answer(self, question: Question, result: Any) -> Answer:
         """The answer as `predict` gives it, after its `adapter`'s SHA-256."""
 
-    def vectors(self, questions: Sequence[Question]) -> List[List[float]]:
+    def vectors(self, questions: Sequence[Question]) -> list[list[float]]:
         """Vectors of rows; raises UserError as `compute`."""
         raise NotImplementedError
 
-    def explained(self) -> List[str]:
+    def explained(self) -> list[str]:
         """Names of the tasks whose answers it can explain."""
         return []
 
@@ -134,11 +130,11 @@ class ServedModel(abc.ABC):
         """Why answers of kinds that are explained are not, or ""."""
         return ""
 
-    def explanations(self, questions: Sequence[Question]) -> List[Any]:
+    def explanations(self, questions: Sequence[Question]) -> list[Any]:
         """As `compute`, of tasks of `explained`; for `answer`, explained."""
         raise NotImplementedError
 
-    def output_names(self) -> List[str]:
+    def output_names(self) -> list[str]:
         """Names of the signature's outputs."""
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))
 

@@ -4,16 +4,12 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -64,7 +60,7 @@ class ServedModels:
         shadow: Optional[Shadow] = None,
     ):
         """Takes models that are loaded."""
-        self.models: Dict[str, ModelVersions] = dict(models)
+        self.models: dict[str, ModelVersions] = dict(models)
         self.shadow = shadow
         self._read: Optional[Callable[[], Sequence[ModelEntry]]] = None
         self._looking = threading.Lock()
@@ -72,9 +68,9 @@ class ServedModels:
         self._told = ""
         # Entries that could not be loaded, what their files looked like, and
         # why.
-        self._refused: Dict[str, Tuple[Any, str]] = {}
+        self._refused: dict[str, tuple[Any, str]] = {}
         # Versions of models that have gone, and may have requests still.
-        self._leaving: List[weakref.ref[ServedModel]] = []
+        self._leaving: list[weakref.ref[ServedModel]] = []
 
     @classmethod
     def of_file(
@@ -102,7 +98,7 @@ class ServedModels:
 
     def states(
         self, name: str, version: str = "", label: str = ""
-    ) -> List[VersionState]:
+    ) -> list[VersionState]:
         """States of a version, by default of all; raises NotServed."""
         model = self.find(name)
         version = _number(name, model, version, label)
@@ -140,7 +136,7 @@ class ServedModels:
             except UserError as error:
                 problems.append(error)
             self._see_leaving()
-            looking: List[Union[ModelVersions, Shadow]] = [
+            looking: list[Union[ModelVersions, Shadow]] = [
                 *self.models.values()
             ]
             # Behind the model that it is compared with.
@@ -162,7 +158,7 @@ class ServedModels:
         if not self._read:
             return
         problem = ""
-        models: Dict[str, ModelVersions] = {}
+        models: dict[str, ModelVersions] = {}
         refused, self._refused = self._refused, {}
         for entry in self._read():
             model = self.models.get(entry.name)

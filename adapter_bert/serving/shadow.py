@@ -9,18 +9,12 @@ import asyncio
 import collections
 import contextlib
 import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import (
     Any,
-    AsyncIterator,
     Callable,
-    Counter,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
-    Sequence,
-    Set,
-    Tuple,
 )
 
 from absl import logging
@@ -116,7 +110,7 @@ class Shadow:
         """
         self._name, self._model, self._shadow = name, model, shadow
         self._bounds, self._place = bounds, place
-        self.kinds: Dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
         self._unlike = self._match()
         if self._unlike:
             raise UserError(
@@ -140,10 +134,10 @@ class Shadow:
             )
         self._rows: Counter[str] = collections.Counter()
         # Of rows that wait or are computed.
-        self._asking: Set[asyncio.Task] = set()
+        self._asking: set[asyncio.Task] = set()
         self._bytes = 0
         # Classes of errors that the log has.
-        self._told: Set[type] = set()
+        self._told: set[type] = set()
 
     def look(self) -> None:
         """Looks for changes; raises UserError as `ModelVersions.look`."""
@@ -156,7 +150,7 @@ class Shadow:
                     logging.warning("not compared with the shadow: %s", why)
             self._unlike = unlike
 
-    def _match(self) -> Dict[str, str]:
+    def _match(self) -> dict[str, str]:
         """Finds the tasks of both; returns why some are not alike, by name."""
         own, others = _newest(self._model).tasks, _newest(self._shadow).tasks
         unlike = {
@@ -253,7 +247,7 @@ class Shadow:
         self._rows[outcome] += 1
         self._metrics.count_shadow(self._name, one.question.task, outcome)
 
-    def _compute(self, batch: Sequence[Tuple[Answered, str]]) -> List[float]:
+    def _compute(self, batch: Sequence[tuple[Answered, str]]) -> list[float]:
         """The distance of both answers to each row, in another thread."""
         while self._is_busy():
             time.sleep(PAUSE_S)

@@ -7,7 +7,7 @@ rank(bert, AdapterLibrary("shelf"), task, rows)[0].name
 """
 
 import dataclasses
-from typing import Dict, List, Optional
+from typing import Optional
 
 import numpy as np
 from absl import logging
@@ -71,7 +71,7 @@ def targets(task: TextTask, rows: Rows) -> np.ndarray:
 
 def load_candidates(
     bert: FrozenBert, library: AdapterLibrary
-) -> Dict[str, LoadedTask]:
+) -> dict[str, LoadedTask]:
     """The adapters of a library that a training can begin with, by name.
 
     Others are passed over, and the log says why.
@@ -79,8 +79,8 @@ def load_candidates(
     Raises:
         UserError: there are none.
     """
-    found: Dict[str, LoadedTask] = {}
-    reasons: Dict[str, str] = {}
+    found: dict[str, LoadedTask] = {}
+    reasons: dict[str, str] = {}
     for name in library.names():
         try:
             folder = library.folder(name)
@@ -109,7 +109,7 @@ def rank(
     task: TextTask,
     rows: Rows,
     max_seq_length: int = 128,
-) -> List[Candidate]:
+) -> list[Candidate]:
     """BERT alone, and each adapter of a library on it, the best first.
 
     Features are means of the last layer over the tokens of a row.
@@ -126,7 +126,7 @@ def rank(
             out of range.
     """
     explained = targets(task, rows)
-    candidates: Dict[Optional[str], Optional[LoadedTask]] = {None: None}
+    candidates: dict[Optional[str], Optional[LoadedTask]] = {None: None}
     candidates.update(load_candidates(bert, library))
     texts = list(zip(*(x for x in (rows.text_a, rows.text_b) if x is not None)))
     progress = Progress("features", len(rows) * len(candidates), "rows")

@@ -8,7 +8,8 @@ import collections
 import dataclasses
 import threading
 import weakref
-from typing import Any, Dict, Hashable, Iterable, List, Mapping, Tuple
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -39,7 +40,7 @@ class Slots:
 
     def __init__(self, first: int = 0):
         self._next = first
-        self._free: List[int] = []
+        self._free: list[int] = []
 
     @property
     def count(self) -> int:
@@ -102,7 +103,7 @@ class Table:
         return value
 
 
-Shapes = Mapping[str, Tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def can_mix(table: ParameterTable) -> bool:
@@ -150,7 +151,7 @@ class Place:
 
     task: Slot
     head: int
-    rows: Mapping[str, Tuple[Table, Slot, Tuple[int, ...]]]
+    rows: Mapping[str, tuple[Table, Slot, tuple[int, ...]]]
     least_model: int
 
     def values(self) -> Values:
@@ -177,12 +178,12 @@ class MixedBert:
         """
         self._bert = bert
         self._adapter_dtype = tf.as_dtype(adapter_dtype)
-        self._methods: Dict[Hashable, _Kind] = {}
-        self._heads: Dict[Hashable, _Kind] = {}
+        self._methods: dict[Hashable, _Kind] = {}
+        self._heads: dict[Hashable, _Kind] = {}
         # The two of each kind of tasks.
-        self._kinds: Dict[Hashable, Tuple[_Kind, _Kind]] = {}
-        self._tables: Dict[str, Table] = {}
-        self._own: List[str] = []
+        self._kinds: dict[Hashable, tuple[_Kind, _Kind]] = {}
+        self._tables: dict[str, Table] = {}
+        self._own: list[str] = []
         # The first row holds BERT's own values.
         self._own_slots = Slots(first=1)
         self._tasks = Slots()
@@ -191,7 +192,7 @@ class MixedBert:
         # own tasks until the new one is traced.
         self._newest_model = 0
         self._traced_model = -1
-        self._functions: Dict[int, Any] = {}
+        self._functions: dict[int, Any] = {}
         self._lock = threading.Lock()
 
     def put(self, kind: TaskKind, values: Values) -> Place:
@@ -225,7 +226,7 @@ class MixedBert:
                     table = self._tables[f"{form.scope}{name}"]
                     table.reserve(form.slots.count + count)
 
-    def compute(self, batch: Batch, least_model: int) -> Dict[str, tf.Tensor]:
+    def compute(self, batch: Batch, least_model: int) -> dict[str, tf.Tensor]:
         """`MixedModel`'s outputs of its features; callers hold the places.
 
         `least_model` is the greatest one of the batch's places. While one
@@ -247,7 +248,7 @@ class MixedBert:
                 }
         return traced(batch)
 
-    def _forms(self, kind: TaskKind) -> Tuple[_Kind, _Kind]:
+    def _forms(self, kind: TaskKind) -> tuple[_Kind, _Kind]:
         """The kinds of a task's method and of its head."""
         if kind.key in self._kinds:
             return self._kinds[kind.key]
@@ -270,7 +271,7 @@ class MixedBert:
 
     def _add(
         self,
-        kinds: Dict[Hashable, _Kind],
+        kinds: dict[Hashable, _Kind],
         key: Hashable,
         made: _Kind,
         dtype: tf.DType = tf.float32,

@@ -7,8 +7,8 @@ this project.
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -286,7 +286,7 @@ class TextModel(tf.Module):
 
     def _embed(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Vectors of texts or pairs, with the adapters of tasks.
 
         Arguments and errors as of `_serve`.
@@ -337,7 +337,7 @@ class TextModel(tf.Module):
         reading: tf.Tensor,
         text_b: tf.Tensor,
         choices: tf.Tensor,
-    ) -> Tuple[tf.Tensor, Tuple[tf.Tensor, tf.Tensor]]:
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
         """Second texts as they are asked, and choices' texts and their rows."""
         missing = tf.maximum(self._choices - tf.shape(choices)[1], 0)
         choices = tf.pad(
@@ -374,8 +374,8 @@ class TextModel(tf.Module):
         text_b: tf.Tensor,
         number: tf.Tensor,
         reading: tf.Tensor,
-        words: Optional[Tuple[tf.Tensor, tf.Tensor]] = None,
-        choices: Optional[Tuple[tf.Tensor, tf.Tensor]] = None,
+        words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
+        choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
     ) -> Rows:
         """Rows of texts as their tasks read them.
 
@@ -533,7 +533,7 @@ class Novelty(tf.Module):
 
     def features(
         self, batch: Mapping[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """The features of windows; arguments and names as of `MixedModel`."""
         model = frozen_features.model(
             self._config, lambda name, *_: self._bert[name]
@@ -610,7 +610,7 @@ def _utf_8(texts: tf.Tensor) -> tf.Tensor:
 
 def _cut(
     rows: Rows, words: Optional[tf.Tensor]
-) -> Tuple[Windows, Optional[Words]]:
+) -> tuple[Windows, Optional[Words]]:
     """The windows of rows, and where words, string [words], are in them."""
     windows, found = [text_windows.cut(rows)], None
     if rows.word_row is not None:

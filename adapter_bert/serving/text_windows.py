@@ -5,7 +5,8 @@ Texts become one window, a long context several windows, as in
 `choice_windows.py` cut the rows of tagging and of multiple choice.
 """
 
-from typing import Dict, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -158,7 +159,7 @@ def plain_readings(table: np.ndarray) -> np.ndarray:
 
 def fit(
     a_count: tf.Tensor, b_count: tf.Tensor, room: tf.Tensor
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Tokens of pairs that are read, int32 like all arguments.
 
     Source: `fit` of `data/tokenization.py`.
@@ -251,7 +252,7 @@ def features(
     windows: Windows,
     chosen: tf.Tensor,
     tokenizer: FullTokenizer,
-) -> Dict[str, tf.Tensor]:
+) -> dict[str, tf.Tensor]:
     """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
 
     `ids`, int32 [tokens], are all texts'; `chosen`, int32 [B], numbers of at

@@ -2,7 +2,8 @@
 
 import dataclasses
 import threading
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from collections.abc import Mapping
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -29,9 +30,9 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import composition_parts as method_parts
 
 # A text, or its words.
-Text = Union[str, Tuple[str, ...]]
+Text = Union[str, tuple[str, ...]]
 # One text, a pair, or a question with its choices.
-Row = Tuple[Text, ...]
+Row = tuple[Text, ...]
 
 
 class TaskValues:
@@ -75,7 +76,7 @@ class LoadedTask:
     """
 
     task: Task
-    numbers_of_texts: Tuple[int, ...]
+    numbers_of_texts: tuple[int, ...]
     kind: TaskKind
     values: TaskValues
     tokenizer: TextTokenizer
@@ -161,7 +162,7 @@ def kind_of(loaded: LoadedTask) -> str:
     return kinds.kind_of({"name": task.name, **task.describe()})
 
 
-def describe(name: str, loaded: LoadedTask) -> Dict[str, Any]:
+def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
     """The description of a task for clients.
 
     Returns:

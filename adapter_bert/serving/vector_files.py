@@ -7,7 +7,8 @@ numbers, and a line of a `.jsonl` file an object: `vector`, or of each token
 
 import io
 import json
-from typing import Callable, Dict, Iterable, Iterator, Optional
+from collections.abc import Iterable, Iterator
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def write(
         UserError: the place cannot be written, or there are more or fewer
             rows than `count`.
     """
-    encode: Dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
+    encode: dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
         NPY: lambda some: _npy(path, some, width, count),
         JSON_LINES: lambda some: (lines(part).encode() for part in some),
         TSV: lambda some: (_table(part).encode() for part in some),

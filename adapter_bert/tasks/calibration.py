@@ -7,8 +7,8 @@ diagrams (section 2).
 
 import dataclasses
 import math
-from collections.abc import Hashable, Iterable
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -46,7 +46,7 @@ class Calibration:
     abstain_below: float = 0.0
 
     @property
-    def settings(self) -> Dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Of `task_settings`; empty if nothing was fitted."""
         is_fitted = self != Calibration()
         return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
@@ -78,7 +78,7 @@ class Calibration:
 
     def join(
         self, weights: np.ndarray, bias: Optional[np.ndarray], source: str
-    ) -> Tuple[np.ndarray, Optional[np.ndarray]]:
+    ) -> tuple[np.ndarray, Optional[np.ndarray]]:
         """A last layer for other programs, whose logits are calibrated.
 
         Takes and gives weights [C, D] and a bias [C] or None, float32, of the
@@ -179,7 +179,7 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Optional[float]:
 
 def reliability(
     probabilities: np.ndarray, is_right: np.ndarray
-) -> List[Dict[str, float]]:
+) -> list[dict[str, float]]:
     """The points of a reliability diagram, by rising probability.
 
     Args:
@@ -213,7 +213,7 @@ def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
 
 def error_interval(
     probabilities: np.ndarray, is_right: np.ndarray
-) -> List[float]:
+) -> list[float]:
     """The 95% interval of the expected calibration error, by a bootstrap.
 
     Percentiles of the errors of `RESAMPLES` draws of the rows with replacement
@@ -260,7 +260,7 @@ def fit(
     labels: np.ndarray,
     measured: np.ndarray,
     abstain_at: Optional[float],
-) -> Tuple[Calibration, Dict[str, Any]]:
+) -> tuple[Calibration, dict[str, Any]]:
     """Fits a calibration to some dev rows, and measures it on the others.
 
     A temperature that does not lower the others' cross entropy is not kept.
@@ -290,12 +290,12 @@ def fit(
     if losses_of(found.scaled(logits)).mean() >= losses_of(logits).mean():
         temperature, found = None, Calibration()
 
-    def answers(scaled: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    def answers(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = scaled.argmax(axis=1)
         probabilities = np.exp(metrics.log_softmax(scaled)).max(axis=1)
         return probabilities, chosen == labels
 
-    record: Dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for when, scaled in (
         ("before", logits),
         ("after", found.scaled(logits)),

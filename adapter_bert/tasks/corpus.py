@@ -5,7 +5,7 @@
 
 import dataclasses
 import hashlib
-from typing import Dict, List, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class Corpus:
     """
 
     path: str
-    texts: List[str]
-    places: Dict[str, int]
-    bodies: List[str]
+    texts: list[str]
+    places: dict[str, int]
+    bodies: list[str]
 
     @classmethod
     def read(cls, path: str, layout: Layout) -> "Corpus":
@@ -57,7 +57,7 @@ class Corpus:
                     )
         return cls(path, texts, rows.places_by_id(), rows.text_a)
 
-    def find(self, rows: Rows, ids: Sequence[str]) -> List[int]:
+    def find(self, rows: Rows, ids: Sequence[str]) -> list[int]:
         """The places of documents, by the id in each of the rows.
 
         Raises:
@@ -72,15 +72,15 @@ class Corpus:
                 )
         return [self.places[name] for name in ids]
 
-    def texts_of(self, rows: Rows, ids: Sequence[str]) -> List[str]:
+    def texts_of(self, rows: Rows, ids: Sequence[str]) -> list[str]:
         """The texts of documents; see `find`."""
         return [self.texts[place] for place in self.find(rows, ids)]
 
-    def copies_of(self, texts: Sequence[str]) -> List[List[int]]:
+    def copies_of(self, texts: Sequence[str]) -> list[list[int]]:
         """The places of documents that have each text, with a title or not."""
         count, size = len(texts), len(self.texts)
         numbers = number_texts([*texts, *self.texts, *self.bodies])
-        places: Dict[int, List[int]] = {x: [] for x in numbers[:count].tolist()}
+        places: dict[int, list[int]] = {x: [] for x in numbers[:count].tolist()}
         for place, (whole, body) in enumerate(
             numbers[count:].reshape(2, size).T.tolist()
         ):
@@ -117,7 +117,7 @@ class Search:
         Raises:
             UserError: no document has such an id.
         """
-        places: Dict[str, int] = {}
+        places: dict[str, int] = {}
         asked = [places.setdefault(x, len(places)) for x in rows.text_a]
         found = corpus.find(rows, rows.text_b)
         pairs = np.array([asked, found], np.int64).T
@@ -145,9 +145,9 @@ class Search:
         )
 
     @property
-    def relevant(self) -> List[Dict[int, float]]:
+    def relevant(self) -> list[dict[int, float]]:
         """Each question's documents: place in the corpus, greatest gain."""
-        found: List[Dict[int, float]] = [{} for _ in self.questions]
+        found: list[dict[int, float]] = [{} for _ in self.questions]
         for (question, document), gain in zip(
             self.pairs.tolist(), self.gains.tolist()
         ):
@@ -165,7 +165,7 @@ class SearchTexts(Texts):
         has_sides: whether questions and documents have adapters of their own.
     """
 
-    relevant: Sequence[Dict[int, float]] = ()
+    relevant: Sequence[dict[int, float]] = ()
     copies: Sequence[Sequence[int]] = ()
     has_sides: bool = False
 

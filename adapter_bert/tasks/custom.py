@@ -1,7 +1,8 @@
 """A task over the user's own tables, by column names."""
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import (
@@ -117,12 +118,12 @@ class Table(OwnFiles, Columns):
         PROBABILITY,
         recorded=True,
     )
-    label_columns: List[str] = Topic.TABLES.setting(
+    label_columns: list[str] = Topic.TABLES.setting(
         [],
         "custom: a column of 0 and 1 for each label, as a,b,c, in place of "
         "--label_column; rows have any number of labels.",
     )
-    choice_columns: List[str] = Topic.TABLES.setting(
+    choice_columns: list[str] = Topic.TABLES.setting(
         [],
         "custom: columns of the choices, as a,b,c. The label is the right "
         "choice's number from 0, or its column.",
@@ -148,7 +149,7 @@ def custom_task(
             is no number, or settings contradict each other.
     """
     own = check(Table(*columns, **settings))
-    asked: Dict[str, type] = {}
+    asked: dict[str, type] = {}
     if own.regression:
         asked["--regression"] = TextRegression
     if own.label_columns:
@@ -164,7 +165,7 @@ def custom_task(
         "separator": own.label_separator,
         "threshold": own.label_threshold,
     }
-    more: Dict[str, Any] = {
+    more: dict[str, Any] = {
         k: x for k, x in about_sets.items() if x is not None
     }
     if more and make is not MultiLabel:

@@ -7,7 +7,7 @@ Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network".
 """
 
 import dataclasses
-from typing import Mapping
+from collections.abc import Mapping
 
 import numpy as np
 

@@ -1,7 +1,8 @@
 """The task that a trained adapter's description means, without its data."""
 
 import typing
-from typing import Any, Container, Dict, List, Mapping
+from collections.abc import Container, Mapping
+from typing import Any
 
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
@@ -83,7 +84,7 @@ def restore_task(
 
 def recorded_in(
     declaring: type, settings: Mapping[str, Any], source: str
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The settings of an adapter that a dataclass declares, by its fields.
 
     Args:
@@ -93,7 +94,7 @@ def recorded_in(
     Raises:
         UserError: a setting is of another type, or out of its range.
     """
-    found: Dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, about, field in declared([declaring]):
         if not about.recorded or name not in settings:
             continue
@@ -115,7 +116,7 @@ def recorded_in(
 
 def custom_arguments(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The arguments of `custom_task` for the tables of a trained head.
 
     Takes arguments, and raises, as `restore_task`.
@@ -133,7 +134,7 @@ def custom_arguments(
 
     def check(
         name: str, found: Any, kind: type, counts: Container[int] = range(2**20)
-    ) -> List[str]:
+    ) -> list[str]:
         if (
             not isinstance(found, list)
             or len(found) not in counts

@@ -1,7 +1,8 @@
 """The task that a `DataProcessor` of a BERT program means."""
 
 import dataclasses
-from typing import Any, Dict, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +16,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 class _ProcessorTask(TextClassification):
     """A task whose rows have been read; `splits` has them by name."""
 
-    splits: Tuple[Tuple[str, Rows], ...] = ()
+    splits: tuple[tuple[str, Rows], ...] = ()
 
     def check_files(self, data_dir, splits):
         return
@@ -81,7 +82,7 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
             )
     # A label is one of these by Python's equality, as in BERT: 1.0 is 1.
     names = {label: _text(label) for label in processor.get_labels()}
-    columns: Dict[str, Any] = {
+    columns: dict[str, Any] = {
         "text_a": [_text(example.text_a) for example in found],
         "text_b": [
             None if example.text_b is None else _text(example.text_b)

@@ -1,6 +1,7 @@
 """The kinds of tasks, by which their answers differ."""
 
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"

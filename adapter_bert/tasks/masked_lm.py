@@ -11,16 +11,12 @@ import math
 import re
 import sys
 import unicodedata
+from collections.abc import Iterator, Mapping
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Tuple,
 )
 
 import numpy as np
@@ -113,7 +109,7 @@ class Pieces(NamedTuple):
         unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
         return is_plain & ~(follows & (self.continues[ids] > unspaced))
 
-    def count_words(self, ids: np.ndarray) -> Tuple[int, int]:
+    def count_words(self, ids: np.ndarray) -> tuple[int, int]:
         """Counts the words of tokens [T], and the words of several tokens."""
         is_plain = self.is_plain[ids]
         begins = self.begin_words(ids, is_plain)
@@ -150,7 +146,7 @@ class Masking:
     )
     seed: int = 1
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """All but the seed, under the names of the flags."""
         return {
             "mlm_probability": self.probability,
@@ -268,7 +264,7 @@ def choose(
 
 def _measure(
     begins: np.ndarray, is_plain: np.ndarray
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Measures words, from which tokens begin one and are part of one.
 
     Returns:
@@ -563,7 +559,7 @@ class MaskedLM(Task[Lines]):
         rows: Lines,
         features: Features,
         predictions: Mapping[str, np.ndarray],
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Perplexity, accuracy, mean cross entropy in nats, of masked tokens.
 
         Perplexity is `exp(loss)`, at most the greatest float.
@@ -581,7 +577,7 @@ class MaskedLM(Task[Lines]):
 
 def _make_rows(
     lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
-) -> Iterator[Tuple[List[int], List[int]]]:
+) -> Iterator[tuple[list[int], list[int]]]:
     """Tokens and segments of each row that holds a plain token."""
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())
@@ -591,7 +587,7 @@ def _make_rows(
                 yield start + part + end, [0] * (len(part) + 2)
 
 
-def cut(tokens: List[int], room: int) -> Iterator[List[int]]:
+def cut(tokens: list[int], room: int) -> Iterator[list[int]]:
     """Cuts tokens into the fewest parts of at most `room`, of like length."""
     parts = -(-len(tokens) // room)
     for number in range(parts):

@@ -6,7 +6,7 @@ bool [N, C]. Functions load SciPy and scikit-learn when they are called, since
 loading takes as long as several steps of training.
 """
 
-from typing import Callable, Dict, Tuple
+from typing import Callable
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def spearman(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(spearmanr(labels, predictions)[0])
 
 
-METRICS: Dict[str, Metric] = {
+METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
     "macro_f1": macro_f1,
@@ -81,7 +81,7 @@ METRICS: Dict[str, Metric] = {
 
 def label_scores(
     labels: np.ndarray, predictions: np.ndarray
-) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Precision, recall and F1 of each label, 0 where they are undefined.
 
     bool [N, C], the labels of each row -> three of float64 [C], 0 to 1.
@@ -114,7 +114,7 @@ def subset_accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
     return float(np.mean(np.all(labels == predictions, axis=1)))
 
 
-LABEL_SET_METRICS: Dict[str, Metric] = {
+LABEL_SET_METRICS: dict[str, Metric] = {
     "micro_f1": micro_f1,
     "macro_f1": label_macro_f1,
     "subset_accuracy": subset_accuracy,

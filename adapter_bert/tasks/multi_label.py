@@ -1,7 +1,7 @@
 """Classification where a text, or a pair of texts, has any number of labels."""
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -63,7 +63,7 @@ class MultiLabel(TextClassification):
             training's threshold, or `THRESHOLD`.
     """
 
-    metrics: Tuple[str, ...] = tuple(LABEL_SET_METRICS)
+    metrics: tuple[str, ...] = tuple(LABEL_SET_METRICS)
     separator: str = SEPARATOR
     threshold: Optional[float] = None
 

@@ -14,7 +14,8 @@ import os
 import re
 import statistics
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +32,7 @@ from adapter_bert.tasks.text_task import TextTask
 
 # Tasks are drawn in proportion to a power of their number of rows. The exponent
 # is a function of the epoch, from 1, and the last epoch.
-SAMPLINGS: Dict[str, Callable[[int, int], float]] = {
+SAMPLINGS: dict[str, Callable[[int, int], float]] = {
     "annealed": lambda epoch, last: 1 - 0.8 * (epoch - 1) / max(1, last - 1),
     "proportional": lambda epoch, last: 1.0,
     "square_root": lambda epoch, last: 0.5,
@@ -126,7 +127,7 @@ class JoinedFeatures(Features):
             labels[own] = values[rows[own] - self.firsts[numbers.index(task)]]
             batch[scoped(task, name)] = labels
 
-    def _labels(self) -> List[Tuple[str, str, np.ndarray]]:
+    def _labels(self) -> list[tuple[str, str, np.ndarray]]:
         """(task, name, values) of all labels."""
         return [
             (task, name, labels[name])
@@ -259,7 +260,7 @@ class RowsByTask:
         return sum(map(len, self.by_task.values()))
 
     @property
-    def only(self) -> Tuple[str, Any]:
+    def only(self) -> tuple[str, Any]:
         """Name and rows of the only task."""
         [found] = self.by_task.items()
         return found
@@ -320,7 +321,7 @@ class MultiTaskHead(Head):
         return head.loss(predictions, features)
 
 
-def _own(task: str, values: Mapping[str, Any]) -> Dict[str, Any]:
+def _own(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A task's own values, by its own names."""
     scope = scoped(task, "")
     return {
@@ -479,7 +480,7 @@ class MultiTask(Task[RowsByTask]):
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
         """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
-        features: Dict[str, Features] = {
+        features: dict[str, Features] = {
             name: self.tasks[name].featurize(own, tokenizer, max_seq_length)
             for name, own in rows.by_task.items()
         }
@@ -554,7 +555,7 @@ class MultiTask(Task[RowsByTask]):
         return self.tasks[name].write_predictions(place, *more)
 
 
-def _wanted(name: str, task: Task, splits: Sequence[str]) -> Dict[str, str]:
+def _wanted(name: str, task: Task, splits: Sequence[str]) -> dict[str, str]:
     """A task's own splits among `splits`, with their names there."""
     own = {"train": "train"}
     for _, split in (*task.dev_splits, *task.test_splits):
@@ -586,7 +587,7 @@ def find_folder(data_dir: str, name: str) -> str:
     return os.path.join(data_dir, found[0])
 
 
-def multi_task(tasks: Sequence[Tuple[str, Task]], sampling: str) -> MultiTask:
+def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
     """Several tasks that are learned together.
 
     Args:

@@ -7,7 +7,7 @@ with the files of SuperGLUE.
 import dataclasses
 import functools
 import itertools
-from typing import Iterable, Iterator, List, Sequence, Tuple
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -64,7 +64,7 @@ class MultipleChoice(TextTask):
             empty where that column is read as it is.
     """
 
-    questions: Tuple[Tuple[str, str], ...] = ()
+    questions: tuple[tuple[str, str], ...] = ()
 
     chooses_one = True
 
@@ -145,7 +145,7 @@ class MultipleChoice(TextTask):
 
     def _sequences(
         self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
-    ) -> Iterator[Tuple[List[int], List[int], bool]]:
+    ) -> Iterator[tuple[list[int], list[int], bool]]:
         """Tokens and segments of each row's choices, row by row.
 
         The third value, of a row's first choice, is whether the row was cut.
@@ -155,7 +155,7 @@ class MultipleChoice(TextTask):
         keeps_end = tokenizer.keeps_end
         encode = functools.partial(in_chunks, tokenizer.encode_ids)
         choices: Sequence[Iterable[str]] = rows.choices
-        asked: Iterator[List[int]] = itertools.repeat([])
+        asked: Iterator[list[int]] = itertools.repeat([])
         if rows.text_b is not None:
             questions = [known.get(b, b) for b in rows.text_b]
             asked = encode(questions)

@@ -8,7 +8,7 @@ old adapter's answers to the new rows are learned too: Li and Hoiem 2017,
 """
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -111,7 +111,7 @@ class NewLabels(TextClassification):
         distill_weight: factor of the distillation's loss; 0 for none.
     """
 
-    old_labels: Tuple[str, ...] = ()
+    old_labels: tuple[str, ...] = ()
     replay_file: str = ""
     distill_weight: float = DISTILL_WEIGHT
 
@@ -224,7 +224,7 @@ def imprint(
     logits: np.ndarray,
     weights: np.ndarray,
     old: int,
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """The first rows of new labels in a head's last layer.
 
     A row of weights is the mean of its label's features, as long as an old row
@@ -258,7 +258,7 @@ def forgetting(
     begun: np.ndarray,
     after: np.ndarray,
     old: int,
-) -> Dict[str, Dict[str, Any]]:
+) -> dict[str, dict[str, Any]]:
     """The content of `forgetting.json`: accuracies on dev rows.
 
     Args:

@@ -14,7 +14,8 @@ section 3.
 
 import base64
 import dataclasses
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -76,13 +77,13 @@ class Sketch:
     directions: np.ndarray
     quantiles: np.ndarray
 
-    def shares(self, features: np.ndarray) -> List[float]:
+    def shares(self, features: np.ndarray) -> list[float]:
         """`shares` of texts by their features, float32 [N, D]."""
         found = shares(features, self.mean, self.directions, self.quantiles)
         return found.numpy().tolist()
 
     @property
-    def settings(self) -> Dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """As JSON: base64 of little-endian float32, row by row."""
         fields = dataclasses.fields(self)
         return {
@@ -167,7 +168,7 @@ def distances(
 
 def _describe(
     features: np.ndarray, count: int
-) -> Tuple[np.ndarray, np.ndarray, float]:
+) -> tuple[np.ndarray, np.ndarray, float]:
     """A mean [D], `count` directions [K, D], and the variance that is left.
 
     `features` are float64 [N, D].

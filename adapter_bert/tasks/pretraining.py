@@ -5,15 +5,10 @@ Rows are those of `create_pretraining_data.py`, in TFRecord files.
 
 import dataclasses
 import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -109,7 +104,7 @@ def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 class Records:
     """The first `count` records of TFRecord files, read when needed."""
 
-    paths: Tuple[str, ...]
+    paths: tuple[str, ...]
     count: int
 
     @classmethod
@@ -220,7 +215,7 @@ class Pretraining(Task[Records]):
             LABELS: tf.io.FixedLenFeature([1], tf.int64),
         }
         progress = Progress("read", len(rows), "rows")
-        parts: List[Dict[str, np.ndarray]] = []
+        parts: list[dict[str, np.ndarray]] = []
         records = iter(rows)
         while part := list(itertools.islice(records, PARSED)):
             parts.append(self._parse(part, form, rows, tokenizer))
@@ -246,11 +241,11 @@ class Pretraining(Task[Records]):
 
     def _parse(
         self,
-        records: List[bytes],
+        records: list[bytes],
         form: Mapping[str, Any],
         rows: Records,
         tokenizer: TextTokenizer,
-    ) -> Dict[str, np.ndarray]:
+    ) -> dict[str, np.ndarray]:
         """Some records' tokens, segments, lengths and labels."""
         source = ", ".join(rows.paths)
         try:
@@ -304,7 +299,7 @@ class Pretraining(Task[Records]):
         rows: Records,
         features: Features,
         predictions: Mapping[str, np.ndarray],
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Accuracies and mean cross entropies in nats; `loss` is their sum.
 
         Those of masked tokens are 0 without any, as BERT has them.

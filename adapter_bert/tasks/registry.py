@@ -1,12 +1,12 @@
 """The tasks that `--task_name` knows."""
 
-from typing import Dict, Iterable
+from collections.abc import Iterable
 
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import glue, multiple_choice, xnli
 from adapter_bert.tasks.task import Task
 
-TASKS: Dict[str, Task] = {
+TASKS: dict[str, Task] = {
     task.name: task
     for task in (*glue.GLUE, xnli.XNLI, *multiple_choice.COMMONSENSE)
 }

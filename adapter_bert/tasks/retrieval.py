@@ -1,8 +1,7 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from collections.abc import Collection
-from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +23,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _compare(
     queries: np.ndarray, corpus: np.ndarray
-) -> Iterator[Tuple[int, int, np.ndarray]]:
+) -> Iterator[tuple[int, int, np.ndarray]]:
     """Cosines of each query with each block of the corpus.
 
     Yields:
@@ -43,7 +42,7 @@ def retrieval_scores(
     corpus: np.ndarray,
     relevant: Sequence[Mapping[int, float]],
     copies: Sequence[Collection[int]] = (),
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Means over the queries of how high their relevant texts are ranked.
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
@@ -84,7 +83,7 @@ def retrieval_scores(
         is_here = (places >= 0) & (places < len(scores))
         is_before[:, places[is_here]] = False
         before[query] += np.count_nonzero(is_before, axis=1)
-    found: Dict[str, List[float]] = collections.defaultdict(list)
+    found: dict[str, list[float]] = collections.defaultdict(list)
     for counts, gains_of in zip(before, relevant):
         order = np.argsort(counts)
         ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))

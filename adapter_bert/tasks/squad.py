@@ -12,15 +12,10 @@ import math
 import os
 import re
 import string
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -62,7 +57,7 @@ def normalize_answer(text: str) -> str:
 
 def exact_and_f1(
     answer: str, prediction: str, both_empty: float = 0.0
-) -> Tuple[float, float]:
+) -> tuple[float, float]:
     """Exact match and F1 of the shared words, 0 to 1, after normalization.
 
     `both_empty` is F1 where neither text has words.
@@ -83,7 +78,7 @@ def exact_and_f1(
 
 def squad_1_scores(
     answers: Sequence[Answers], predictions: Sequence[str]
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Scores of SQuAD 1.1, in percent, each by the best answer.
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
@@ -100,7 +95,7 @@ def squad_2_scores(
     answers: Sequence[Answers],
     predictions: Sequence[str],
     null_odds: np.ndarray,
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Scores of SQuAD 2.0, in percent; `null_odds` are float64 [N].
 
     `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of other
@@ -118,7 +113,7 @@ def squad_2_scores(
         pairs = [exact_and_f1(text, prediction, 1.0) for text in texts]
         best.append(np.max(pairs, axis=0))
     of_questions = np.array(best)
-    scores: Dict[str, float] = {}
+    scores: dict[str, float] = {}
     for prefix, chosen in (
         ("", np.ones(len(best), bool)),
         ("HasAns_", has_answer),
@@ -156,11 +151,11 @@ class Candidates(NamedTuple):
     """Possible answers of a question, the likeliest first."""
 
     # `""` for no answer.
-    texts: Tuple[str, ...]
+    texts: tuple[str, ...]
     # float64 [n, 2], of start and end.
     logits: np.ndarray
     # First character in the context, and one past the last; or `NOWHERE`.
-    spans: Tuple[Tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
 
     def probabilities(self) -> np.ndarray:
         """float64 [n], the softmax over the sums of both logits."""
@@ -185,7 +180,7 @@ def _pairs(
     rows: slice,
     outputs: Mapping[str, np.ndarray],
     max_answer_length: int,
-) -> Tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Every possible pair of a start and an end, by windows, starts, ends.
 
     First and last token by number in the context, int [n, 2], and float64
@@ -293,7 +288,7 @@ class SpanHead(Head):
         return (losses[0] + losses[1]) / 2.0
 
 
-def best_logits(logits: tf.Tensor, n: int) -> Dict[str, tf.Tensor]:
+def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
     """The n greatest of starts' and ends' logits, float32 [2, B, T].
 
     Returns:
@@ -394,7 +389,7 @@ class Squad(Task[Sequence[Question]]):
         """
         return self, {split: self._read(data_dir, split) for split in splits}
 
-    def _read(self, data_dir: str, split: str) -> List[Question]:
+    def _read(self, data_dir: str, split: str) -> list[Question]:
         flag = "train_file" if split == "train" else "predict_file"
         if not getattr(self, flag):
             raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
@@ -408,8 +403,8 @@ class Squad(Task[Sequence[Question]]):
         return questions
 
     def _leave_out(
-        self, questions: List[Question], path: str
-    ) -> List[Question]:
+        self, questions: list[Question], path: str
+    ) -> list[Question]:
         found = {q.id: find_answer(q) for q in questions if q.answers}
         lost = sorted(name for name, place in found.items() if not place)
         if lost:
@@ -510,7 +505,7 @@ class Squad(Task[Sequence[Question]]):
         rows: Sequence[Question],
         features: Windows,
         outputs: Mapping[str, np.ndarray],
-    ) -> List[Prediction]:
+    ) -> list[Prediction]:
         """Chooses an answer to every question.
 
         Source: google-research/bert, `run_squad.py`, `write_predictions`. That
@@ -582,7 +577,7 @@ class Squad(Task[Sequence[Question]]):
             spans = np.concatenate([spans, [NOWHERE]])
             logits = np.concatenate([logits, null[np.newaxis]])
         # Text -> logits and span, in order.
-        found: Dict[str, Tuple[np.ndarray, Tuple[int, int]]] = {}
+        found: dict[str, tuple[np.ndarray, tuple[int, int]]] = {}
         for at in np.argsort(-logits.sum(axis=1), kind="stable"):
             if len(found) == self.n_best_size:
                 break
@@ -601,7 +596,7 @@ class Squad(Task[Sequence[Question]]):
         rows: Sequence[Question],
         features: input_pipeline.Features,
         predictions: Sequence[Prediction],
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Exact match and F1 by the official rules, in percent."""
         answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
@@ -638,7 +633,7 @@ class Squad(Task[Sequence[Question]]):
         return paths
 
 
-def _answer(prediction: Prediction) -> Dict[str, Any]:
+def _answer(prediction: Prediction) -> dict[str, Any]:
     texts, logits, spans = prediction.candidates
     scores = dict(zip(texts, logits.sum(axis=1).tolist()))
     start = end = None
@@ -653,7 +648,7 @@ def _answer(prediction: Prediction) -> Dict[str, Any]:
     }
 
 
-def _candidates(prediction: Prediction) -> List[Dict[str, Any]]:
+def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
     texts, logits, _ = prediction.candidates
     shares = prediction.candidates.probabilities().tolist()
     names = "text", "probability", "start_logit", "end_logit"
@@ -663,7 +658,7 @@ def _candidates(prediction: Prediction) -> List[Dict[str, Any]]:
     ]
 
 
-def _json_object(items: Iterator[Tuple[str, Any]]) -> Iterator[bytes]:
+def _json_object(items: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
     """An object as JSON, part by part: it may be larger than memory."""
     yield b"{"
     separator = "\n"

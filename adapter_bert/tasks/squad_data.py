@@ -9,16 +9,11 @@ import array
 import dataclasses
 import itertools
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -54,10 +49,10 @@ class Question:
     # Questions of a paragraph share one object.
     context: str
     # Empty if the context holds none; None if the file does not say.
-    answers: Optional[Tuple[Answer, ...]]
+    answers: Optional[tuple[Answer, ...]]
 
 
-def read_questions(path: str, with_negative: bool) -> List[Question]:
+def read_questions(path: str, with_negative: bool) -> list[Question]:
     """Reads all questions of a file.
 
     `with_negative` says that questions may have no answer, as in SQuAD 2.0.
@@ -68,8 +63,8 @@ def read_questions(path: str, with_negative: bool) -> List[Question]:
             questions.
     """
     file = files.read_json(path, "the SQuAD file")
-    found: Dict[str, Question] = {}
-    places: Dict[str, str] = {}
+    found: dict[str, Question] = {}
+    places: dict[str, str] = {}
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
         paragraphs = enumerate(_get(article, "paragraphs", list, place))
@@ -97,7 +92,7 @@ def _read_question(
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)
-    answers: Optional[Tuple[Answer, ...]] = None
+    answers: Optional[tuple[Answer, ...]] = None
     if with_negative and _get(
         {"is_impossible": False, **qa}, "is_impossible", bool, place
     ):
@@ -139,7 +134,7 @@ def read_pairs(path: str) -> Rows:
 
 
 def check_answers(
-    questions: List[Question], path: str, with_negative: bool
+    questions: list[Question], path: str, with_negative: bool
 ) -> None:
     """Checks that questions can be scored.
 
@@ -159,7 +154,7 @@ def check_answers(
             )
 
 
-def find_answer(question: Question) -> Optional[Tuple[int, int]]:
+def find_answer(question: Question) -> Optional[tuple[int, int]]:
     """Finds the first answer, without white space around it.
 
     White space within the answer stands for any. An answer that is not at its
@@ -258,10 +253,10 @@ def cut_windows(
     labelled = all(question.answers is not None for question in questions)
     tokens, lengths = array.array("i"), array.array("q")
     # `question`, `first` and `context_first` of each window, and its labels.
-    places: List[Tuple[int, int, int]] = []
-    targets: List[Tuple[int, int]] = []
-    context_starts: List[int] = []
-    offsets: List[np.ndarray] = []
+    places: list[tuple[int, int, int]] = []
+    targets: list[tuple[int, int]] = []
+    context_starts: list[int] = []
+    offsets: list[np.ndarray] = []
     total = widened = lost = cut = 0
     progress = Progress("tokenize", len(questions), "questions")
     contexts = in_chunks(
@@ -339,14 +334,14 @@ def cut_windows(
 
 def _paragraphs(
     questions: Iterable[Question],
-) -> Iterator[Tuple[str, Iterator[Question]]]:
+) -> Iterator[tuple[str, Iterator[Question]]]:
     """Each context, with the questions in a row that share it."""
     return itertools.groupby(questions, key=lambda q: q.context)
 
 
 def _cover(
-    offsets: np.ndarray, span: Tuple[int, int]
-) -> Optional[Tuple[int, int]]:
+    offsets: np.ndarray, span: tuple[int, int]
+) -> Optional[tuple[int, int]]:
     """The first and last token of a span of characters, or None.
 
     `offsets` are int32 [tokens, 2], as of `Windows`.

@@ -10,16 +10,11 @@ import array
 import collections
 import dataclasses
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -204,7 +199,7 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
             first_own = last_own
 
 
-def _spans(ends: np.ndarray, room: int) -> Iterator[Tuple[int, int]]:
+def _spans(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
     """First word and one past the last of each window."""
     count, first = len(ends) - 1, 0
     while first < count:
@@ -227,7 +222,7 @@ TaggedSentences = Sequence[Sequence[Tag]]
 
 def entity_scores(
     right: TaggedSentences, predicted: TaggedSentences
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """`f1`, `precision` and `recall` over all entities, 0 to 1."""
     precision, recall, f1, _ = _measure(right, predicted, "micro")
     return {"f1": f1, "precision": precision, "recall": recall}
@@ -235,7 +230,7 @@ def entity_scores(
 
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
-) -> List[Tuple[str, int, int, float, float, float]]:
+) -> list[tuple[str, int, int, float, float, float]]:
     """(Type, entities, predicted ones, precision, recall, F1) of each type.
 
     Scores are 0 to 1, and 0 where undefined.
@@ -314,7 +309,7 @@ class TaggingHead(Head):
 class Tagged(NamedTuple):
     """Tags of all words, in BIO, and logits, 0 of words in no window."""
 
-    tags: List[Tag]
+    tags: list[Tag]
     # float32 [words, C]
     logits: np.ndarray
 
@@ -334,10 +329,10 @@ class Tagging(Task[Sentences]):
 
     name: str = NAME
     words_and_tags: Columns = Columns()
-    type_map: Tuple[Tuple[str, str], ...] = ()
+    type_map: tuple[tuple[str, str], ...] = ()
     map_source: str = ""
     eval_split: str = "dev"
-    tags: Optional[Tuple[Tag, ...]] = None
+    tags: Optional[tuple[Tag, ...]] = None
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
 
@@ -416,7 +411,7 @@ class Tagging(Task[Sentences]):
         if self.tags is None and "train" not in names:
             self.check_has_training_file(data_dir, "tags")
             names.insert(0, "train")
-        rows: Dict[str, Sentences] = {}
+        rows: dict[str, Sentences] = {}
         for split in names:
             path = self.split_files.find(data_dir, split, FORMATS)
             is_test = split in dict(self.test_splits).values()
@@ -482,7 +477,7 @@ class Tagging(Task[Sentences]):
         labels = None if rows.tags is None else self._numbers(rows.tags)
         return cut_sentences(rows, labels, tokenizer, max_seq_length)
 
-    def _numbers(self, tags: List[Tag]) -> np.ndarray:
+    def _numbers(self, tags: list[Tag]) -> np.ndarray:
         """int32 [words], places in the task's tags."""
         numbers = {tag: number for number, tag in enumerate(self.tags)}
         return np.array([numbers[tag] for tag in tags], np.int32)
@@ -514,7 +509,7 @@ class Tagging(Task[Sentences]):
 
     def evaluate(
         self, rows: Sentences, features: SentenceWindows, predictions: Tagged
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Scores of entities, share of right tags, cross entropy in nats.
 
         The last one is the mean over the words that a window holds.
@@ -541,7 +536,7 @@ class Tagging(Task[Sentences]):
         path = results_path(output_dir, "eval_types", suffix)
         return (write_table(path, lines),)
 
-    def answer(self, rows, predictions) -> List[Dict[str, Any]]:
+    def answer(self, rows, predictions) -> list[dict[str, Any]]:
         """`answer_of` each sentence."""
         return [
             answer_of(words, tags)
@@ -563,7 +558,7 @@ class Tagging(Task[Sentences]):
 
 def _by_sentence(
     rows: Sentences, predictions: Tagged
-) -> Tuple[TaggedSentences, TaggedSentences]:
+) -> tuple[TaggedSentences, TaggedSentences]:
     """The right and the predicted tags, sentence by sentence."""
     return tuple(
         list(rows.divide(tags)) for tags in (rows.tags, predictions.tags)

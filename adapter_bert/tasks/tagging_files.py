@@ -15,17 +15,12 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -176,7 +171,7 @@ def _check_ends(rows: "Sentences", scheme: str) -> None:
 
 def _pairs(
     tags: Sequence[Tag], starts: np.ndarray
-) -> Iterator[Tuple[Tag, Tag]]:
+) -> Iterator[tuple[Tag, Tag]]:
     """The tag before each word, `O` before a sentence, and the word's own."""
     first = set(starts.tolist())
     before = NO_ENTITY
@@ -185,12 +180,12 @@ def _pairs(
         before = tag
 
 
-def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> List[Tag]:
+def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
     """The same entities in BIO, of all words of sentences with these starts.
 
     An `I` that continues nothing begins an entity, as for conlleval.
     """
-    found: List[Tag] = []
+    found: list[Tag] = []
     for before, tag in _pairs(tags, starts):
         prefix = TO_BIO.get(tag.prefix, tag.prefix)
         # What has ended is not continued.
@@ -201,9 +196,9 @@ def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> List[Tag]:
     return found
 
 
-def find_entities(tags: Sequence[Tag]) -> List[Entity]:
+def find_entities(tags: Sequence[Tag]) -> list[Entity]:
     """The entities of a sentence in BIO."""
-    found: List[Entity] = []
+    found: list[Entity] = []
     for number, tag in enumerate(tags):
         if tag.prefix == "B":
             found.append(Entity(tag.type, number, number + 1))
@@ -212,7 +207,7 @@ def find_entities(tags: Sequence[Tag]) -> List[Entity]:
     return found
 
 
-def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> Dict[str, Any]:
+def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> dict[str, Any]:
     """A sentence's `tokens`, their `tags` in BIO, and `entities`.
 
     An entity has its `type`, its words from `start` up to `end`, and their
@@ -256,7 +251,7 @@ class Columns:
         recorded=True,
     )
 
-    def numbers(self, path: str) -> Tuple[int, int]:
+    def numbers(self, path: str) -> tuple[int, int]:
         """The columns of a CoNLL file, by default the first and the last.
 
         Raises:
@@ -277,7 +272,7 @@ class Columns:
         return token, tag
 
     @property
-    def keys(self) -> Tuple[str, str]:
+    def keys(self) -> tuple[str, str]:
         """The keys of JSON objects, by default `tokens` and `tags`."""
         return self.token or "tokens", self.tag or "tags"
 
@@ -299,7 +294,7 @@ class Sentences:
     words: Sequence[str]
     starts: np.ndarray
     lines: np.ndarray
-    tags: Optional[List[Tag]] = None
+    tags: Optional[list[Tag]] = None
     text: Sequence[str] = ()
     columns: Columns = Columns()
 
@@ -345,7 +340,7 @@ class Sentences:
 
 
 # Line from 0, word, and tag, None where the file has none.
-_Word = Tuple[int, str, Optional[str]]
+_Word = tuple[int, str, Optional[str]]
 
 
 def read_sentences(
@@ -368,9 +363,9 @@ def read_sentences(
     lines = files.read_lines(path, "the data file", "\n")
     text = list(lines) if keeps_text else ()
     read, _ = FORMATS[ending_of(path)]
-    words: List[str] = []
+    words: list[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
-    tags: List[Tag] = []
+    tags: list[Tag] = []
     for sentence in read(path, text or lines, columns, needs_tags):
         for number, word, tag in sentence:
             # Most words occur often.
@@ -402,15 +397,15 @@ def read_sentences(
 
 def _read_conll(
     path: str, text: Iterable[str], columns: Columns, needs_tags: bool
-) -> Iterator[List[_Word]]:
+) -> Iterator[list[_Word]]:
     """A word on each line, blank lines between sentences.
 
     The first word's line decides for all how many columns there are, and
     whether tabs or spaces are between them.
     """
     token, tag = columns.numbers(path)
-    sentence: List[_Word] = []
-    layout: Optional[Tuple[str, int]] = None
+    sentence: list[_Word] = []
+    layout: Optional[tuple[str, int]] = None
     first = 0
     for number, line in enumerate(text):
         where = f"{path}:{number + 1}"
@@ -464,7 +459,7 @@ def _is_between(line: str) -> bool:
     return not text or text.startswith(DOCUMENT)
 
 
-def _divide(line: str) -> Tuple[List[str], str]:
+def _divide(line: str) -> tuple[list[str], str]:
     """Blanks and cells of a word's line in turn, and what is between cells.
 
     `tabs` if the line has any, then cells may be empty or hold spaces; else
@@ -478,7 +473,7 @@ def _divide(line: str) -> Tuple[List[str], str]:
 
 def _places(
     count: int, token: int, tag: int
-) -> Tuple[Optional[int], Optional[int]]:
+) -> tuple[Optional[int], Optional[int]]:
     """Where word and tag are in a line of so many cells; None for nowhere."""
     place, tag_place = (
         column % count if -count <= column < count else None
@@ -489,11 +484,11 @@ def _places(
 
 def _read_json_lines(
     path: str, text: Iterable[str], columns: Columns, needs_tags: bool
-) -> Iterator[List[_Word]]:
+) -> Iterator[list[_Word]]:
     """An object for each sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
-    def read(value: Dict[str, Any], where: str) -> Iterator[Tuple]:
+    def read(value: dict[str, Any], where: str) -> Iterator[tuple]:
         del where  # `read_objects` puts it before what is wrong.
         words = json_lines.texts_at(value, token)
         if not needs_tags:
@@ -551,20 +546,20 @@ def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
 
 
 # Ending -> functions that read sentences, and that write tags.
-FORMATS: Dict[str, Tuple[Callable, Callable]] = {
+FORMATS: dict[str, tuple[Callable, Callable]] = {
     ".conll": (_read_conll, _write_conll),
     ".jsonl": (_read_json_lines, _write_json_lines),
 }
 
 
-def read_map(path: str) -> Dict[str, str]:
+def read_map(path: str) -> dict[str, str]:
     """Reads a table of types: an old type, a tab, a new one or `O`.
 
     Raises:
         UserError: the file is missing, is not UTF-8 or empty, or a line is
             malformed or names a type again.
     """
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     text = files.read_text(path, "the table of --map_tags")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -586,7 +581,7 @@ def read_map(path: str) -> Dict[str, str]:
     return found
 
 
-def map_types(rows: Sentences, table: Dict[str, str], source: str) -> Sentences:
+def map_types(rows: Sentences, table: dict[str, str], source: str) -> Sentences:
     """Sentences in BIO with other types, or `O`, of a table from `source`.
 
     Raises:

@@ -3,16 +3,10 @@
 import abc
 import dataclasses
 import os
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
-    Dict,
     Generic,
-    Hashable,
-    Iterable,
-    List,
-    Mapping,
-    Sequence,
-    Tuple,
     TypeVar,
 )
 
@@ -41,9 +35,9 @@ from adapter_bert.errors import UserError
 # The rows of a split as its file has them; they have a length.
 RowsType = TypeVar("RowsType")
 # Scores by name; fingerprints of rows by split.
-ScoresAndData = Tuple[Dict[str, float], Dict[str, str]]
+ScoresAndData = tuple[dict[str, float], dict[str, str]]
 # (suffix of the results' names, split) for each set of one kind.
-SplitNames = Tuple[Tuple[str, str], ...]
+SplitNames = tuple[tuple[str, str], ...]
 
 
 def scoped(task: str, name: str) -> str:
@@ -59,13 +53,13 @@ class Head(tf.Module, abc.ABC):
     # Whether it reads only the pooled output or the first token.
     reads_first_token = False
     # Names of a batch's features that `__call__` is given by keyword.
-    reads: Tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     # Names of its variables that do not decay.
-    undecayed: Tuple[str, ...] = ()
+    undecayed: tuple[str, ...] = ()
     # Names of the two sides of a row, its first text and its others, or of
     # tasks with rows of their own, if BERT reads each with trained values of
     # its own. The head's variables exist once.
-    sides: Tuple[str, ...] = ()
+    sides: tuple[str, ...] = ()
 
     def create_last(
         self,
@@ -93,7 +87,7 @@ class Head(tf.Module, abc.ABC):
         sequence_output: tf.Tensor,
         context: Context,
         **read: tf.Tensor,
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """Computes predictions, arrays [B, ...] by name.
 
         Args:
@@ -103,7 +97,7 @@ class Head(tf.Module, abc.ABC):
             **read: the features of `reads`, [B, ...].
         """
 
-    def select(self, predictions: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
+    def select(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The predictions that evaluation and answers need: here, all."""
         return predictions
 
@@ -135,7 +129,7 @@ class BatchHead(Head):
 
     width: int
     # Names of the features that `batch_loss` reads.
-    compares: Tuple[str, ...]
+    compares: tuple[str, ...]
 
     @abc.abstractmethod
     def batch_loss(
@@ -196,7 +190,7 @@ class Task(abc.ABC, Generic[RowsType]):
     reading = None
 
     @abc.abstractmethod
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Facts that a trained head depends on, as JSON values (labels, ...).
 
         Facts that are not yet read from the task's data are left out.
@@ -270,7 +264,7 @@ class Task(abc.ABC, Generic[RowsType]):
     @abc.abstractmethod
     def read(
         self, data_dir: str, splits: Sequence[str]
-    ) -> Tuple["Task", Dict[str, RowsType]]:
+    ) -> tuple["Task", dict[str, RowsType]]:
         """Reads splits, each file once; without splits, only labels.
 
         `data_dir` is the folder of the files, or "" where the user named them.
@@ -320,17 +314,17 @@ class Task(abc.ABC, Generic[RowsType]):
         return trained
 
     @property
-    def training_settings(self) -> Dict[str, Any]:
+    def training_settings(self) -> dict[str, Any]:
         """The task's own settings of its training, as JSON values."""
         return {}
 
     @property
     @abc.abstractmethod
-    def score_names(self) -> Tuple[str, ...]:
+    def score_names(self) -> tuple[str, ...]:
         """Names of the scores of `evaluate`, the main one first."""
 
     @property
-    def dev_score_names(self) -> Tuple[str, ...]:
+    def dev_score_names(self) -> tuple[str, ...]:
         """Names of the scores of all dev sets, the main one first."""
         return tuple(
             with_suffix(name, suffix)
@@ -339,18 +333,18 @@ class Task(abc.ABC, Generic[RowsType]):
         )
 
     @property
-    def members(self) -> Dict[str, "Task"]:
+    def members(self) -> dict[str, "Task"]:
         """The tasks that are learned, by their folders within the run's."""
         return {"": self}
 
     @property
-    def trained_together(self) -> Tuple[str, ...]:
+    def trained_together(self) -> tuple[str, ...]:
         """The names of several tasks that are learned at once; else none."""
         return ()
 
     def values_of(
         self, folder: str, values: Mapping[str, np.ndarray]
-    ) -> Dict[str, np.ndarray]:
+    ) -> dict[str, np.ndarray]:
         """The trained values of one of `members`, by its own names."""
         return dict(values)
 
@@ -364,7 +358,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return 3
 
     @property
-    def settings(self) -> Dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """How rows are read and answered, as JSON values.
 
         A trained head also works with other settings (`restore_task`).
@@ -384,7 +378,7 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return
 
-    def make_rows(self, texts: Sequence[Tuple[str, ...]]) -> RowsType:
+    def make_rows(self, texts: Sequence[tuple[str, ...]]) -> RowsType:
         """Rows without labels, of equally many texts each, from no file.
 
         Where `takes_tokens`, a text may be a tuple of words.
@@ -444,12 +438,12 @@ class Task(abc.ABC, Generic[RowsType]):
     @abc.abstractmethod
     def evaluate(
         self, rows: RowsType, features: Features, predictions: Any
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         """Scores labelled rows: `score_names`, and `loss` in nats if any."""
 
     def score_tables(
         self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
-    ) -> Dict[str, ScoresAndData]:
+    ) -> dict[str, ScoresAndData]:
         """The contents of `eval_results.json`, by folder as of `members`.
 
         `scores` are those of `evaluate` by the dev set's suffix, `data` the
@@ -469,14 +463,14 @@ class Task(abc.ABC, Generic[RowsType]):
         features: Features,
         predictions: Any,
         suffix: str = "",
-    ) -> Tuple[str, ...]:
+    ) -> tuple[str, ...]:
         """Writes tables about an evaluation, if any, and returns their paths.
 
         `suffix` is the ending of the split's results; see `evaluate`.
         """
         return ()
 
-    def answer(self, rows: RowsType, predictions: Any) -> List[Dict[str, Any]]:
+    def answer(self, rows: RowsType, predictions: Any) -> list[dict[str, Any]]:
         """A JSON object for each row."""
         raise NotImplementedError
 
@@ -486,7 +480,7 @@ class Task(abc.ABC, Generic[RowsType]):
         rows: RowsType,
         predictions: Any,
         suffix: str = "",
-    ) -> Tuple[str, ...]:
+    ) -> tuple[str, ...]:
         """Writes the predictions of a test set; see `write_report`."""
         raise NotImplementedError
 

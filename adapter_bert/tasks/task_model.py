@@ -10,18 +10,11 @@ import functools
 import math
 import re
 import zlib
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Collection,
-    Dict,
-    FrozenSet,
-    Hashable,
-    List,
-    Mapping,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -83,8 +76,8 @@ class TaskModel:
         trained = {name for name, one in declared.items() if one.trained}
         trained.update(trained_of_bert(method, config, pooler))
         make_hooks = functools.partial(method.hooks, config)
-        functions: Dict[Hashable, Callable] = {}
-        self.berts: List[encoder.Bert] = []
+        functions: dict[Hashable, Callable] = {}
+        self.berts: list[encoder.Bert] = []
         for create_own in _of_sides(self.head.sides, trained, create):
             added = make_variables(declared, create_own)
             own = make_variables(encoder.declare(config, pooler), create_own)
@@ -94,8 +87,8 @@ class TaskModel:
         self.bert = self.berts[0]
 
     def __call__(
-        self, features: Dict[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+        self, features: dict[str, tf.Tensor], context: Context
+    ) -> dict[str, tf.Tensor]:
         """Computes the head's predictions for a batch.
 
         Args:
@@ -143,8 +136,8 @@ class TaskModel:
         return _joined(found, lambda values: tf.concat(values, axis=1))
 
     def _compute_texts(
-        self, features: Dict[str, tf.Tensor], context: Context
-    ) -> Dict[str, tf.Tensor]:
+        self, features: dict[str, tf.Tensor], context: Context
+    ) -> dict[str, tf.Tensor]:
         """The outputs for texts, each of the side, or task, in `task_ids`."""
         features = dict(features)
         sides, mask = features.pop("task_ids"), context.input_mask
@@ -165,9 +158,9 @@ class TaskModel:
     def _compute(
         self,
         bert: encoder.Bert,
-        features: Dict[str, tf.Tensor],
+        features: dict[str, tf.Tensor],
         context: Context,
-    ) -> Dict[str, tf.Tensor]:
+    ) -> dict[str, tf.Tensor]:
         """The head's outputs for all rows, by one of the models."""
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
@@ -181,7 +174,7 @@ class TaskModel:
                 for x in (ids, segments, context.input_mask)
             )
             context = dataclasses.replace(context, input_mask=mask)
-        shown: Dict[str, tf.Tensor] = {}
+        shown: dict[str, tf.Tensor] = {}
         context = dataclasses.replace(
             context,
             first_token=self.head.reads_first_token
@@ -224,7 +217,7 @@ class TaskModel:
 
 def _joined(
     found: Sequence[Mapping[str, tf.Tensor]], join: Callable
-) -> Dict[str, tf.Tensor]:
+) -> dict[str, tf.Tensor]:
     """What `join` makes of both sides' outputs, by name."""
     return {name: join([one[name] for one in found]) for name in found[0]}
 
@@ -243,11 +236,11 @@ def _of_sides(
     sides: Sequence[str],
     trained: Collection[str],
     create: encoder.CreateVariable,
-) -> List[encoder.CreateVariable]:
+) -> list[encoder.CreateVariable]:
     """`create` for each side: for names in `trained` anew, for others once."""
     if not sides:
         return [create]
-    made: Dict[str, Any] = {}
+    made: dict[str, Any] = {}
 
     def create_own(side: str, name: str, *more: Any) -> Any:
         own = scoped(side, name) if name in trained else name
@@ -286,7 +279,7 @@ class Parameter:
     """
 
     name: str
-    shape: Tuple[int, ...]
+    shape: tuple[int, ...]
     initializer: encoder.Initializer
     group: str
     trained: bool
@@ -318,19 +311,19 @@ class ParameterTable:
     """
 
     method: str
-    parameters: Tuple[Parameter, ...]
+    parameters: tuple[Parameter, ...]
     recipe: Recipe = Recipe()
     changed_count: Optional[int] = None
     hooks: Hooks = dataclasses.field(default_factory=NoHooks, compare=False)
-    sides: Tuple[str, ...] = ()
+    sides: tuple[str, ...] = ()
 
     @property
-    def trained(self) -> List[Parameter]:
+    def trained(self) -> list[Parameter]:
         """The variables that training changes."""
         return [p for p in self.parameters if p.trained]
 
     @property
-    def slots(self) -> Dict[str, encoder.Shape]:
+    def slots(self) -> dict[str, encoder.Shape]:
         """Shapes of the optimizer's averages, `<variable>/<slot>`."""
         return {
             f"{p.name}/{slot}": p.shape
@@ -339,7 +332,7 @@ class ParameterTable:
         }
 
     @property
-    def saved(self) -> Dict[str, encoder.Shape]:
+    def saved(self) -> dict[str, encoder.Shape]:
         """Shapes of what a training's checkpoints hold next to the step."""
         return {**{p.name: p.shape for p in self.trained}, **self.slots}
 
@@ -360,7 +353,7 @@ class ParameterTable:
 
     def to_text(self) -> str:
         """The table of groups, then adapter-bert's two lines of totals."""
-        groups: Dict[str, List[int]] = {}
+        groups: dict[str, list[int]] = {}
         for p in self.parameters:
             if p.group == "masks":
                 continue
@@ -413,7 +406,7 @@ def list_parameters(
             its expression names.
     """
     method.check(config)
-    of_head: Dict[str, Tuple] = {}
+    of_head: dict[str, tuple] = {}
     head = build_head(config, lambda name, *more: of_head.update({name: more}))
     pooler, decays = head.needs_pooler, "head" not in method.undecayed
     declared = {
@@ -513,7 +506,7 @@ def _check_sides(
         )
 
 
-def narrow_variables(table: ParameterTable) -> FrozenSet[str]:
+def narrow_variables(table: ParameterTable) -> frozenset[str]:
     """Names of BERT's frozen kernels and biases, which only products read.
 
     So they may be kept in the type of products. There are none where the method
@@ -528,7 +521,7 @@ def narrow_variables(table: ParameterTable) -> FrozenSet[str]:
     )
 
 
-def int8_variables(table: ParameterTable) -> FrozenSet[str]:
+def int8_variables(table: ParameterTable) -> frozenset[str]:
     """Names of BERT's matrices that are kept with `--base_dtype=int8`.
 
     Raises:

@@ -4,15 +4,10 @@ import collections
 import contextlib
 import dataclasses
 import json
+from collections.abc import Collection, Mapping
 from typing import (
     Any,
-    Collection,
-    Dict,
-    List,
-    Mapping,
     Optional,
-    Set,
-    Tuple,
     Union,
 )
 
@@ -144,9 +139,9 @@ class TextClassification(TextTask):
         has_sets: whether a row has any number of labels.
     """
 
-    labels: Optional[Tuple[str, ...]] = None
+    labels: Optional[tuple[str, ...]] = None
     weighting: Union[None, str, Mapping[str, float]] = None
-    class_weights: Optional[Tuple[float, ...]] = None
+    class_weights: Optional[tuple[float, ...]] = None
 
     has_sets = False
     chooses_one = True
@@ -170,7 +165,7 @@ class TextClassification(TextTask):
             )
         return self.with_labels(found, train.path)
 
-    def labels_in(self, rows: Rows) -> Set[str]:
+    def labels_in(self, rows: Rows) -> set[str]:
         """The labels of rows, none of them empty.
 
         Raises:
@@ -236,7 +231,7 @@ class TextClassification(TextTask):
         numbers = self.numbers()
         return {"label_ids": np.array([numbers[x] for x in labels], np.int32)}
 
-    def numbers(self) -> Dict[str, int]:
+    def numbers(self) -> dict[str, int]:
         """The place of each label among the logits."""
         return {label: i for i, label in enumerate(self.labels)}
 
@@ -350,7 +345,7 @@ class TextClassification(TextTask):
 
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
-    ) -> List[List[str]]:
+    ) -> list[list[str]]:
         """A table of each label's precision, recall and F1.
 
         Takes the right and the predicted labels of each row, bool [rows, C].

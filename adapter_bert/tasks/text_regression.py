@@ -3,7 +3,8 @@
 import dataclasses
 import math
 import re
-from typing import Any, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -133,8 +134,8 @@ class TextRegression(TextTask):
         unit: of the head's labels; None until it is known.
     """
 
-    metrics: Tuple[str, ...] = ("pearson", "spearman")
-    scale: Optional[Tuple[float, float]] = None
+    metrics: tuple[str, ...] = ("pearson", "spearman")
+    scale: Optional[tuple[float, float]] = None
     unit: Optional[LabelUnit] = None
 
     scores_novelty = True

@@ -9,7 +9,8 @@ import dataclasses
 import itertools
 import json
 import os
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -75,7 +76,7 @@ class HeadShape:
             self, layers=self.layers + 1, activation=activation, pooler=False
         )
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """`head` of a task's description, unless it is the default."""
         return {} if self == POOLED else {"head": dataclasses.asdict(self)}
 
@@ -173,8 +174,8 @@ class TextTask(Task[Rows]):
 
     labelled: Layout
     unlabelled: Optional[Layout] = None
-    columns: Tuple[str, ...] = ()
-    metrics: Tuple[str, ...] = ("accuracy",)
+    columns: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("accuracy",)
     dev_splits: SplitNames = (("", "dev"),)
     test_splits: SplitNames = (("", "test"),)
     held_out: Optional[HeldOut] = None
@@ -223,7 +224,7 @@ class TextTask(Task[Rows]):
         """
 
     @abc.abstractmethod
-    def label_features(self, labels: Sequence[str]) -> Dict[str, np.ndarray]:
+    def label_features(self, labels: Sequence[str]) -> dict[str, np.ndarray]:
         """The head's feature of these labels, [rows]."""
 
     def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
@@ -236,7 +237,7 @@ class TextTask(Task[Rows]):
 
     def describe(self):
         """Whether texts are pairs, which rows were held out, the head."""
-        description: Dict[str, Any] = {
+        description: dict[str, Any] = {
             "pairs": self.labelled.text_b is not None,
             **self.head.describe(),
         }
@@ -268,7 +269,7 @@ class TextTask(Task[Rows]):
 
         `column_numbers` has their numbers in files without a header.
         """
-        settings: Dict[str, Any] = {
+        settings: dict[str, Any] = {
             "columns": list(self.columns),
             **self.calibration.settings,
         }
@@ -321,7 +322,7 @@ class TextTask(Task[Rows]):
 
         The latter are `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`.
         """
-        rows: Dict[str, Rows] = {}
+        rows: dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
             whole = self._read(data_dir, "train")
@@ -358,13 +359,13 @@ class TextTask(Task[Rows]):
         """Gives labels the task's own spelling, or refuses them."""
         if rows.label is None:
             return rows
-        own: Dict[str, str] = {}
+        own: dict[str, str] = {}
         for row, label in enumerate(rows.label):
             if label not in own:
                 own[label] = self.check_label(label, rows.where(row))
         return dataclasses.replace(rows, label=[own[x] for x in rows.label])
 
-    def _divide(self, rows: Rows) -> Dict[str, Rows]:
+    def _divide(self, rows: Rows) -> dict[str, Rows]:
         """Both parts of the training file, neither of them empty."""
         sets = self.strata(rows)
         held_out = self.held_out.choose(rows.texts, sets)
@@ -418,7 +419,7 @@ class TextTask(Task[Rows]):
         self,
         labels: Mapping[str, np.ndarray],
         predictions: Mapping[str, np.ndarray],
-    ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Labels and predictions as metrics read them, and losses.
 
         Takes what `label_features` and `decode` return. Labels and predictions
@@ -427,7 +428,7 @@ class TextTask(Task[Rows]):
 
     def evaluate(self, rows, features, predictions):
         right, given, losses = self.compare(features.labels, predictions)
-        scores: Dict[str, float] = {
+        scores: dict[str, float] = {
             name: self.metric_table[name](right, given) for name in self.metrics
         }
         return {**scores, "loss": float(losses.mean())}
@@ -471,7 +472,7 @@ class TextTask(Task[Rows]):
     def results(self, predictions: Mapping[str, np.ndarray]) -> np.ndarray:
         """Probabilities or numbers, float64 [rows, C]."""
 
-    def cells(self, answer: Dict[str, Any]) -> Dict[str, str]:
+    def cells(self, answer: dict[str, Any]) -> dict[str, str]:
         """The cells of an answer in a table, the answer itself first."""
         label, probability, *_ = answer.values()
         shown = "" if label is None else str(label)

@@ -2,16 +2,11 @@
 
 import dataclasses
 import os
+from collections.abc import Collection, Iterator, Sequence
 from typing import (
     Any,
     Callable,
-    Collection,
-    Dict,
-    Iterator,
-    List,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -270,7 +265,7 @@ class Vectors(Task[Union[Rows, Search]]):
         return type(self), self.pooled, self.left_out, self.dense
 
     @property
-    def prompts(self) -> Tuple[str, str]:
+    def prompts(self) -> tuple[str, str]:
         """The texts before first texts, and before all others."""
         default = self.base_form.prompt(self.prompt)
         first, second = (
@@ -299,7 +294,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def describe(self):
         """How vectors follow from texts, which rows were held out."""
-        about: Dict[str, Any] = self.form.describe()
+        about: dict[str, Any] = self.form.describe()
         if len({*self.prompts}) > 1:
             about["document_prompt"] = SIDES_PROMPTS[1]
         if self.sizes:
@@ -479,7 +474,7 @@ class Vectors(Task[Union[Rows, Search]]):
     @property
     def score_names(self):
         if self.has_scores:
-            names: Tuple[str, ...] = ("spearman", "pearson")
+            names: tuple[str, ...] = ("spearman", "pearson")
         else:
             names = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
         return (*names, *(f"{names[0]}_of_{size}" for size in self.sizes))
@@ -516,7 +511,7 @@ class Vectors(Task[Union[Rows, Search]]):
         corpus = None
         if self.corpus_file:
             corpus = Corpus.read(self.corpus_file, self.corpus_layout)
-        found: Dict[str, Union[Rows, Search]] = {}
+        found: dict[str, Union[Rows, Search]] = {}
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
             if split != "train":
@@ -542,7 +537,7 @@ class Vectors(Task[Union[Rows, Search]]):
             found[split] = rows
         return self, found
 
-    def _read(self, data_dir: str, splits: Sequence[str]) -> Dict[str, Rows]:
+    def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
         """The rows of splits as their files have them."""
         unscored = dataclasses.replace(self.layout, choices=())
         if not self.held_out:
@@ -667,12 +662,12 @@ class Vectors(Task[Union[Rows, Search]]):
             texts = [first + text for text in rows.text_a]
             made = join_texts(texts, None, tokenizer, max_seq_length)
             return Texts.from_rows(made, {})
-        labels: Dict[str, np.ndarray] = {}
+        labels: dict[str, np.ndarray] = {}
         if self.has_scores:
             scores = list(map(float, rows.label))
             labels["label_scores"] = np.array(scores, np.float32)
         else:
-            numbers: Dict[str, int] = {}
+            numbers: dict[str, int] = {}
             for column in columns:
                 for text in column:
                     numbers.setdefault(text, len(numbers))
@@ -740,7 +735,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def _score(
         self, features: Features, vectors: np.ndarray
-    ) -> Dict[str, float]:
+    ) -> dict[str, float]:
         if isinstance(features, SearchTexts):
             asked = len(features.relevant)
             return self._search(
@@ -761,8 +756,8 @@ class Vectors(Task[Union[Rows, Search]]):
         # The first row of each text, and its place in the corpus.
         texts, places = np.unique(ids[:, 1], return_index=True)
         place_of = {text: place for place, text in enumerate(texts.tolist())}
-        relevant: Dict[int, Dict[int, float]] = {}
-        first_rows: Dict[int, int] = {}
+        relevant: dict[int, dict[int, float]] = {}
+        first_rows: dict[int, int] = {}
         for row in np.flatnonzero(is_match).tolist():
             query, match = ids[row].tolist()
             first_rows.setdefault(query, row)
@@ -775,7 +770,7 @@ class Vectors(Task[Union[Rows, Search]]):
             copies,
         )
 
-    def _search(self, queries, corpus, relevant, copies) -> Dict[str, float]:
+    def _search(self, queries, corpus, relevant, copies) -> dict[str, float]:
         """Scores of a search, as `retrieval_scores`; counts what it omits."""
         if count := sum(
             bool(set(own) - set(gains)) for own, gains in zip(copies, relevant)
@@ -791,7 +786,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
 def _sequences(
     columns: Sequence[Sequence[str]], tokenizer: TextTokenizer, length: int
-) -> Iterator[Tuple[List[int], List[int], bool]]:
+) -> Iterator[tuple[list[int], list[int], bool]]:
     """Tokens and segments of each row's texts, row by row.
 
     The third value, of a row's first text, is whether one of them was cut.
@@ -809,7 +804,7 @@ def endings_of(layout: Layout) -> Collection[str]:
     return (".json",) if layout is QUESTIONS else READERS
 
 
-def known_pairs(name: str) -> Tuple[Layout, Optional[str]]:
+def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
     """`layout` and `matching` of SQuAD, or of one of GLUE's tasks.
 
     Raises:

@@ -3,7 +3,8 @@
 import dataclasses
 import os
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
@@ -35,13 +36,13 @@ class Found:
     library: str
 
 
-def exchanged(texts: Sequence[str]) -> Dict[str, str]:
+def exchanged(texts: Sequence[str]) -> dict[str, str]:
     """Reads `--exchange_part`: the new adapter by the name of the old one.
 
     Raises:
         UserError: a text is not OLD=NEW, or one is replaced twice.
     """
-    pairs: Dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for text in texts:
         old, _, new = text.partition("=")
         if not old or not new or old in pairs:
@@ -128,7 +129,7 @@ def find(
         UserError: an adapter is missing or damaged, or has another method than
             the text says; or as of `exchange`.
     """
-    held: Dict[str, str] = (trained or {}).get("parts") or {}
+    held: dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
         method = by_name(method, registry.parse(trained["method"]), held)
     method = exchange(method, exchanged)
@@ -220,7 +221,7 @@ def open_weights(
             changed since it was found.
     """
     own = encoder.list_variables(config)
-    opened: List[Weights] = []
+    opened: list[Weights] = []
     for name, folder in found.folders.items():
         artifact = adapter_artifact.read(folder, weights)
         # `run.json` has this hash.
@@ -240,7 +241,7 @@ def open_weights(
 def complete(
     trained: Artifact,
     found: Found,
-    folders: List[str],
+    folders: list[str],
     weights: Weights,
     config: BertConfig,
 ) -> Weights:

@@ -1,7 +1,7 @@
 """The dtype that a run computes in: float32, or bfloat16 where it is faster."""
 
 import time
-from typing import Dict, Optional
+from typing import Optional
 
 import tensorflow as tf
 from absl import logging
@@ -23,7 +23,7 @@ AMPERE = (8, 0)
 SIZES = (512, 768, 1536)
 
 
-def rates() -> Dict[str, float]:
+def rates() -> dict[str, float]:
     """Matrix products per second of the CPU by dtype, the best of five each.
 
     A product has 2 x 512 x 768 x 1536 = 1.2 billion operations, on

@@ -3,7 +3,7 @@
 import math
 import os
 import platform
-from typing import Iterator, List, Tuple
+from collections.abc import Iterator
 
 
 def count(proc: str = "/proc/self") -> int:
@@ -34,7 +34,7 @@ def name() -> str:
     return platform.processor()
 
 
-def _control_groups(proc: str) -> Iterator[Tuple[str, str]]:
+def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
     """(mount point, folder) of the control groups that may limit cores."""
     own = {}
     for line in _lines(os.path.join(proc, "cgroup")):
@@ -77,7 +77,7 @@ def _quotas(mount: str, folder: str) -> Iterator[float]:
         folder = os.path.dirname(folder)
 
 
-def _lines(path: str) -> List[str]:
+def _lines(path: str) -> list[str]:
     """A file's lines; none if the file is missing or unreadable."""
     try:
         with open(path) as file:

@@ -1,7 +1,5 @@
 """This machine's devices, as a tf.distribute strategy."""
 
-from typing import List
-
 import tensorflow as tf
 from absl import logging
 
@@ -99,7 +97,7 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     )
 
 
-def names(hardware: Hardware) -> List[str]:
+def names(hardware: Hardware) -> list[str]:
     """Names of the devices, as `GPU:0`; raises as `count`.
 
     Without a GPU, the CPU becomes several logical devices: for tests of a

@@ -1,7 +1,6 @@
 """Dev scores of a training's steps, the best step, and when to stop."""
 
 import os
-from typing import FrozenSet
 
 from absl import logging
 
@@ -17,7 +16,7 @@ from adapter_bert.training.setup import Setup
 from adapter_bert.training.training_step import Job
 
 
-def steps_to_score(setup: Setup, schedule: Schedule) -> FrozenSet[int]:
+def steps_to_score(setup: Setup, schedule: Schedule) -> frozenset[int]:
     """The steps after which dev sets are scored, with the last one."""
     training, last = setup.experiment.training, schedule.num_train_steps
     if not training.eval_steps:

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import importlib
-from typing import Callable, Dict, FrozenSet, Optional, Tuple, Type
+from typing import Callable, Optional
 
 import tensorflow as tf
 
@@ -19,7 +19,7 @@ from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
-ENGINES: Dict[str, str] = {
+ENGINES: dict[str, str] = {
     "estimator": "adapter_bert.training.estimator.EstimatorEngine",
     "strategy": "adapter_bert.training.strategy.StrategyEngine",
 }
@@ -79,7 +79,7 @@ class Pause:
             whether the training ends here. Called on the chief alone.
     """
 
-    steps: FrozenSet[int]
+    steps: frozenset[int]
     look: Callable[[int, RowPredictor], bool]
 
 
@@ -139,7 +139,7 @@ class Engine(abc.ABC):
         self.shards = self.lanes = self.workers = 1
         self.is_chief = self.can_pause = self.can_compare = True
         # Job, step and predictor of a training that has just ended.
-        self._trained: Optional[Tuple[Job, int, RowPredictor]] = None
+        self._trained: Optional[tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()
 
     @property
@@ -185,7 +185,7 @@ class Engine(abc.ABC):
         """A predictor that builds a model of its own."""
 
 
-def choose_engine(name: str) -> Tuple[Type[Engine], str]:
+def choose_engine(name: str) -> tuple[type[Engine], str]:
     """The engine called `name`, and why, if `auto` chose it.
 
     TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is

@@ -8,8 +8,9 @@ TPUEstimator on a TPU alone.
 import ctypes
 import functools
 import itertools
+from collections.abc import Iterator
 from concurrent import futures
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +42,7 @@ tpu = v1.estimator.tpu
 class LoadHook(v1.train.SessionRunHook):
     """Sets variables of a session when it begins."""
 
-    def __init__(self, values: Dict[str, np.ndarray]):
+    def __init__(self, values: dict[str, np.ndarray]):
         """Takes arrays by name."""
         self._values = values
 
@@ -119,7 +120,7 @@ class TrainingHook(v1.train.SessionRunHook):
             self._save(session, step)
         self._thread.shutdown()
 
-    def _save(self, session, step: int) -> Dict[str, np.ndarray]:
+    def _save(self, session, step: int) -> dict[str, np.ndarray]:
         values = session.run(self._values)
         self._thread.submit(
             training_state.save_training, self._job.output_dir, step, values
@@ -127,7 +128,7 @@ class TrainingHook(v1.train.SessionRunHook):
         self._saved_step = step
         return values
 
-    def _look(self, step: int, values: Dict[str, np.ndarray]) -> bool:
+    def _look(self, step: int, values: dict[str, np.ndarray]) -> bool:
         if self.predictor is None:
             self.predictor = self._make_predictor()
         self.paused_step = step
@@ -308,13 +309,13 @@ def _return_freed_memory() -> None:
         trim(0)
 
 
-def _make_variables(job: Job) -> Dict[str, Any]:
+def _make_variables(job: Job) -> dict[str, Any]:
     """Variables of the job's first values.
 
     Frozen variables are in the collection of local variables: they are given
     their pretrained values at every start and stay out of checkpoints.
     """
-    made: Dict[str, Any] = {}
+    made: dict[str, Any] = {}
     local = [v1.GraphKeys.LOCAL_VARIABLES]
     for p in job.table.parameters:
         if p.name in job.quantized:
@@ -378,7 +379,7 @@ def _for_tpu(batch: Batch) -> Batch:
     }
 
 
-def _run_config(job: Job, **arguments: Any) -> Dict[str, Any]:
+def _run_config(job: Job, **arguments: Any) -> dict[str, Any]:
     """Arguments of a `RunConfig`; sessions have the options of `devices`."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
@@ -413,10 +414,10 @@ class _TpuPredictor(RowPredictor):
         """Takes a function that makes an estimator for a batch size."""
         super().__init__(job, shards)
         self._make_estimator = make_estimator
-        self._values: Dict[str, np.ndarray] = {}
+        self._values: dict[str, np.ndarray] = {}
 
     def _run(
-        self, read: Callable[[], Iterator[List[Batch]]], features: Features
+        self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         def input_fn(params: Any) -> tf.data.Dataset:
             del params  # Batches have been divided already.
@@ -436,7 +437,7 @@ class _TpuPredictor(RowPredictor):
             yield_single_examples=False,
         )
 
-    def load(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: dict[str, np.ndarray]) -> None:
         self._values = values
 
     def close(self) -> None:

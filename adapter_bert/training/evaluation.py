@@ -1,6 +1,6 @@
 """Answers for the splits of a run, and scores on the dev sets."""
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from adapter_bert.training.prediction import RowPredictor, check_finite
 from adapter_bert.training.setup import Setup
 
 # Values of `Hooks.observe`, float32 [rows, ...], by name.
-Shown = Dict[str, np.ndarray]
+Shown = dict[str, np.ndarray]
 
 
 class Splits(NamedTuple):
@@ -20,7 +20,7 @@ class Splits(NamedTuple):
     test: SplitNames
 
     @property
-    def names(self) -> List[str]:
+    def names(self) -> list[str]:
         """The name of each one, once."""
         return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
 
@@ -29,13 +29,13 @@ class Rows(NamedTuple):
     """The rows of splits by name: what the task keeps of them, features."""
 
     splits: Splits
-    kept: Dict[str, Any]
-    features: Dict[str, Features]
+    kept: dict[str, Any]
+    features: dict[str, Features]
 
 
 def answer(
     setup: Setup, predictor: RowPredictor, rows: Rows, splits: Splits
-) -> Tuple[Dict[str, Any], Dict[str, Shown]]:
+) -> tuple[dict[str, Any], dict[str, Shown]]:
     """The task's answers for splits, and the values of `Hooks.observe`.
 
     Both are by the name of the split.
@@ -65,8 +65,8 @@ def answer(
 
 
 def score(
-    setup: Setup, rows: Rows, answers: Dict[str, Any]
-) -> Dict[str, ScoresAndData]:
+    setup: Setup, rows: Rows, answers: dict[str, Any]
+) -> dict[str, ScoresAndData]:
     """The result of `Task.score_tables` for the dev splits."""
     return setup.task.score_tables(
         {
@@ -80,7 +80,7 @@ def score(
 
 
 def fingerprints(
-    splits: Splits, features: Dict[str, Features]
-) -> Dict[str, str]:
+    splits: Splits, features: dict[str, Features]
+) -> dict[str, str]:
     """The fingerprint of each dev split's rows."""
     return {name: features[name].fingerprint() for _, name in splits.dev}

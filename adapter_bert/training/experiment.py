@@ -9,7 +9,8 @@ import dataclasses
 import functools
 import os
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -85,7 +86,7 @@ class State:
     best: Optional[str]
 
 
-def run(experiment: Experiment) -> Dict[str, float]:
+def run(experiment: Experiment) -> dict[str, float]:
     """Trains, evaluates and predicts, as the experiment says.
 
     Returns:
@@ -261,8 +262,8 @@ def _choose_splits(experiment: Experiment) -> Splits:
 
 
 def _read(
-    experiment: Experiment, task: Task, splits: Splits, names: List[str]
-) -> Tuple[Task, Dict[str, Any]]:
+    experiment: Experiment, task: Task, splits: Splits, names: list[str]
+) -> tuple[Task, dict[str, Any]]:
     """The task with labels learned from the training rows; rows by split."""
     task, rows = task.read(experiment.data_dir, names)
     most = dict.fromkeys(
@@ -278,8 +279,8 @@ def _read(
 
 
 def _measured_rows(
-    task: Task, rows: Dict[str, Any], splits: Splits
-) -> Tuple[str, np.ndarray]:
+    task: Task, rows: dict[str, Any], splits: Splits
+) -> tuple[str, np.ndarray]:
     """The name of the dev set of a calibration; the rows that measure it.
 
     Raises UserError as `calibration.measured_rows`.
@@ -339,7 +340,7 @@ def _find_state(setup: Setup) -> State:
     return State(newest, step, best)
 
 
-def _tokenize(setup: Setup, rows: Dict[str, Any]) -> Dict[str, Features]:
+def _tokenize(setup: Setup, rows: dict[str, Any]) -> dict[str, Features]:
     """Features by split; leaves in `rows` what the task keeps of the others."""
     features = {}
     for split in list(rows):
@@ -409,8 +410,8 @@ def make_job(engine: Engine, setup: Setup) -> Job:
 
 
 def _describe(
-    engine: Engine, setup: Setup, features: Dict[str, Features], splits: Splits
-) -> Tuple[Dict[str, Any], Optional[Schedule]]:
+    engine: Engine, setup: Setup, features: dict[str, Features], splits: Splits
+) -> tuple[dict[str, Any], Optional[Schedule]]:
     """The content of `run.json`, and the schedule of the training, if any."""
     train_features, schedule = features.get("train"), None
     if train_features is not None:
@@ -429,12 +430,12 @@ def _train(
     engine: Engine,
     setup: Setup,
     job: Job,
-    record: Dict[str, Any],
+    record: dict[str, Any],
     features: Features,
     schedule: Schedule,
     rows: evaluation.Rows,
     state: State,
-) -> Tuple[Job, State, bool]:
+) -> tuple[Job, State, bool]:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
     `features` are the training rows', `rows` those of the splits that score
@@ -518,7 +519,7 @@ def _train(
 
 
 def _calibrate(
-    setup: Setup, rows: evaluation.Rows, answers: Dict[str, Any]
+    setup: Setup, rows: evaluation.Rows, answers: dict[str, Any]
 ) -> Setup:
     """The setup with the calibration of its adapter.
 
@@ -569,7 +570,7 @@ def _answer(
     rows: evaluation.Rows,
     state: State,
     train: Optional[Features],
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Scores dev splits, predicts test splits, writes both; the results.
 
     `train` are the training rows, if any.
@@ -590,7 +591,7 @@ def _answer(
     if setup.experiment.score_novelty:
         setup = _score_novelty(engine, setup, job, train)
     task = setup.task
-    found: Dict[str, float] = {}
+    found: dict[str, float] = {}
     if rows.splits.dev:
         tables = evaluation.score(setup, rows, answers)
         for suffix, name in rows.splits.dev:

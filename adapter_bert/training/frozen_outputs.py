@@ -13,7 +13,8 @@ import json
 import os
 import re
 import uuid
-from typing import Dict, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Optional
 
 import numpy as np
 import tensorflow as tf
@@ -84,7 +85,7 @@ class KnownOutputs(Features):
         return self.inner.lengths
 
     @property
-    def row_shape(self) -> Tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         return self.inner.row_shape
 
     def __len__(self) -> int:
@@ -94,7 +95,7 @@ class KnownOutputs(Features):
     def sequences(self, rows: np.ndarray) -> np.ndarray:
         return self.inner.sequences(rows)
 
-    def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
+    def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
         """`frozen_outputs`, and what the rows add."""
         width = 1 if self.first_token else length
         shape = *self.row_shape, width, self.outputs.shape[1]
@@ -399,7 +400,7 @@ def _reserve(path: str) -> None:
                 raise
 
 
-def _sizes(folder: str, ends: Tuple[str, ...]) -> Iterator[int]:
+def _sizes(folder: str, ends: tuple[str, ...]) -> Iterator[int]:
     """Bytes of the files in a folder whose names end so."""
     for entry in os.scandir(folder):
         # Another process may have renamed it by now.

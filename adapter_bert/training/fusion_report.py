@@ -3,7 +3,8 @@
 import io
 import logging
 import os
-from typing import Any, Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ FILE = f"{ATTENTION}.json"
 
 def shares(
     method: Fusion, config: BertConfig, attention: np.ndarray
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The mean attention over the rows of a split.
 
     Takes float32 [rows, places, adapters], means over each row's tokens. Gives
@@ -32,7 +33,7 @@ def shares(
 
 def write(
     output_dir: str, shown: Mapping[str, Any], suffix: str, title: str
-) -> List[str]:
+) -> list[str]:
     """Writes the result of `shares` as `.json`, `.tsv` and `.png`; the paths.
 
     The files are called `fusion_attention`, with the split's suffix if it has

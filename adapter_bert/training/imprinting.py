@@ -5,7 +5,7 @@
 
 import dataclasses
 import os
-from typing import Any, Dict, Tuple
+from typing import Any
 
 import numpy as np
 from absl import logging
@@ -45,7 +45,7 @@ def check(model: Model) -> None:
 
 def begin(
     engine: Engine, setup: Setup, job: Job, features: Features
-) -> Tuple[Job, Features]:
+) -> tuple[Job, Features]:
     """The job with first values of the head's new rows, and its features.
 
     With distillation the features have the old adapter's logits. `features` are
@@ -115,7 +115,7 @@ def measure_forgetting(
     job: Job,
     predictor: RowPredictor,
     rows: evaluation.Rows,
-    answers: Dict[str, Any],
+    answers: dict[str, Any],
 ) -> None:
     """Writes and logs accuracies of old and new labels, before and after.
 
@@ -162,6 +162,6 @@ def measure_forgetting(
         )
 
 
-def _first_values(job: Job) -> Dict[str, np.ndarray]:
+def _first_values(job: Job) -> dict[str, np.ndarray]:
     """The values that a training begins with, by name."""
     return {p.name: job.initial_values[p.name]() for p in job.table.trained}

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from typing import Optional, Tuple
+from typing import Optional
 
 from absl import logging
 
@@ -47,7 +47,7 @@ def run_steps(
     first_step: int,
     pause: Pause = NO_PAUSE,
     known: Optional[input_pipeline.Features] = None,
-) -> Tuple[str, int]:
+) -> tuple[str, int]:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
     `features` are the training rows', `known` the same with the outputs of

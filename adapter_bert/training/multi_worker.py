@@ -8,7 +8,8 @@ import contextlib
 import hashlib
 import json
 import os
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 from absl import logging
@@ -30,7 +31,7 @@ LOST_WORKER = (
 )
 
 
-def read() -> Tuple[Dict[str, Any], str, int]:
+def read() -> tuple[dict[str, Any], str, int]:
     """The cluster of TF_CONFIG, and the task of this process.
 
     Returns:
@@ -122,7 +123,7 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def role(found: tf.distribute.Strategy) -> Tuple[int, bool]:
+def role(found: tf.distribute.Strategy) -> tuple[int, bool]:
     """Processes that take part, and whether this one writes the files."""
     if not isinstance(found, tf.distribute.MultiWorkerMirroredStrategy):
         return 1, True

@@ -6,7 +6,7 @@ for all models.
 """
 
 import dataclasses
-from typing import Dict, Optional, Tuple
+from typing import Optional
 
 import numpy as np
 from absl import logging
@@ -57,7 +57,7 @@ class Chosen(Features):
     def sequences(self, rows: np.ndarray) -> np.ndarray:
         return self.inner.sequences(self.rows[rows])
 
-    def added(self, length: Optional[int]) -> Dict[str, Tuple[Tuple, type]]:
+    def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
         """As of all rows."""
         return self.inner.added(length)
 
@@ -135,7 +135,7 @@ class Trainings:
 
     def predict(
         self, trained: np.ndarray, asked: np.ndarray, name: str
-    ) -> Dict[str, np.ndarray]:
+    ) -> dict[str, np.ndarray]:
         """The head's outputs for some rows, after a training on others.
 
         Args:
@@ -166,7 +166,7 @@ class Trainings:
 
 def predict(
     experiment: Experiment, task: Task, rows: Rows, fold: np.ndarray
-) -> Dict[str, np.ndarray]:
+) -> dict[str, np.ndarray]:
     """The outputs of a task's head for rows that its training has not seen.
 
     `fold`, int64 [N], is the fold of each row, from 0. For the other arguments
@@ -180,7 +180,7 @@ def predict(
     """
     with files.temporary_folder() as folder:
         trainings = Trainings(experiment, task, rows, folder)
-        found: Dict[str, np.ndarray] = {}
+        found: dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
             logging.info("fold %d of %d", number + 1, folds)

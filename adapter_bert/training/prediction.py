@@ -5,7 +5,8 @@ A subclass of `RowPredictor` computes the batches on its devices.
 
 import abc
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List
+from collections.abc import Iterator
+from typing import Any, Callable
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from adapter_bert.progress import Progress
 from adapter_bert.training.training_step import Job
 
 # The head's outputs for some rows, by name.
-Outputs = Dict[str, np.ndarray]
+Outputs = dict[str, np.ndarray]
 
 
 def check_finite(outputs: Outputs, what: str) -> None:
@@ -78,7 +79,7 @@ class RowPredictor(contextlib.AbstractContextManager):
         if self._job.length:
             filled = input_pipeline.fill(batches, size)
         filled = filled + filled[-1:] * (-len(filled) % self._shards)
-        outputs: Dict[str, List[np.ndarray]] = {}
+        outputs: dict[str, list[np.ndarray]] = {}
         progress = Progress(what, len(features), "examples")
         done = 0
         groups = self._run(
@@ -108,7 +109,7 @@ class RowPredictor(contextlib.AbstractContextManager):
 
     @abc.abstractmethod
     def _run(
-        self, read: Callable[[], Iterator[List[Batch]]], features: Features
+        self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         """Computes groups of one batch for each device, which `read` gives.
 
@@ -117,7 +118,7 @@ class RowPredictor(contextlib.AbstractContextManager):
         """
 
     @abc.abstractmethod
-    def load(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: dict[str, np.ndarray]) -> None:
         """Sets all trained variables to float32 arrays; others stay."""
 
     @abc.abstractmethod

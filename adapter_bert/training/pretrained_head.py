@@ -3,7 +3,8 @@
 A config of Hugging Face may name the head's kind and labels.
 """
 
-from typing import Any, List, Mapping, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import logging
 
@@ -28,14 +29,14 @@ from adapter_bert.tasks.task_model import ParameterTable
 LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
 
 
-def _about(task: Task) -> Tuple[Mapping[str, Any], str, Sequence[str]]:
+def _about(task: Task) -> tuple[Mapping[str, Any], str, Sequence[str]]:
     """A task's description, and its head's kind and labels."""
     described = {"name": task.name, **task.describe()}
     kind = kind_of(described)
     return described, kind, described.get(LABELS.get(kind, ""), ())
 
 
-def _compared(opened: Pretrained, task: Task) -> List[str]:
+def _compared(opened: Pretrained, task: Task) -> list[str]:
     """Kind and labels of a BERT's own head and of a task's, for messages."""
     _, *ours = _about(task)
     return [

@@ -4,7 +4,8 @@ import contextlib
 import gc
 import os
 import threading
-from typing import Any, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import config
@@ -13,7 +14,7 @@ from adapter_bert.errors import UserError
 
 _lock = threading.Lock()
 _users = 0
-_before: Optional[Tuple[Any, ...]] = None
+_before: Optional[tuple[Any, ...]] = None
 # The process whose threads compute.
 _process: Optional[int] = None
 

@@ -2,7 +2,7 @@
 
 import os
 import resource
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +29,7 @@ CALIBRATION_FILE = "calibration.json"
 def write_artifact(
     setup: Setup,
     job: Job,
-    record: Dict[str, Any],
+    record: dict[str, Any],
     schedule: Schedule,
     checkpoint: str,
 ) -> None:
@@ -112,7 +112,7 @@ def write_artifact(
 
 
 def write_calibration(
-    output_dir: str, settings: Dict[str, Any], record: Dict[str, Any]
+    output_dir: str, settings: dict[str, Any], record: dict[str, Any]
 ) -> None:
     """Writes `calibration.json`, and a task's settings into the artifact.
 
@@ -179,7 +179,7 @@ def forget_calibration(output_dir: str) -> None:
         raise UserError(f"cannot delete {path}: {error.message}") from error
 
 
-def _finish(setup: Setup, values: Values) -> Tuple[TuningMethod, Values]:
+def _finish(setup: Setup, values: Values) -> tuple[TuningMethod, Values]:
     """What an adapter keeps, as of `TuningMethod.finish`; of sides, of each."""
     method, config = setup.model.method, setup.model.config
     if not setup.table.sides:
@@ -193,19 +193,19 @@ def _finish(setup: Setup, values: Values) -> Tuple[TuningMethod, Values]:
 
 
 def write_results(
-    output_dir: str, scores: Dict[str, float], step: int, data: Dict[str, str]
-) -> Dict[str, float]:
+    output_dir: str, scores: dict[str, float], step: int, data: dict[str, str]
+) -> dict[str, float]:
     """Writes `eval_results.txt` and `.json`.
 
     The `.json` also has the fingerprints of the data, by split.
     """
-    results: Dict[str, float] = {
+    results: dict[str, float] = {
         f"eval_{name}": value for name, value in scores.items()
     }
     results["global_step"] = step
     if "loss" in scores:
         results["loss"] = scores["loss"]
-    lines: List[str] = [f"{key} = {results[key]}" for key in sorted(results)]
+    lines: list[str] = [f"{key} = {results[key]}" for key in sorted(results)]
     files.write_text(
         os.path.join(output_dir, "eval_results.txt"), "\n".join(lines) + "\n"
     )
@@ -216,13 +216,13 @@ def write_results(
     return results
 
 
-def log_results(results: Dict[str, float]) -> None:
+def log_results(results: dict[str, float]) -> None:
     """Logs what `write_results` has written."""
     lines = (f"\n  {key} = {results[key]}" for key in sorted(results))
     logging.info("***** Eval results *****%s", "".join(lines))
 
 
-def write_curves(output_dir: str, scores: Dict[str, float], step: int) -> None:
+def write_curves(output_dir: str, scores: dict[str, float], step: int) -> None:
     """Adds the scores of a step to TensorBoard's curves.
 
     Raises:

@@ -1,7 +1,8 @@
 """From the flags of the training programs to a run."""
 
 import dataclasses
-from typing import Any, Collection, Dict, Optional
+from collections.abc import Collection
+from typing import Any, Optional
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
@@ -48,7 +49,7 @@ def named_files(endings: Collection[str]) -> SplitFiles:
     return named
 
 
-def tuning_method() -> Dict[str, Any]:
+def tuning_method() -> dict[str, Any]:
     """The fields of `Experiment` about the method.
 
     Raises:
@@ -164,7 +165,7 @@ def experiment_from_flags(
 
 def run_or_describe(
     task: Task, eval_batch_size: int, **own: Any
-) -> Dict[str, float]:
+) -> dict[str, float]:
     """Runs the flags' experiment with a task, or with `--describe` prints it.
 
     Returns the results, as of `experiment.run`. `own` is as of
@@ -188,7 +189,7 @@ def run_or_describe(
     return experiment.run(settings)
 
 
-def adapter_description() -> Optional[Dict[str, Any]]:
+def adapter_description() -> Optional[dict[str, Any]]:
     """The description of `--adapter`, or None without one.
 
     Raises:

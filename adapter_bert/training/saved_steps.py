@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from adapter_bert import files
 from adapter_bert.checkpoints import dev_scores
@@ -44,7 +45,7 @@ class SavedSteps:
             return None
         return _first_step(self.from_adapter, self.best)
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """As JSON: the curves and what they say."""
         return {
             **dataclasses.asdict(self),
@@ -71,7 +72,7 @@ def _first_step(scores: Mapping[int, float], least: float) -> int:
     return min(step for step, score in scores.items() if score >= least)
 
 
-def dev_curve(experiment: Experiment) -> Dict[int, float]:
+def dev_curve(experiment: Experiment) -> dict[int, float]:
     """The main dev score by step, as `eval_steps` says, of a training.
 
     Its folder is a temporary one.

@@ -5,7 +5,8 @@ Names and defaults are google-research/bert's where it has the flag.
 
 import dataclasses
 import re
-from typing import Any, Dict, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from adapter_bert.data.input_pipeline import POOL_BATCHES
 from adapter_bert.flags import (
@@ -165,7 +166,7 @@ class Experiment:
     task: Task
     method: TuningMethod
     named_method: Optional[str]
-    named_arguments: Dict[str, Any]
+    named_arguments: dict[str, Any]
     data_dir: str = ""
     max_seq_length: int = 128
     eval_batch_size: int = 8

@@ -7,7 +7,8 @@ decide. Also: the table of `--describe`, and the description of a run for
 
 import dataclasses
 import os
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -78,7 +79,7 @@ class Sources:
 
     opened: Optional[Pretrained]
     trained: Optional[Weights]
-    description: Optional[Dict[str, Any]]
+    description: Optional[dict[str, Any]]
     step: int
     new_head: bool = False
 
@@ -131,7 +132,7 @@ class Setup:
     table: task_model.ParameterTable
     start: Optional[str]
     initial_values: InitialValues
-    quantized: FrozenSet[str]
+    quantized: frozenset[str]
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
@@ -175,7 +176,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     return Sources(opened, opened.trained, opened.run, step)
 
 
-def _new_tokens(experiment: Experiment, sources: Sources) -> List[NewToken]:
+def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
     """The task's own tokens, of what was trained or of the flags.
 
     Raises UserError if both have tokens, and others.
@@ -201,7 +202,7 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> List[NewToken]:
 
 def _task_and_method(
     experiment: Experiment, sources: Sources
-) -> Tuple[Task, Found]:
+) -> tuple[Task, Found]:
     """The task and method of what was trained, else of the flags."""
     task = experiment.task
     new = len(_new_tokens(experiment, sources))
@@ -257,7 +258,7 @@ def _places_of_parts(
     place = place and files.absolute(place)
     if not place and sources.trained is not None:
         place = sources.trained.source
-    places: Dict[str, str] = {}
+    places: dict[str, str] = {}
     for folder in filter(None, (experiment.output_dir, os.path.dirname(place))):
         places.update(run_record.places_of_parts(folder))
     return places
@@ -388,7 +389,7 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
             f"{trained.source} holds nothing but a head of its own task "
             f"({model.method}); leave out --init_adapter"
         )
-    quantized: FrozenSet[str] = frozenset()
+    quantized: frozenset[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
         base = rounded_to_int8(base, quantized)
@@ -468,7 +469,7 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 
 
 def _trained_method(
-    experiment: Experiment, description: Dict[str, Any], source: str
+    experiment: Experiment, description: dict[str, Any], source: str
 ) -> TuningMethod:
     """The method of trained values, which the flags must not contradict."""
     # A training's result may have the form of another method.
@@ -507,14 +508,14 @@ def _trained_method(
     return wanted
 
 
-def describe_task(task: Task) -> Dict[str, Any]:
+def describe_task(task: Task) -> dict[str, Any]:
     """A task in descriptions: its name, and what its head needs."""
     return {"name": task.name, **task.describe()}
 
 
 def describe_settings(
     experiment: Experiment, model: Model, setup: Optional[Setup] = None
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """The part of `run.json` that is known before the task's data are read.
 
     With the `setup`, also the labels and the start.
@@ -552,7 +553,7 @@ def describe_run(
     engine: Engine,
     train_features: Optional[Features],
     schedule: Optional[Schedule],
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """`run.json` of this run; the last two arguments are of its training."""
     experiment = setup.experiment
     record = describe_settings(experiment, setup.model, setup)

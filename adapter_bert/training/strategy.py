@@ -5,7 +5,8 @@ engine, so each engine goes on with the other's run.
 """
 
 import functools
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +33,7 @@ from adapter_bert.training.training_step import (
 # Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
 # A model, and its trained variables by name.
-Built = Tuple[TaskModel, Dict[str, tf.Variable]]
+Built = tuple[TaskModel, dict[str, tf.Variable]]
 
 
 class StrategyEngine(Engine):
@@ -103,7 +104,7 @@ class StrategyEngine(Engine):
             own = range(first, first + count)
             return course.batches(job.length, self.shards, own)
 
-        def on_device(batch: Dict[str, tf.Tensor]) -> tf.Tensor:
+        def on_device(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             loss, gradients = loss_and_gradients(
                 job,
                 state.model,
@@ -176,7 +177,7 @@ class StrategyEngine(Engine):
 
 def _run(
     train_steps: Callable, batches: Iterator, count: tf.Tensor
-) -> List[float]:
+) -> list[float]:
     """The losses of some training steps, fetched at once."""
     return train_steps(batches, count).numpy().tolist()
 
@@ -197,7 +198,7 @@ class StrategyPredictor(RowPredictor):
         self._compute: Optional[Callable] = None
 
     def _run(
-        self, read: Callable[[], Iterator[List[Batch]]], features: Features
+        self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
         model, _ = self._build()
         if self._compute is None:
@@ -226,7 +227,7 @@ class StrategyPredictor(RowPredictor):
             signature = [[batch] * strategy.num_replicas_in_sync]
 
         @tf.function(input_signature=signature, autograph=False)
-        def compute(group: List[Dict[str, tf.Tensor]]) -> Dict[str, Any]:
+        def compute(group: list[dict[str, tf.Tensor]]) -> dict[str, Any]:
             batch = strategy.experimental_distribute_values_from_function(
                 lambda context: group[context.replica_id_in_sync_group]
             )
@@ -240,7 +241,7 @@ class StrategyPredictor(RowPredictor):
 
         return compute
 
-    def load(self, values: Dict[str, np.ndarray]) -> None:
+    def load(self, values: dict[str, np.ndarray]) -> None:
         _, variables = self._build()
         for name, value in values.items():
             variables[name].assign(value)
@@ -277,7 +278,7 @@ class _TrainingState:
             job.adam_bias_correction,
         )
 
-    def values(self) -> Dict[str, np.ndarray]:
+    def values(self) -> dict[str, np.ndarray]:
         """The content of a checkpoint, by name."""
         values = {name: v.numpy() for name, v in self._saved.items()}
         values["global_step"] = self.step.numpy()

@@ -9,7 +9,8 @@ import importlib
 import os
 import re
 import urllib.request
-from typing import Any, Dict, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -73,7 +74,7 @@ def refusal(name: str, zone: str, project: str) -> UserError:
     return UserError(_reason(name, node, zone, project))
 
 
-def look_up(name: str, zone: str, project: str) -> Dict[str, Any]:
+def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
     """The `Node` of a TPU in version 2 of Google Cloud's API.
 
     Raises:

@@ -7,15 +7,11 @@ the whole batch; engines add these up over devices, and clip what results.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    FrozenSet,
-    List,
     Optional,
-    Sequence,
-    Tuple,
     Union,
 )
 
@@ -30,7 +26,7 @@ from adapter_bert.gradient_registry import leave_with_graph
 from adapter_bert.tasks.task import ROW_LOSSES, VECTOR_GRADIENTS, BatchHead
 from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 
-Gradients = List[tf.Tensor]
+Gradients = list[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +78,8 @@ class Job:
     compute_dtype: str = "float32"
     adam_bias_correction: bool = False
     observes: bool = False
-    narrow: FrozenSet[str] = frozenset()
-    quantized: FrozenSet[str] = frozenset()
+    narrow: frozenset[str] = frozenset()
+    quantized: frozenset[str] = frozenset()
     predict_tokens: int = 0
 
     def dtype_of(self, name: str) -> tf.DType:
@@ -107,11 +103,11 @@ class Prediction:
 def loss_and_gradients(
     job: Job,
     model: TaskModel,
-    variables: Sequence[Tuple[str, tf.Variable]],
-    features: Dict[str, tf.Tensor],
+    variables: Sequence[tuple[str, tf.Variable]],
+    features: dict[str, tf.Tensor],
     step: tf.Tensor,
     batch_size: int,
-) -> Tuple[tf.Tensor, Gradients]:
+) -> tuple[tf.Tensor, Gradients]:
     """This device's share of the batch's loss and of its gradients.
 
     Args:
@@ -154,7 +150,7 @@ def loss_and_gradients(
         behind = [pair for pair, gradient in pairs if gradient is not None]
         direct = [pair for pair, gradient in pairs if gradient is None]
 
-    def compute(part: Dict[str, tf.Tensor], prepared: Dict[str, tf.Tensor]):
+    def compute(part: dict[str, tf.Tensor], prepared: dict[str, tf.Tensor]):
         context = make_context(part, prepared)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*trained, *prepared.values()])
@@ -242,8 +238,8 @@ def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
 
 
 def _divide(
-    features: Dict[str, tf.Tensor], lanes: int
-) -> List[Dict[str, tf.Tensor]]:
+    features: dict[str, tf.Tensor], lanes: int
+) -> list[dict[str, tf.Tensor]]:
     """Divides rows into as many nearly equal groups, in order."""
     rows = features["input_ids"].shape[0]
     if rows is None:
@@ -259,10 +255,10 @@ def _divide(
 
 def _with_batch_loss(
     head: BatchHead,
-    forward: Callable[[Dict[str, tf.Tensor]], tf.Tensor],
-    features: Dict[str, tf.Tensor],
+    forward: Callable[[dict[str, tf.Tensor]], tf.Tensor],
+    features: dict[str, tf.Tensor],
     parts: int,
-) -> Dict[str, tf.Tensor]:
+) -> dict[str, tf.Tensor]:
     """A device's features, with what `BatchHead.loss` reads.
 
     Each device computes the loss of the whole batch, from the vectors of all
@@ -301,8 +297,8 @@ def _with_batch_loss(
 
 
 def _divide_in_parts(
-    features: Dict[str, tf.Tensor], parts: int
-) -> Dict[str, tf.Tensor]:
+    features: dict[str, tf.Tensor], parts: int
+) -> dict[str, tf.Tensor]:
     """The same rows in equal parts, [parts, B / parts, ...], in order."""
     divided = {}
     for name, value in features.items():
@@ -337,12 +333,12 @@ def _sum_over_parts(compute: Callable, sources, features, parts):
 
 def predict(
     job: Union[Job, Prediction],
-    model: Callable[[Dict[str, tf.Tensor], Context], Dict[str, tf.Tensor]],
-    features: Dict[str, tf.Tensor],
-) -> Dict[str, tf.Tensor]:
+    model: Callable[[dict[str, tf.Tensor], Context], dict[str, tf.Tensor]],
+    features: dict[str, tf.Tensor],
+) -> dict[str, tf.Tensor]:
     """The outputs of a model for a batch, without dropout, in lanes."""
 
-    def compute(lane: Dict[str, Any]) -> Dict[str, tf.Tensor]:
+    def compute(lane: dict[str, Any]) -> dict[str, tf.Tensor]:
         context = Context(
             lane["input_mask"],
             dtype=tf.as_dtype(job.compute_dtype),

@@ -7,7 +7,8 @@ make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
 import collections
 import contextlib
 import random
-from typing import Any, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,8 +26,8 @@ DRAWS = 10
 SHOWN = 20
 
 # A sentence, tokens; a document, sentences.
-Sentence = List[str]
-Document = List[Sentence]
+Sentence = list[str]
+Document = list[Sentence]
 
 MaskedLmInstance = collections.namedtuple(
     "MaskedLmInstance", ["index", "label"]
@@ -46,10 +47,10 @@ class TrainingInstance:
 
     def __init__(
         self,
-        tokens: List[str],
-        segment_ids: List[int],
-        masked_lm_positions: List[int],
-        masked_lm_labels: List[str],
+        tokens: list[str],
+        segment_ids: list[int],
+        masked_lm_positions: list[int],
+        masked_lm_labels: list[str],
         is_random_next: bool,
     ):
         """Takes the fields."""
@@ -84,7 +85,7 @@ def create_training_instances(
     max_predictions_per_seq: int,
     rng: random.Random,
     do_whole_word_mask: bool = False,
-) -> List[TrainingInstance]:
+) -> list[TrainingInstance]:
     """Makes shuffled instances of files of raw text.
 
     A line holds a sentence; an empty line ends a document.
@@ -103,19 +104,19 @@ def create_training_instances(
 
 
 def make_instances(
-    documents: List[Document],
+    documents: list[Document],
     vocab: Mapping[str, int],
     dupe_factor: int,
     rng: random.Random,
     **of_document: Any,
-) -> List[TrainingInstance]:
+) -> list[TrainingInstance]:
     """Shuffles documents, and makes shuffled instances of them.
 
     `of_document` are arguments of `create_instances_from_document`.
     """
     rng.shuffle(documents)
     words = sorted(vocab, key=vocab.get)
-    instances: List[TrainingInstance] = []
+    instances: list[TrainingInstance] = []
     for _ in range(dupe_factor):
         for number in range(len(documents)):
             instances += create_instances_from_document(
@@ -132,9 +133,9 @@ def _lines(input_files: Sequence[str]) -> Iterator[str]:
             yield from file
 
 
-def read_documents(lines: Iterable[str], tokenizer: Any) -> List[Document]:
+def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
     """The documents of lines, without sentences or documents that are empty."""
-    documents: List[Document] = [[]]
+    documents: list[Document] = [[]]
     for line in lines:
         text = tokenization.convert_to_unicode(line).strip()
         if not text:
@@ -155,7 +156,7 @@ def create_instances_from_document(
     vocab_words: Sequence[str],
     rng: random.Random,
     do_whole_word_mask: bool = False,
-) -> List[TrainingInstance]:
+) -> list[TrainingInstance]:
     """Makes the instances of one document.
 
     Sentences are gathered until they fill a row, or at `short_seq_prob` a
@@ -208,14 +209,14 @@ def _random_text(
     own: int,
     wanted: int,
     rng: random.Random,
-) -> List[str]:
+) -> list[str]:
     """Sentences from a random place of another document, if one is drawn."""
     for _ in range(DRAWS):
         drawn = rng.randint(0, len(documents) - 1)
         if drawn != own:
             break
     document = documents[drawn]
-    tokens: List[str] = []
+    tokens: list[str] = []
     for sentence in document[rng.randint(0, len(document) - 1) :]:
         tokens += sentence
         if len(tokens) >= wanted:
@@ -230,7 +231,7 @@ def create_masked_lm_predictions(
     vocab_words: Sequence[str],
     rng: random.Random,
     do_whole_word_mask: bool = False,
-) -> Tuple[List[str], List[int], List[str]]:
+) -> tuple[list[str], list[int], list[str]]:
     """Masks tokens: 80% become `[MASK]`, 10% any word, 10% stay.
 
     Whole words that exceed the number of predictions are passed over.
@@ -238,7 +239,7 @@ def create_masked_lm_predictions(
     Returns:
         The masked tokens; the places of the tokens to predict; these tokens.
     """
-    words: List[List[int]] = []
+    words: list[list[int]] = []
     for place, token in enumerate(tokens):
         if token in (CLASSIFY, SEPARATE):
             continue
@@ -267,8 +268,8 @@ def create_masked_lm_predictions(
 
 
 def truncate_seq_pair(
-    tokens_a: List[str],
-    tokens_b: List[str],
+    tokens_a: list[str],
+    tokens_b: list[str],
     max_num_tokens: int,
     rng: random.Random,
 ) -> None:
@@ -302,7 +303,7 @@ def make_example(
     predict; `next_sentence_labels` int64 [1], 1 for a random second text.
     """
 
-    def pad(values: Sequence[Any], length: int) -> List[Any]:
+    def pad(values: Sequence[Any], length: int) -> list[Any]:
         return [*values, *[0] * (length - len(values))]
 
     ids = tokenizer.convert_tokens_to_ids(instance.tokens)

@@ -3,7 +3,8 @@
 import importlib
 import json
 import re
-from typing import Any, Callable, Iterable, List, Optional, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -39,10 +40,10 @@ class InputFeatures:
     def __init__(
         self,
         unique_id: int,
-        tokens: List[str],
-        input_ids: List[int],
-        input_mask: List[int],
-        input_type_ids: List[int],
+        tokens: list[str],
+        input_ids: list[int],
+        input_mask: list[int],
+        input_type_ids: list[int],
     ):
         """Takes the fields."""
         self.unique_id = unique_id
@@ -52,13 +53,13 @@ class InputFeatures:
         self.input_type_ids = input_type_ids
 
 
-def read_examples(input_file: str) -> List[InputExample]:
+def read_examples(input_file: str) -> list[InputExample]:
     """Reads a text a line; ` ||| ` stands between two."""
     with tf.io.gfile.GFile(input_file, "r") as file:
         return examples_of(file)
 
 
-def examples_of(lines: Iterable[str]) -> List[InputExample]:
+def examples_of(lines: Iterable[str]) -> list[InputExample]:
     """The examples of lines, as `read_examples` reads them."""
     examples = []
     for number, line in enumerate(lines):
@@ -71,7 +72,7 @@ def examples_of(lines: Iterable[str]) -> List[InputExample]:
 
 def convert_examples_to_features(
     examples: Sequence[InputExample], seq_length: int, tokenizer: Any
-) -> List[InputFeatures]:
+) -> list[InputFeatures]:
     """The features of each line, cut and padded to `seq_length`."""
     features = []
     for example in examples:
@@ -182,7 +183,7 @@ def json_line(
 
 
 def _truncate_seq_pair(
-    tokens_a: List[str], tokens_b: List[str], max_length: int
+    tokens_a: list[str], tokens_b: list[str], max_length: int
 ) -> None:
     records.truncate_pair(tokens_a, tokens_b, max_length)
 

@@ -5,7 +5,7 @@ them. `modeling.py` has all of their names.
 """
 
 import math
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ from adapter_bert.upstream.optimization import ADAPTERS, HEAD, LAYER_NORM
 
 v1 = tf.compat.v1
 # Dimensions as `get_shape_list` gives them: int, or int32 [].
-Shape = List[Any]
+Shape = list[Any]
 
 
 def gelu(x: tf.Tensor) -> tf.Tensor:
@@ -92,7 +92,7 @@ def embedding_lookup(
     initializer_range: float = 0.02,
     word_embedding_name: str = "word_embeddings",
     use_one_hot_embeddings: bool = False,
-) -> Tuple[tf.Tensor, Any]:
+) -> tuple[tf.Tensor, Any]:
     """Looks up vectors.
 
     Args:
@@ -505,7 +505,7 @@ def get_adapter(function_string: Any) -> Optional[Callable]:
 
 def head_variables(
     weights: str, bias: str, count: int, size: int
-) -> Tuple[Any, Any]:
+) -> tuple[Any, Any]:
     """The last layer of a head: float32 [C, D] and [C], in `head` as well."""
     collections = [v1.GraphKeys.GLOBAL_VARIABLES, HEAD]
     return (

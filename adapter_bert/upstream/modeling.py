@@ -9,7 +9,8 @@ import copy
 import dataclasses
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -123,7 +124,7 @@ class BertConfig:
         with tf.io.gfile.GFile(json_file, "r") as file:
             return cls.from_dict(json.load(file))
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """A copy of the attributes."""
         return copy.deepcopy(vars(self))
 
@@ -305,7 +306,7 @@ class BertModel:
         """float32 [B, T, D], of the last layer."""
         return self.sequence_output
 
-    def get_all_encoder_layers(self) -> List[tf.Tensor]:
+    def get_all_encoder_layers(self) -> list[tf.Tensor]:
         """L times float32 [B, T, D]."""
         return self.all_encoder_layers
 
@@ -320,7 +321,7 @@ class BertModel:
 
 def _method_of(
     adapter_fn: Any, tuning_method: Any
-) -> Tuple[TuningMethod, Optional[Callable[[tf.Tensor], tf.Tensor]]]:
+) -> tuple[TuningMethod, Optional[Callable[[tf.Tensor], tf.Tensor]]]:
     """What acts on BERT: a method, and instead of it perhaps a function.
 
     Raises:
@@ -433,7 +434,7 @@ class _FunctionHooks(Hooks):
 
 def get_assignment_map_from_checkpoint(
     tvars: Sequence[Any], init_checkpoint: str
-) -> Tuple[Dict[str, str], Dict[str, int]]:
+) -> tuple[dict[str, str], dict[str, int]]:
     """Names that variables and a checkpoint share.
 
     A BertModel in a scope of its own starts from the checkpoint's `bert`, if no
@@ -502,7 +503,7 @@ def start_from(
         The `scaffold_fn` of a TPU, or None.
     """
     variables = v1.trainable_variables()
-    initialized: Dict[str, int] = {}
+    initialized: dict[str, int] = {}
     scaffold = None
     if init_checkpoint:
         assignment, initialized = get_assignment_map_from_checkpoint(

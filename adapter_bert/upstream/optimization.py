@@ -6,7 +6,8 @@ trains what the method trains, and not BERT.
 
 import json
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -37,7 +38,7 @@ def add_recipe(
     v1.add_to_collection(RECIPES, json.dumps(found))
 
 
-def trained_variables() -> List[Any]:
+def trained_variables() -> list[Any]:
     """The variables that a graph trains: not those that a method freezes."""
     return [v for v in v1.trainable_variables() if v.trainable]
 
@@ -86,7 +87,7 @@ def create_optimizer(
         return tf.group(v1.assign_add(step, 1))
 
 
-def _means(strategy: Any, gradients: Any, variables: Any) -> List[Any]:
+def _means(strategy: Any, gradients: Any, variables: Any) -> list[Any]:
     mean = tf.distribute.ReduceOp.MEAN
     pairs = list(zip(gradients, variables))
     return strategy.extended.batch_reduce_to(mean, pairs)
@@ -138,11 +139,11 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay = exclude_from_weight_decay
         # Factors of the rate, by name of the variable.
-        self.rates: Dict[str, float] = {}
+        self.rates: dict[str, float] = {}
 
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[Tuple[Optional[tf.Tensor], Any]],
+        grads_and_vars: Iterable[tuple[Optional[tf.Tensor], Any]],
         global_step: Any = None,
         name: Optional[str] = None,
     ) -> tf.Operation:
@@ -167,7 +168,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             # `all_reduce` finds no mirrored variables in a graph.
             gradients = replica.merge_call(_means, (gradients, variables))
             moving = list(zip(gradients, variables))
-        updates: List[Any] = []
+        updates: list[Any] = []
         for gradient, variable in moving:
             variable_name = self._get_variable_name(variable.name)
             m, v = (

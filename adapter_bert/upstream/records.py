@@ -1,6 +1,7 @@
 """Examples in TFRecord files, and batches of them for TPUEstimator."""
 
-from typing import Any, Callable, Dict, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable
 
 import tensorflow as tf
 
@@ -43,7 +44,7 @@ def record_input_fn(
         for name, shape in shapes.items()
     }
 
-    def decode(record: tf.Tensor) -> Dict[str, tf.Tensor]:
+    def decode(record: tf.Tensor) -> dict[str, tf.Tensor]:
         example = tf.io.parse_single_example(record, parsed)
         # TPUs have no int64.
         return {k: tf.cast(v, tf.int32) for k, v in example.items()}

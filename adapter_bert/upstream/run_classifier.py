@@ -7,16 +7,12 @@
 import csv
 import importlib
 import os
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -71,9 +67,9 @@ class InputFeatures:
 
     def __init__(
         self,
-        input_ids: List[int],
-        input_mask: List[int],
-        segment_ids: List[int],
+        input_ids: list[int],
+        input_mask: list[int],
+        segment_ids: list[int],
         label_id: int,
         is_real_example: bool = True,
     ):
@@ -88,26 +84,26 @@ class InputFeatures:
 class DataProcessor:
     """Reads the examples of a task; a subclass declares one."""
 
-    def get_train_examples(self, data_dir: str) -> List[InputExample]:
+    def get_train_examples(self, data_dir: str) -> list[InputExample]:
         """The training set."""
         raise NotImplementedError()
 
-    def get_dev_examples(self, data_dir: str) -> List[InputExample]:
+    def get_dev_examples(self, data_dir: str) -> list[InputExample]:
         """The development set."""
         raise NotImplementedError()
 
-    def get_test_examples(self, data_dir: str) -> List[InputExample]:
+    def get_test_examples(self, data_dir: str) -> list[InputExample]:
         """What is predicted."""
         raise NotImplementedError()
 
-    def get_labels(self) -> List[str]:
+    def get_labels(self) -> list[str]:
         """The labels, in the order of the logits."""
         raise NotImplementedError()
 
     @classmethod
     def _read_tsv(
         cls, input_file: str, quotechar: Optional[str] = None
-    ) -> List[List[str]]:
+    ) -> list[list[str]]:
         """The cells of each line of a TSV file."""
         with tf.io.gfile.GFile(input_file, "r") as file:
             return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
@@ -148,7 +144,7 @@ class _TableProcessor(DataProcessor):
         """The labels, in the order of the logits."""
         return list(self.labels)
 
-    def _read(self, data_dir: str, split: str) -> List[InputExample]:
+    def _read(self, data_dir: str, split: str) -> list[InputExample]:
         file = self.splits[split]
         lines = self._read_tsv(os.path.join(data_dir, file.name))
         # As in upstream's MNLI, whose guids say which development set.
@@ -288,7 +284,7 @@ def convert_examples_to_features(
     label_list: Sequence[str],
     max_seq_length: int,
     tokenizer: Any,
-) -> List[InputFeatures]:
+) -> list[InputFeatures]:
     """The features of each example; arguments of `convert_single_example`."""
     features = []
     for number, example in enumerate(examples):
@@ -337,7 +333,7 @@ def file_based_input_fn_builder(
 ) -> Callable:
     """An `input_fn` over what `file_based_convert_...` wrote."""
     row = [seq_length]
-    shapes: Dict[str, List[int]] = {
+    shapes: dict[str, list[int]] = {
         "input_ids": row,
         "input_mask": row,
         "segment_ids": row,
@@ -370,7 +366,7 @@ def input_fn_builder(
 
 
 def _truncate_seq_pair(
-    tokens_a: List[str], tokens_b: List[str], max_length: int
+    tokens_a: list[str], tokens_b: list[str], max_length: int
 ) -> None:
     records.truncate_pair(tokens_a, tokens_b, max_length)
 
@@ -385,7 +381,7 @@ def create_model(
     num_labels: int,
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
-) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
     """A classifier on the pooled output.
 
     Args:
@@ -461,7 +457,7 @@ def model_fn_builder(
             tuning_method,
         )
         scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: Dict[str, Any] = {}
+        spec: dict[str, Any] = {}
         if mode == modeling.ModeKeys.TRAIN:
             spec["loss"] = loss
             spec["train_op"] = optimization.create_optimizer(

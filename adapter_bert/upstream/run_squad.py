@@ -11,16 +11,12 @@ import importlib
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
     NamedTuple,
     Optional,
-    Sequence,
-    Tuple,
 )
 
 import tensorflow as tf
@@ -53,7 +49,7 @@ class SquadExample:
         self,
         qas_id: str,
         question_text: str,
-        doc_tokens: List[str],
+        doc_tokens: list[str],
         orig_answer_text: Optional[str] = None,
         start_position: Optional[int] = None,
         end_position: Optional[int] = None,
@@ -106,12 +102,12 @@ class InputFeatures:
         unique_id: int,
         example_index: int,
         doc_span_index: int,
-        tokens: List[str],
+        tokens: list[str],
         token_to_orig_map: Mapping[int, int],
         token_is_max_context: Mapping[int, bool],
-        input_ids: List[int],
-        input_mask: List[int],
-        segment_ids: List[int],
+        input_ids: list[int],
+        input_mask: list[int],
+        segment_ids: list[int],
         start_position: Optional[int] = None,
         end_position: Optional[int] = None,
         is_impossible: Optional[bool] = None,
@@ -168,7 +164,7 @@ def _allows_none() -> bool:
 
 def read_squad_examples(
     input_file: str, is_training: bool
-) -> List[SquadExample]:
+) -> list[SquadExample]:
     """Reads the questions of a file in SQuAD's layout.
 
     Questions are left out, with a warning, whose answer is not at its place.
@@ -182,7 +178,7 @@ def read_squad_examples(
     for paragraph in (p for a in articles for p in a["paragraphs"]):
         words, word_of = _split(paragraph["context"])
         for qa in paragraph["qas"]:
-            answer: Dict[str, Any] = {}
+            answer: dict[str, Any] = {}
             if is_training:
                 found = _find_answer(qa, words, word_of)
                 if found is None:
@@ -194,10 +190,10 @@ def read_squad_examples(
     return examples
 
 
-def _split(context: str) -> Tuple[List[str], List[int]]:
+def _split(context: str) -> tuple[list[str], list[int]]:
     """The words of a context, and the number of each character's word."""
-    words: List[str] = []
-    word_of: List[int] = []
+    words: list[str] = []
+    word_of: list[int] = []
     is_inside = False
     for character in context:
         if character in " \t\r\n\u202f":
@@ -212,8 +208,8 @@ def _split(context: str) -> Tuple[List[str], List[int]]:
 
 
 def _find_answer(
-    qa: Mapping[str, Any], words: List[str], word_of: List[int]
-) -> Optional[Dict[str, Any]]:
+    qa: Mapping[str, Any], words: list[str], word_of: list[int]
+) -> Optional[dict[str, Any]]:
     """The fields of `SquadExample` that tell the answer; None if it is lost."""
     if _allows_none() and qa["is_impossible"]:
         return {
@@ -332,9 +328,9 @@ def convert_examples_to_features(
             unique_id += 1
 
 
-def _spans(count: int, room: int, stride: int) -> List[_Span]:
+def _spans(count: int, room: int, stride: int) -> list[_Span]:
     """The parts of a context of `count` tokens, the last up to its end."""
-    spans: List[_Span] = []
+    spans: list[_Span] = []
     start = 0
     while start < count:
         spans.append(_Span(start, min(room, count - start)))
@@ -345,12 +341,12 @@ def _spans(count: int, room: int, stride: int) -> List[_Span]:
 
 
 def _improve_answer_span(
-    doc_tokens: List[str],
+    doc_tokens: list[str],
     input_start: int,
     input_end: int,
     tokenizer: Any,
     orig_answer_text: str,
-) -> Tuple[int, int]:
+) -> tuple[int, int]:
     """The tokens, among those of the answer's words, that are the answer's."""
     answer = tokenizer.tokenize(orig_answer_text)
     for start in range(input_start, input_end + 1):
@@ -382,7 +378,7 @@ def create_model(
     segment_ids: tf.Tensor,
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
-) -> Tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Start and end logits of every token, float32 [B, T]; padding has too.
 
     Args:
@@ -444,7 +440,7 @@ def model_fn_builder(
             tuning_method,
         )
         scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: Dict[str, Any] = {}
+        spec: dict[str, Any] = {}
         if mode == modeling.ModeKeys.TRAIN:
             losses = [
                 tf.reduce_mean(
@@ -475,7 +471,7 @@ def input_fn_builder(
     input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
 ) -> Callable:
     """An `input_fn` over what `FeatureWriter` wrote."""
-    shapes: Dict[str, List[int]] = {
+    shapes: dict[str, list[int]] = {
         "unique_ids": [],
         "input_ids": [seq_length],
         "input_mask": [seq_length],
@@ -597,9 +593,9 @@ def _candidates(
     results: Mapping[int, RawResult],
     n_best_size: int,
     max_answer_length: int,
-) -> Tuple[List[_Candidate], Optional[_Candidate]]:
+) -> tuple[list[_Candidate], Optional[_Candidate]]:
     """All that the best logits allow, the best first; and "no answer"."""
-    found: List[_Candidate] = []
+    found: list[_Candidate] = []
     null: Optional[_Candidate] = None
     for number, feature in enumerate(features):
         result = results[feature.unique_id]
@@ -636,9 +632,9 @@ def _texts(
     found: Sequence[_Candidate],
     n_best_size: int,
     do_lower_case: bool,
-) -> Dict[str, Tuple[float, float]]:
+) -> dict[str, tuple[float, float]]:
     """The logits of the best candidates of different texts."""
-    best: Dict[str, Tuple[float, float]] = {}
+    best: dict[str, tuple[float, float]] = {}
     for candidate in found:
         if len(best) >= n_best_size:
             break
@@ -685,13 +681,13 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     return orig_text[letters[before] : letters[before + count - 1] + 1]
 
 
-def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> List[int]:
+def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
     """Places of the greatest logits, the first of equal ones first."""
     order = sorted(range(len(logits)), key=lambda n: logits[n], reverse=True)
     return order[:n_best_size]
 
 
-def _compute_softmax(scores: Sequence[float]) -> List[float]:
+def _compute_softmax(scores: Sequence[float]) -> list[float]:
     """Probabilities of raw scores, in Python's double precision."""
     if not scores:
         return []

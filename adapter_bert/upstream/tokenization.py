@@ -8,7 +8,8 @@ programs subclass them and hand in vocabularies of their own.
 import collections
 import re
 import unicodedata
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 
@@ -90,26 +91,26 @@ def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
     )
 
 
-def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> List:
+def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> list:
     """The vocabulary's value of each item; KeyError of one it lacks."""
     return [vocab[item] for item in items]
 
 
 def convert_tokens_to_ids(
     vocab: Mapping[str, int], tokens: Iterable[str]
-) -> List[int]:
+) -> list[int]:
     """The ids of tokens."""
     return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(
     inv_vocab: Mapping[int, str], ids: Iterable[int]
-) -> List[str]:
+) -> list[str]:
     """The tokens of ids."""
     return convert_by_vocab(inv_vocab, ids)
 
 
-def whitespace_tokenize(text: str) -> List[str]:
+def whitespace_tokenize(text: str) -> list[str]:
     """The words between white space."""
     return text.split()
 
@@ -148,7 +149,7 @@ class FullTokenizer(tokenization.FullTokenizer):
 
     # The parts that the library stands for; empty in a subclass that makes its
     # parts itself.
-    _made: Tuple[Any, ...] = ()
+    _made: tuple[Any, ...] = ()
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
@@ -165,7 +166,7 @@ class FullTokenizer(tokenization.FullTokenizer):
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
         self._made = self._parts()
 
-    def tokenize(self, text: Text) -> List[str]:
+    def tokenize(self, text: Text) -> list[str]:
         """The pieces of a text; those that continue a word begin with ##.
 
         By `basic_tokenizer` and `wordpiece_tokenizer` where a program has
@@ -179,15 +180,15 @@ class FullTokenizer(tokenization.FullTokenizer):
             for piece in self.wordpiece_tokenizer.tokenize(word)
         ]
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> List[int]:
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """The ids of tokens; KeyError of a token that there is not."""
         return convert_by_vocab(self.vocab, tokens)
 
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> List[str]:
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens of ids; KeyError of an id that there is not."""
         return convert_by_vocab(self.inv_vocab, ids)
 
-    def _parts(self) -> Tuple[Any, ...]:
+    def _parts(self) -> tuple[Any, ...]:
         """The parts, their attributes, and the changes of the vocabulary."""
         return (
             self.basic_tokenizer,
@@ -205,7 +206,7 @@ class BasicTokenizer:
         """`do_lower_case` strips accents as well."""
         self.do_lower_case = do_lower_case
 
-    def tokenize(self, text: Text) -> List[str]:
+    def tokenize(self, text: Text) -> list[str]:
         """The words of a text; each Chinese character is one."""
         text = "".join(
             " " if _is_whitespace(character) else character
@@ -236,7 +237,7 @@ class WordpieceTokenizer:
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
 
-    def tokenize(self, text: Text) -> List[str]:
+    def tokenize(self, text: Text) -> list[str]:
         """The pieces of words between white space."""
         return [
             piece
@@ -244,10 +245,10 @@ class WordpieceTokenizer:
             for piece in self._pieces(word)
         ]
 
-    def _pieces(self, word: str) -> List[str]:
+    def _pieces(self, word: str) -> list[str]:
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
-        pieces: List[str] = []
+        pieces: list[str] = []
         start = 0
         while start < len(word):
             mark = "##" if start else ""

@@ -16,7 +16,8 @@ import pathlib
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -57,11 +58,11 @@ SIZES_HEADER = [
 ]
 # Cores of a host that share a batch.
 CORES = 8
-Cell = Dict[str, Any]
-Wanted = Tuple[str, Run]
+Cell = dict[str, Any]
+Wanted = tuple[str, Run]
 
 
-def cells() -> List[Wanted]:
+def cells() -> list[Wanted]:
     """The matrix: devices and runs, the quickest first."""
     default = [
         Run(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
@@ -143,25 +144,25 @@ def _account(step: Step, device: Device) -> Cell:
     }
 
 
-def key(device: str, run: Run) -> Tuple[str, ...]:
+def key(device: str, run: Run) -> tuple[str, ...]:
     """A cell's device and run."""
     return device, *dataclasses.astuple(run)
 
 
-def key_of(cell: Cell) -> Tuple[str, ...]:
+def key_of(cell: Cell) -> tuple[str, ...]:
     """The key of a cell that was compiled."""
     names = [field.name for field in dataclasses.fields(Run)]
     return tuple(cell[name] for name in ("device", *names))
 
 
-def versions() -> Dict[str, str]:
+def versions() -> dict[str, str]:
     """TensorFlow and the compilers, as they are installed."""
     names = dict.fromkeys(name for own in PACKAGES.values() for name in own)
     found = {name: importlib.metadata.version(name) for name in names}
     return {"tensorflow": report.tensorflow(), **found}
 
 
-def read(path: pathlib.Path) -> Dict[str, Any]:
+def read(path: pathlib.Path) -> dict[str, Any]:
     """A file of cells; none if it is missing.
 
     Raises:
@@ -190,7 +191,7 @@ def read(path: pathlib.Path) -> Dict[str, Any]:
     return found
 
 
-def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
+def page_tables(found: dict[str, Any]) -> dict[str, str]:
     """The page's texts by the names of their marks."""
     made = {key_of(cell): cell for cell in found["cells"]}
     dates = sorted({cell["date"] for cell in found["cells"]})
@@ -237,7 +238,7 @@ def page_tables(found: Dict[str, Any]) -> Dict[str, str]:
     }
 
 
-def _row_of_size(cell: Cell) -> List[str]:
+def _row_of_size(cell: Cell) -> list[str]:
     device = DEVICES[cell["device"]]
     told = (field.name for field in dataclasses.fields(Compiled))
     compiled = Compiled(**{name: cell[name] for name in told})
@@ -258,7 +259,7 @@ def _row_of_size(cell: Cell) -> List[str]:
     ]
 
 
-def write_page(found: Dict[str, Any]) -> None:
+def write_page(found: dict[str, Any]) -> None:
     """Writes the tables of results/devices.md."""
     for name, text in page_tables(found).items():
         report.write(PAGE, name, text)
@@ -266,7 +267,7 @@ def write_page(found: Dict[str, Any]) -> None:
 
 def compile_all(
     wanted: Sequence[Wanted], path: pathlib.Path, data: pathlib.Path
-) -> List[Cell]:
+) -> list[Cell]:
     """Compiles cells that a file lacks, and keeps each in it at once.
 
     Returns:

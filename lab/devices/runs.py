@@ -11,7 +11,8 @@ import pathlib
 import random
 import tempfile
 import unittest.mock
-from typing import Any, Dict, Iterator, List, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from adapter_bert.bert import onednn
 from adapter_bert.bert.config import BertConfig
@@ -67,7 +68,7 @@ LABEL_SETS, CHOICES, SHELF = "label_sets", "choices", "shelf"
 NEW_WORDS = "new_words"
 
 
-def _table(name: str, **flags: Any) -> Dict[str, Any]:
+def _table(name: str, **flags: Any) -> dict[str, Any]:
     return {"task_name": "custom", "data_dir": f"{{data}}/{name}", **flags}
 
 
@@ -78,7 +79,7 @@ SEVERAL = {
 QUESTIONS = "{data}/" + tiny_files.QUESTIONS
 LINES = "{data}/" + tiny_files.LINES
 # Kind of task -> its program, the program's flags.
-HEADS: Dict[str, Any] = {
+HEADS: dict[str, Any] = {
     CLASSIFICATION: (CLASSIFY, _table(tiny_files.TABLE)),
     "regression": (CLASSIFY, _table(tiny_files.SCORES, regression=True)),
     "sets of labels": (CLASSIFY, _table(LABEL_SETS, multi_label=True)),
@@ -171,7 +172,7 @@ def with_arguments(method: str) -> str:
     return f"{method}({found})" if found else method
 
 
-def runs() -> List[Run]:
+def runs() -> list[Run]:
     """Every method with one head, then every other head with one method."""
     kinds = [(with_arguments(method), CLASSIFICATION) for method in METHODS]
     kinds += [(DEFAULT, head) for head in HEADS if head != CLASSIFICATION]

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import statistics
 import tempfile
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, NamedTuple
 
 from adapter_bert import command_line
 from adapter_bert.bert.encoder import BertConfig
@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
         return "-".join(self[:4])
 
     @property
-    def paddings(self) -> List[str]:
+    def paddings(self) -> list[str]:
         """The peer's ways of padding that are measured."""
         is_small = self.kind == "train" and self.model == "minilm"
         return list(PADDINGS) if is_small else ["dynamic"]
@@ -96,7 +96,7 @@ COMPARISONS = [
 
 
 def compare(
-    one: Comparison, rows: str, model: Dict[str, Any], peer: str, rounds: int
+    one: Comparison, rows: str, model: dict[str, Any], peer: str, rounds: int
 ) -> Measured:
     """The measurements of `products`, `ours` and each of the peer's paddings.
 
@@ -131,7 +131,7 @@ def compare(
     return measuring.in_turn(workers, rounds)
 
 
-def summarize(measured: Measured) -> Dict[str, Any]:
+def summarize(measured: Measured) -> dict[str, Any]:
     """Medians, spreads and ratios of one comparison."""
     rates = measuring.rates(measured)
     peak, used = (
@@ -159,7 +159,7 @@ def summarize(measured: Measured) -> Dict[str, Any]:
     }
 
 
-def to_markdown(results: Dict[str, Any]) -> str:
+def to_markdown(results: dict[str, Any]) -> str:
     """The table of results/performance.md."""
     rows = [
         [
@@ -230,7 +230,7 @@ def main() -> None:
         "minilm": minilm,
         "base": {"model": None, "config": dataclasses.asdict(base)},
     }
-    results: Dict[str, Any] = {
+    results: dict[str, Any] = {
         **report.environment(),
         "rounds": arguments.rounds,
         "rows": GLUE_ROWS if arguments.glue_dir else measuring.OWN_TEXTS,

@@ -7,7 +7,6 @@ implementation would do for nothing.
 """
 
 import re
-from typing import List, Tuple
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.tasks.task_model import Parameter, ParameterTable
@@ -67,13 +66,13 @@ def _product(config: BertConfig, p: Parameter, rows: int, tokens: int) -> int:
     return 2 * rows * tokens * inputs * outputs
 
 
-def _attentions(config: BertConfig, rows: int, tokens: int) -> List[int]:
+def _attentions(config: BertConfig, rows: int, tokens: int) -> list[int]:
     """The two products of each layer's attention."""
     asking = [tokens] * (config.num_hidden_layers - 1) + [1]
     return [2 * 2 * rows * n * tokens * config.hidden_size for n in asking]
 
 
-def _depth(p: Parameter) -> Tuple[int, int]:
+def _depth(p: Parameter) -> tuple[int, int]:
     """(layer, place in it), in the order of computation.
 
     Embeddings come before all layers, the pooler and heads after them.

@@ -9,7 +9,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,14 +31,14 @@ BATCH_SIZE, ADAPTER_SIZE, MAX_LENGTH = 32, 64, 128
 DTYPES = ("float32", "bfloat16")
 OWN_TEXTS = "the project's own texts"
 
-Measured = Dict[str, List[Dict[str, float]]]
+Measured = dict[str, list[dict[str, float]]]
 
 
 class Worker:
     """A process that holds a model; `worker.py` has its protocol."""
 
     def __init__(
-        self, command: Sequence[str], options: Dict[str, Any], steps: int = 0
+        self, command: Sequence[str], options: dict[str, Any], steps: int = 0
     ):
         """Starts the process, which gets ready meanwhile.
 
@@ -58,7 +59,7 @@ class Worker:
             env={**os.environ, "TMPDIR": self._scratch.name},
         )
 
-    def measure(self) -> Dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Makes one measurement.
 
         Raises:
@@ -104,7 +105,7 @@ def in_turn(workers: Mapping[str, Any], rounds: int) -> Measured:
     return measured
 
 
-def rates(measured: Measured) -> Dict[str, List[float]]:
+def rates(measured: Measured) -> dict[str, list[float]]:
     """The examples per second of each round, of all that have examples."""
     return {
         name: [m["examples"] / m["seconds"] for m in rounds]
@@ -113,7 +114,7 @@ def rates(measured: Measured) -> Dict[str, List[float]]:
     }
 
 
-def spread(values: Sequence[float]) -> Dict[str, float]:
+def spread(values: Sequence[float]) -> dict[str, float]:
     """The `median`, `lowest` and `highest` of the rounds' values."""
     return {
         "median": statistics.median(values),
@@ -122,17 +123,17 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
     }
 
 
-def spreads(values: Mapping[str, Sequence[float]]) -> Dict[str, Any]:
+def spreads(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """The spread of each name's values."""
     return {name: spread(of_name) for name, of_name in values.items()}
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Dict[str, float]:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     """The spread of ours / theirs, each measured in the same round."""
     return spread([a / b for a, b in zip(ours, theirs)])
 
 
-def cell(found: Dict[str, float], digits: int = 1, bold: bool = False) -> str:
+def cell(found: dict[str, float], digits: int = 1, bold: bool = False) -> str:
     """A cell of a table: the median, then from the lowest to the highest."""
     median, low, high = (
         f"{found[key]:.{digits}f}" for key in ("median", "lowest", "highest")
@@ -140,12 +141,12 @@ def cell(found: Dict[str, float], digits: int = 1, bold: bool = False) -> str:
     return f"{f'**{median}**' if bold else median} ({low} to {high})"
 
 
-def ratio_cell(found: Dict[str, float]) -> str:
+def ratio_cell(found: dict[str, float]) -> str:
     """A cell of ratios, the median in bold type."""
     return cell(found, digits=2, bold=True)
 
 
-def table(results: Dict[str, Any], about: str, rows: report.Table) -> str:
+def table(results: dict[str, Any], about: str, rows: report.Table) -> str:
     """A table of results/performance.md, with a line about the measurement.
 
     Args:
@@ -160,7 +161,7 @@ def table(results: Dict[str, Any], about: str, rows: report.Table) -> str:
     )
 
 
-def publish(name: str, results: Dict[str, Any], text: str) -> None:
+def publish(name: str, results: dict[str, Any], text: str) -> None:
     """Writes `lab/results/NAME.json` and a table of results/performance.md."""
     report.RESULTS.mkdir(parents=True, exist_ok=True)
     files.write_json(str(report.RESULTS / f"{name}.json"), results)
@@ -203,14 +204,14 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     return arguments
 
 
-def open_model(folder: str = "") -> Dict[str, Any]:
+def open_model(folder: str = "") -> dict[str, Any]:
     """The `model` and `config` of a worker's options: MiniLM's by default."""
     folder = folder or minilm.folder()
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     return {"model": folder, "config": dataclasses.asdict(config)}
 
 
-def read_features(model: str, glue_dir: str) -> Dict[str, Features]:
+def read_features(model: str, glue_dir: str) -> dict[str, Features]:
     """Pairs and sentences: MRPC and CoLA where present, else `data/`.
 
     Args:

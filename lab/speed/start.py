@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 from adapter_bert import command_line
 from adapter_bert.commands import minilm
@@ -57,7 +58,7 @@ class Program:
     command: Sequence[str]
     step_line: str = ""
 
-    def measure(self) -> Dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Runs the program, with an empty folder for its output.
 
         Returns:
@@ -67,7 +68,7 @@ class Program:
         Raises:
             UserError: the program has failed, or there was no such line.
         """
-        times: Dict[str, float] = {}
+        times: dict[str, float] = {}
         last = ""
         with tempfile.TemporaryDirectory() as scratch:
             began = time.perf_counter()
@@ -109,7 +110,7 @@ class Program:
         return dataclasses.replace(self, command=command)
 
 
-def find_data(glue_dir: str) -> Tuple[str, List[str], Dict[str, int]]:
+def find_data(glue_dir: str) -> tuple[str, list[str], dict[str, int]]:
     """The data that both sides read: RTE, or pairs of `data/`.
 
     Args:
@@ -141,14 +142,14 @@ def find_data(glue_dir: str) -> Tuple[str, List[str], Dict[str, int]]:
     return folder, flags, counts
 
 
-def engines() -> List[str]:
+def engines() -> list[str]:
     """Our engines that run with this TensorFlow."""
     return [e for e in ENGINES if e != "estimator" or report.has_estimator()]
 
 
 def programs(
     arguments: argparse.Namespace,
-) -> Tuple[Dict[str, Dict[str, Program]], Dict[str, int]]:
+) -> tuple[dict[str, dict[str, Program]], dict[str, int]]:
     """The programs of each measurement and side, and the rows of `find_data`.
 
     Args:
@@ -196,7 +197,7 @@ def programs(
     }, counts
 
 
-def summarize(measured: Measured, which: str) -> Dict[str, Any]:
+def summarize(measured: Measured, which: str) -> dict[str, Any]:
     """Medians, spreads and ratios of one measurement.
 
     Args:
@@ -221,7 +222,7 @@ def summarize(measured: Measured, which: str) -> Dict[str, Any]:
     }
 
 
-def to_markdown(results: Dict[str, Any]) -> str:
+def to_markdown(results: dict[str, Any]) -> str:
     """The table of results/performance.md."""
     sides = [*results["summary"][THIRD_STEP]["ratio"]]
     header = ["", *(f"ours, {side}, s" for side in sides), "peer, s"]
@@ -239,7 +240,7 @@ def to_markdown(results: Dict[str, Any]) -> str:
     return measuring.table(results, about, rows)
 
 
-def to_summary(compared: Dict[str, Any], started: Dict[str, Any]) -> str:
+def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
     """The one table of both benchmarks: all but its last column are ratios.
 
     Args:
@@ -281,7 +282,7 @@ def main() -> None:
     parser = measuring.make_parser(__doc__, rounds=5)
     arguments = measuring.parse(parser)
     compared, counts = programs(arguments)
-    results: Dict[str, Any] = {
+    results: dict[str, Any] = {
         **report.environment(),
         "rounds": arguments.rounds,
         "data": "RTE" if arguments.glue_dir else measuring.OWN_TEXTS,

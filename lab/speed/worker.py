@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import unittest.mock
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -53,7 +53,7 @@ def read_rows(path: str) -> Features:
         )
 
 
-def make_job(options: Dict[str, Any], folder: str) -> Job:
+def make_job(options: dict[str, Any], folder: str) -> Job:
     """The model that the options describe, with its initial values."""
     config = encoder.BertConfig(**options["config"])
     method = parse(options["method"])
@@ -115,7 +115,7 @@ class Meter:
             )
             self._wait()
 
-    def work(self, steps: range) -> Dict[str, float]:
+    def work(self, steps: range) -> dict[str, float]:
         """What else an answer tells of these steps, from 0."""
         del steps
         return {}
@@ -132,7 +132,7 @@ class JobMeter(Meter):
     """Tells the tokens of the steps too, and what is counted for them."""
 
     def __init__(
-        self, options: Dict[str, Any], job: Job, length_of: Callable[[int], int]
+        self, options: dict[str, Any], job: Job, length_of: Callable[[int], int]
     ):
         """Takes what gives the padded length of a step's batch."""
         config = encoder.BertConfig(**options["config"])
@@ -142,7 +142,7 @@ class JobMeter(Meter):
         )
         super().__init__(options["batch_size"])
 
-    def work(self, steps: range) -> Dict[str, float]:
+    def work(self, steps: range) -> dict[str, float]:
         """`tokens`, padding included, and `flops`."""
         tokens = [self._length_of(step) for step in steps]
         return {
@@ -151,7 +151,7 @@ class JobMeter(Meter):
         }
 
 
-def request() -> Dict[str, Any]:
+def request() -> dict[str, Any]:
     """The next request; ends the process when there are no more."""
     line = sys.stdin.readline()
     if not line:
@@ -168,7 +168,7 @@ def answer(**values: Any) -> None:
     print(json.dumps(values), flush=True)
 
 
-def train(engine: Any, job: Job, options: Dict[str, Any]) -> None:
+def train(engine: Any, job: Job, options: dict[str, Any]) -> None:
     """Trains for as long as there are requests."""
     rows, size = read_rows(options["rows"]), options["batch_size"]
     plan = input_pipeline.TrainPlan(rows.lengths, size, MANY_STEPS, 1)
@@ -187,8 +187,8 @@ class BatchClock:
 
     def __init__(self, *args: Any):
         del args
-        self.times: List[float] = []
-        self.counts: List[int] = []
+        self.times: list[float] = []
+        self.counts: list[int] = []
 
     def update(self, count: int) -> None:
         """A batch is done."""
@@ -199,7 +199,7 @@ class BatchClock:
         """Nothing is shown."""
 
 
-def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
+def predict(engine: Any, job: Job, options: dict[str, Any]) -> None:
     """Predicts all rows at each request; the first batch is not measured."""
     rows, size = read_rows(options["rows"]), options["batch_size"]
     config = encoder.BertConfig(**options["config"])
@@ -223,7 +223,7 @@ def predict(engine: Any, job: Job, options: Dict[str, Any]) -> None:
         )
 
 
-def matrix_products(options: Dict[str, Any]) -> None:
+def matrix_products(options: dict[str, Any]) -> None:
     """Multiplies square matrices, the machine's best case, at each request."""
     size, count = 2048, 8
     dtype = tf.as_dtype(options["dtype"])

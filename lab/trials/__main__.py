@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from concurrent import futures
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Optional
 
 from adapter_bert import command_line, files
 from adapter_bert.errors import UserError
@@ -53,7 +54,7 @@ TURNS = (
 )
 ALL = "all"
 
-Trial = Dict[str, Any]
+Trial = dict[str, Any]
 
 
 def say(text: str) -> None:
@@ -61,7 +62,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def turns_of(only: Optional[str]) -> List[str]:
+def turns_of(only: Optional[str]) -> list[str]:
     """The kinds of trials in turn; all that can run here, if None."""
     if only:
         return [only]
@@ -169,7 +170,7 @@ def count(trials: Iterable[Trial]) -> Counter:
     return Counter((t["run"], t["only"], t["what"]) for t in trials)
 
 
-def rows(counts: Counter) -> List[List[str]]:
+def rows(counts: Counter) -> list[list[str]]:
     """The table: a row for each kind of run, then one for all."""
     names = [run.name for run in runs.RUNS]
     ordered = [n for n in names if any(n == name for name, *_ in counts)]
@@ -185,7 +186,7 @@ def rows(counts: Counter) -> List[List[str]]:
     return table
 
 
-def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
+def read_soaks(path: pathlib.Path) -> list[dict[str, Any]]:
     """The soaks of a file; none if it is missing.
 
     Raises:
@@ -204,7 +205,7 @@ def read_soaks(path: pathlib.Path) -> List[Dict[str, Any]]:
     return found
 
 
-def add(path: pathlib.Path, about: Dict[str, Any], counts: Counter) -> None:
+def add(path: pathlib.Path, about: dict[str, Any], counts: Counter) -> None:
     """Adds a soak to a file of soaks, and writes the page's table of all.
 
     Raises:
@@ -285,7 +286,7 @@ def main() -> None:
     if arguments.seed is not None:
         seeds = [arguments.seed]
     seconds = 60 * arguments.minutes
-    found: List[Trial] = []
+    found: list[Trial] = []
     for one in soak(work, arguments.jobs, arguments.only, seeds, seconds):
         found.append(one)
         told = "--only={only} --seed={seed}: {what}: {note}".format(**one)

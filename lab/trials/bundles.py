@@ -5,7 +5,8 @@ Source of the layout: TensorFlow, `tensor_bundle.proto` and `lib/io/table`
 """
 
 import types
-from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -44,7 +45,7 @@ def varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def table(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
+def table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """A table of one block, of keys in order and their values."""
     content, handles = b"", []
     for block in (_block(entries), _block(())):
@@ -56,7 +57,7 @@ def table(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
     return content + index + footer
 
 
-def _block(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
+def _block(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     content = b""
     for key, value in entries:
         content += b"\0" + varint(len(key)) + varint(len(value)) + key + value
@@ -70,7 +71,7 @@ def write_bundle(
     changed: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
     lengths: Mapping[str, int] = types.MappingProxyType({}),
     shards: int = 1,
-) -> Dict[str, bytes]:
+) -> dict[str, bytes]:
     """A checkpoint's files by the ends of their names.
 
     Args:
@@ -108,7 +109,7 @@ def write_bundle(
 
 def _texts(
     texts: Sequence[bytes], length: Optional[int]
-) -> Tuple[bytes, bytes]:
+) -> tuple[bytes, bytes]:
     """Texts as they are stored, and what of them is summed."""
     told = [len(text) if length is None else length for text in texts]
     # The lengths' own sum is of four bytes each, or of eight.

@@ -11,8 +11,9 @@ import re
 import shutil
 import stat
 import time
+from collections.abc import Sequence
 from concurrent import futures
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable
 
 from adapter_bert import folder_lock
 from adapter_bert.serving import saved_model
@@ -105,7 +106,7 @@ def _fill_disk(plan: Plan, bench: Bench, state: str) -> Outcome:
     shutil.copytree(content, out, dirs_exist_ok=True)
     shutil.rmtree(content)
     left = int(plan.part * PAGES) * PAGE
-    filling: List[pathlib.Path] = []
+    filling: list[pathlib.Path] = []
     moment = bench.moment(plan.shares[0], state)
     try:
         end = bench.start(moment, lambda: filling.append(linux.fill(out, left)))
@@ -174,7 +175,7 @@ def do_damage(path: pathlib.Path, how: str, part: float) -> str:
     return f"{how} after {place} bytes"
 
 
-def places(bench: Bench, reads: bool) -> List[pathlib.Path]:
+def places(bench: Bench, reads: bool) -> list[pathlib.Path]:
     """The files and folders that a run reads, or writes, from the top."""
     if not reads:
         return [bench.place / OUT]
@@ -188,7 +189,7 @@ def places(bench: Bench, reads: bool) -> List[pathlib.Path]:
 def forbid(plan: Plan, bench: Bench) -> Outcome:
     """Takes a right to a file or folder away, for the time of one start."""
     state = bench.begin(plan.state, own_data=True)
-    changed: List[Any] = []
+    changed: list[Any] = []
 
     def take() -> None:
         tops = places(bench, plan.reads)
@@ -244,7 +245,7 @@ class Away:
         else:
             self.path.rename(self._away)
 
-    def give_back(self) -> List[str]:
+    def give_back(self) -> list[str]:
         """Gives it back; tells which files have come into its place."""
         # Empty folders do no harm.
         left = [p.name for p in self.path.rglob("*") if p.is_file()]
@@ -270,7 +271,7 @@ def vanish(plan: Plan, bench: Bench) -> Outcome:
     path = of(places(bench, plan.reads), plan.which)
     is_mounted = plan.mounts and path.is_dir() and linux.has_own_mounts()
     thing = Away(path, is_mounted)
-    is_taken: List[bool] = []
+    is_taken: list[bool] = []
 
     def take() -> None:
         # Before a run holds its folder, it may well begin in a new one.
@@ -362,7 +363,7 @@ def start_several(plan: Plan, bench: Bench) -> Outcome:
 
 def together(
     plan: Plan, seconds: float, starts: Sequence[Callable[[Moment], End]]
-) -> List[End]:
+) -> list[End]:
     """Starts processes as a plan says, and waits for their ends.
 
     Half of the time all start at once. The first may be killed.

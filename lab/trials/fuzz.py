@@ -28,7 +28,7 @@ import tempfile
 import time
 from concurrent import futures
 from types import FrameType
-from typing import Any, Callable, Dict, List, Set, Tuple
+from typing import Any, Callable
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -80,7 +80,7 @@ def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
 
     folder = pathlib.Path(tempfile.mkdtemp())
     reader.write(folder)
-    known: Set[str] = {found for found, _ in defects_of(output, name)}
+    known: set[str] = {found for found, _ in defects_of(output, name)}
 
     def read(content: bytes) -> None:
         found = fuzz_inputs.try_input(reader, folder, content)
@@ -109,7 +109,7 @@ def note(output: pathlib.Path, name: str, found: str, content: bytes) -> None:
         file.write(json.dumps([found, str(path)]) + "\n")
 
 
-def defects_of(output: pathlib.Path, name: str) -> List[List[str]]:
+def defects_of(output: pathlib.Path, name: str) -> list[list[str]]:
     """The defects of a reader, and the files of their inputs."""
     path = output / f"{file_name(name)}.jsonl"
     return [*map(json.loads, path.open())] if path.exists() else []
@@ -185,7 +185,7 @@ def keep(
     before = read_kept(kept, name)
     contents -= {right, *before}
     new = sorted(contents, key=lambda content: (len(content), content))
-    known: Set[Tuple[str, int]] = set()
+    known: set[tuple[str, int]] = set()
     chosen = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
@@ -202,9 +202,9 @@ def keep(
     write_kept(kept, name, chosen)
 
 
-def lines_of(work: Callable[[], Any]) -> Set[Tuple[str, int]]:
+def lines_of(work: Callable[[], Any]) -> set[tuple[str, int]]:
     """The package's lines that are run, by file and number."""
-    found: Set[Tuple[str, int]] = set()
+    found: set[tuple[str, int]] = set()
     package = str(ROOT / "adapter_bert") + os.sep
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -229,7 +229,7 @@ def file_name(name: str) -> str:
     return re.sub(r"\W+", "_", name)
 
 
-def read_kept(folder: pathlib.Path, name: str) -> List[bytes]:
+def read_kept(folder: pathlib.Path, name: str) -> list[bytes]:
     """Inputs of a reader that were kept; each letter in the file is a byte."""
     path = folder / f"{file_name(name)}.json"
     if not path.exists():
@@ -237,14 +237,14 @@ def read_kept(folder: pathlib.Path, name: str) -> List[bytes]:
     return [text.encode("latin-1") for text in json.loads(path.read_text())]
 
 
-def write_kept(folder: pathlib.Path, name: str, contents: List[bytes]) -> None:
+def write_kept(folder: pathlib.Path, name: str, contents: list[bytes]) -> None:
     """Writes inputs as `read_kept` reads them, one on each line."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join(json.dumps(c.decode("latin-1")) for c in contents)
     (folder / f"{file_name(name)}.json").write_text(f"[\n{lines}\n]\n")
 
 
-def parse_arguments() -> Tuple[argparse.Namespace, List[str]]:
+def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     """Reads the command line; what it does not know is for libFuzzer.
 
     Raises:
@@ -311,7 +311,7 @@ def main() -> None:
     arguments.inputs = arguments.inputs or 10**9
     seconds = 60 * minutes * arguments.jobs / len(chosen)
     progress = Progress("fuzz", len(chosen), "readers")
-    results: Dict[str, int] = {}
+    results: dict[str, int] = {}
 
     def work(name: str) -> None:
         reader = chosen[name]

@@ -13,7 +13,8 @@ import random
 import resource
 import shutil
 import time
-from typing import Any, Callable, Mapping, Tuple, Type
+from collections.abc import Mapping
+from typing import Any, Callable
 
 from adapter_bert.errors import UserError
 
@@ -40,7 +41,7 @@ class Reader:
     files: Mapping[str, bytes]
     changed: str
     read: Callable[[pathlib.Path], Any]
-    raises: Tuple[Type[BaseException], ...] = (UserError,)
+    raises: tuple[type[BaseException], ...] = (UserError,)
     grows: bool = True
 
     def write(self, folder: pathlib.Path) -> None:
@@ -122,7 +123,7 @@ ODD_BYTES = (
     b"9" * 30, b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"A" * 3000, b"[" * 2000,
     b"../", b"/", b"-DOCSTART-", b"B-", b"__import__", b"**", b"%s", b"#",
 )  # fmt: skip
-ODD_VALUES: Tuple[Any, ...] = (
+ODD_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 1.5, -0.0, 1e308, 10**30, "", "a", "\0",
     "\ud800", "x" * 3000, "../../x", "(", [], [[]], [None], {}, {"a": {}},
     [1, "a"], {"": ""}, "houlsby(size=1)", "custom", "tagging", "squad",
@@ -153,7 +154,7 @@ def change(content: bytes, chance: random.Random, grows: bool = True) -> bytes:
     return content
 
 
-def _place(content: bytes, chance: random.Random) -> Tuple[int, int]:
+def _place(content: bytes, chance: random.Random) -> tuple[int, int]:
     first = chance.randrange(len(content) + 1)
     most = chance.choice((1, 4, 16, len(content)))
     return first, min(len(content), first + chance.randint(0, most))
@@ -202,7 +203,7 @@ def grow(content: bytes, chance: random.Random) -> bytes:
     return content[:first] + part * max(1, times) + content[first:]
 
 
-CHANGES: Tuple[Callable[[bytes, random.Random], bytes], ...] = (
+CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
     _flip, _cut, _drop, _repeat, _insert, _insert, _scatter,
 )  # fmt: skip
 

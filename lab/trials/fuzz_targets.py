@@ -11,8 +11,9 @@ import re
 import shutil
 import tarfile
 import zipfile
+from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping
+from typing import Any, Callable
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -126,7 +127,7 @@ def as_tensors(values: Mapping[str, np.ndarray]) -> bytes:
     return safetensors.numpy.save(dict(values))
 
 
-def _folder(path: pathlib.Path) -> Dict[str, bytes]:
+def _folder(path: pathlib.Path) -> dict[str, bytes]:
     files = (file for file in sorted(path.iterdir()) if file.is_file())
     return {file.name: file.read_bytes() for file in files}
 
@@ -145,7 +146,7 @@ def _foreign(case: str, changed: str) -> Reader:
 
 def _artifact() -> Reader:
     """An adapter: its description, with the hash that its weights have."""
-    scratch: Dict[str, Any] = {
+    scratch: dict[str, Any] = {
         "method": "houlsby(size=2)",
         "task": {"name": "custom", "labels": ["bad", "good"], "pairs": False},
         "task_settings": {"columns": ["text"], "label_column": "label"},
@@ -273,7 +274,7 @@ class Unmade(Exception):
     """What a changed input says can be written into no file."""
 
 
-def _named(prefix: str, ends: Mapping[str, bytes]) -> Dict[str, bytes]:
+def _named(prefix: str, ends: Mapping[str, bytes]) -> dict[str, bytes]:
     """Files by their names, of files by the ends of these."""
     return {f"{prefix}{end}": content for end, content in ends.items()}
 
@@ -338,7 +339,7 @@ def _entries() -> Reader:
     return Reader({"asked": as_json(asked)}, "asked", read, raises)
 
 
-def _bert() -> Dict[str, np.ndarray]:
+def _bert() -> dict[str, np.ndarray]:
     variables = list_variables(SMALL)
     return {name: np.ones(s, np.float32) for name, s in variables.items()}
 
@@ -356,8 +357,8 @@ def _read_module(folder: pathlib.Path) -> None:
 
 
 def _module_files(
-    model: saved_model_pb2.SavedModel, values: Dict[str, Any]
-) -> Dict[str, bytes]:
+    model: saved_model_pb2.SavedModel, values: dict[str, Any]
+) -> dict[str, bytes]:
     files = _named("variables", write_bundle(values))
     return {"saved_model.pb": model.SerializeToString(), **files}
 
@@ -385,7 +386,7 @@ def _first_module() -> Reader:
     return Reader(files, "saved_model.pb", _read_module)
 
 
-def _objects() -> Dict[str, Any]:
+def _objects() -> dict[str, Any]:
     """The variables of a module of TensorFlow 2, and what its objects are."""
     size, heads = SMALL.hidden_size, SMALL.num_attention_heads
     each = size // heads
@@ -399,7 +400,7 @@ def _objects() -> Dict[str, Any]:
         f"{layer}intermediate/kernel": (size, 8),
     }
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    values: Dict[str, Any] = {}
+    values: dict[str, Any] = {}
     graph.nodes.add()
     for number, (name, shape) in enumerate(shapes.items(), 1):
         key = f"variables/{number}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -514,7 +515,7 @@ SHARED = (
 ).split()
 
 # The program whose flags are defined, and their names.
-_DEFINED: Dict[str, Collection[str]] = {}
+_DEFINED: dict[str, Collection[str]] = {}
 
 
 def _classifier() -> None:
@@ -549,11 +550,11 @@ def _define(module: ModuleType) -> None:
 
 
 def _program(
-    module: ModuleType, given: List[str], use: Callable[[], None]
-) -> Dict[str, Reader]:
+    module: ModuleType, given: list[str], use: Callable[[], None]
+) -> dict[str, Reader]:
     """A program's command line, an argument on each line, and as a file."""
 
-    def parse(given: List[str]) -> None:
+    def parse(given: list[str]) -> None:
         _define(module)
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
@@ -592,7 +593,7 @@ def _library(folder: pathlib.Path) -> None:
         library_command.parse(given)
 
 
-def text_readers() -> Dict[str, Reader]:
+def text_readers() -> dict[str, Reader]:
     """Readers of data, descriptions, adapters and requests, by name."""
     config = dataclasses.asdict(BertConfig(vocab_size=9))
     record = {
@@ -668,7 +669,7 @@ def text_readers() -> Dict[str, Reader]:
     }
 
 
-def model_readers() -> Dict[str, Reader]:
+def model_readers() -> dict[str, Reader]:
     """Readers of models and of what they come in, by name."""
     tensors = {
         "bert.pooler.dense.weight": np.ones((2, 2), np.float32),
@@ -696,7 +697,7 @@ def model_readers() -> Dict[str, Reader]:
     }
 
 
-def flag_readers() -> Dict[str, Reader]:
+def flag_readers() -> dict[str, Reader]:
     """Readers of command lines, by name."""
     custom = [
         "--task_name=custom",
@@ -719,6 +720,6 @@ def flag_readers() -> Dict[str, Reader]:
     }
 
 
-def readers() -> Dict[str, Reader]:
+def readers() -> dict[str, Reader]:
     """All readers by name."""
     return {**text_readers(), **model_readers(), **flag_readers()}

@@ -6,7 +6,6 @@ import functools
 import os
 import pathlib
 import struct
-from typing import Dict
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Of <sys/inotify.h>.
@@ -47,7 +46,7 @@ class Changes:
         self.number = _LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.number < 0:
             raise OSError(ctypes.get_errno(), "inotify")
-        self._paths: Dict[int, str] = {}
+        self._paths: dict[int, str] = {}
         self._watch(folder)
 
     def _watch(self, folder: str) -> None:

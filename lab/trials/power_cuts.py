@@ -13,7 +13,7 @@ import pathlib
 import random
 import shutil
 import tempfile
-from typing import Callable, Dict, List, NamedTuple, Optional, Set, Union
+from typing import Callable, NamedTuple, Optional, Union
 
 from lab.trials import runs, strace, trial
 from lab.trials.starts import start
@@ -72,10 +72,10 @@ class Folder:
         """Makes one that is on the disk."""
         # How many changes of all names there had been after its last one.
         self.changes = 0
-        self.unsynced: Set[str] = set()
+        self.unsynced: set[str] = set()
 
 
-Names = Dict[str, Union[File, Folder]]
+Names = dict[str, Union[File, Folder]]
 
 
 class _Change(NamedTuple):
@@ -110,7 +110,7 @@ class Disk:
                 Folder() if is_folder else File(path.read_bytes())
             )
         self._names: Names = dict(self._first)
-        self._changes: List[_Change] = []
+        self._changes: list[_Change] = []
         # So many of them are on the disk.
         self._certain = 0
 
@@ -160,7 +160,7 @@ class Disk:
         if change.node is not None or change.new:
             folder.unsynced.add(os.path.basename(paths[-1]))
 
-    def contents(self) -> Dict[str, bytes]:
+    def contents(self) -> dict[str, bytes]:
         """The files as programs see them."""
         return {
             name: bytes(node.content)
@@ -198,8 +198,8 @@ class Disk:
 
 
 def order_faults(
-    disk: Disk, operations: List[Operation], lasts: Callable[[str], bool]
-) -> List[str]:
+    disk: Disk, operations: list[Operation], lasts: Callable[[str], bool]
+) -> list[str]:
     """Where a program gives or takes names before it has synced what it must.
 
     Args:
@@ -223,7 +223,7 @@ def order_faults(
     return faults + unsynced + _names_lack(disk, "", lasts)
 
 
-def _contents_lack(disk: Disk, path: str) -> List[str]:
+def _contents_lack(disk: Disk, path: str) -> list[str]:
     return [
         f"{name}: not synced"
         for name, node in disk.below(path).items()
@@ -233,7 +233,7 @@ def _contents_lack(disk: Disk, path: str) -> List[str]:
 
 def _names_lack(
     disk: Disk, path: str, lasts: Callable[[str], bool]
-) -> List[str]:
+) -> list[str]:
     found = []
     for name, node in disk.below(path).items():
         if isinstance(node, Folder):
@@ -266,8 +266,8 @@ def record(work: pathlib.Path, run: runs.Run) -> None:
 
 
 def _faults(
-    disk: Disk, operations: List[Operation], place: pathlib.Path
-) -> List[str]:
+    disk: Disk, operations: list[Operation], place: pathlib.Path
+) -> list[str]:
     """The faults of order of a recording, which must tell all of a run.
 
     Args:
@@ -302,7 +302,7 @@ def cut_power(plan: Plan, bench: Bench) -> Outcome:
     operations = strace.read(folder / CALLS, folder / PLACE)
     faults = json.loads((folder / FAULTS).read_text())
     bench.begin()
-    notes: List[str] = []
+    notes: list[str] = []
     for share in plan.shares[: 2 if plan.rare < 1 / AGAIN else 1]:
         disk, whole = Disk(bench.place), Disk(bench.place)
         if notes:

@@ -7,7 +7,8 @@ import json
 import pathlib
 import re
 import shutil
-from typing import Any, Dict, List, Mapping, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from lab import report
 from lab.trials import starts, tiny_files
@@ -26,7 +27,7 @@ PASSING = re.compile(
 CHECKPOINT = re.compile(r"(.*/)?model\.ckpt-(\d+)\.(index|data-.*)")
 FIRST_PHASE = "phase_1/"
 
-Contents = Dict[str, str]
+Contents = dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +49,19 @@ class Run:
 
     name: str
     program: str
-    words: Tuple[str, ...]
+    words: tuple[str, ...]
     given: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trains: bool = True
-    check: Tuple[str, ...] = ()
-    optional: Tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
-    def command(self, data: pathlib.Path, place: pathlib.Path) -> List[str]:
+    def command(self, data: pathlib.Path, place: pathlib.Path) -> list[str]:
         """The command line of a run in a folder."""
         return [self.program, *_filled(self.words, data, place)]
 
     def check_command(
         self, data: pathlib.Path, place: pathlib.Path
-    ) -> List[str]:
+    ) -> list[str]:
         """The command line of its check."""
         return [self.program, *_filled(self.check, data, place)]
 
@@ -77,8 +78,8 @@ class Run:
 
 
 def _filled(
-    words: Tuple[str, ...], data: pathlib.Path, place: pathlib.Path
-) -> List[str]:
+    words: tuple[str, ...], data: pathlib.Path, place: pathlib.Path
+) -> list[str]:
     return [word.format(data=data, place=place) for word in words]
 
 
@@ -89,7 +90,7 @@ def result(out: pathlib.Path) -> Contents:
     number of its version does not.
     """
     found = _files(out)
-    newest: Dict[str, int] = {}
+    newest: dict[str, int] = {}
     for name in found:
         match = CHECKPOINT.fullmatch(name)
         if match and match[3] == "index":
@@ -135,7 +136,7 @@ def digests(place: pathlib.Path) -> Contents:
     }
 
 
-def _files(folder: pathlib.Path) -> Dict[str, pathlib.Path]:
+def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
     return {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))
@@ -145,7 +146,7 @@ def _files(folder: pathlib.Path) -> Dict[str, pathlib.Path]:
 
 def differences(
     expected: Contents, found: Contents, ignored: str = ""
-) -> List[str]:
+) -> list[str]:
     """The names of files that differ, but those that begin with `ignored`."""
     return sorted(
         name
@@ -184,12 +185,12 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
     return Run(f"{name}, {engine}", program, words)
 
 
-def table(name: str) -> Dict[str, Any]:
+def table(name: str) -> dict[str, Any]:
     """Flags of a classification of the material's tables."""
     return {"task_name": "custom", "data_dir": "{data}/" + name}
 
 
-def _trainings(engine: str) -> List[Run]:
+def _trainings(engine: str) -> list[Run]:
     classify = functools.partial(
         training, program="run_classifier", engine=engine
     )
@@ -248,7 +249,7 @@ def _trainings(engine: str) -> List[Run]:
     ]
 
 
-def _others() -> List[Run]:
+def _others() -> list[Run]:
     source = "{place}/" + SOURCE
     return [
         Run(
@@ -284,7 +285,7 @@ def of_seed(seed: int) -> Run:
     return RUNS[seed % len(RUNS)]
 
 
-def here() -> List[Run]:
+def here() -> list[Run]:
     """The kinds that run with this TensorFlow."""
     return [
         run

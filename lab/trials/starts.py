@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 from lab.report import ROOT
 from lab.trials.linux import Changes
@@ -102,7 +103,7 @@ def start(
         stderr=subprocess.PIPE,
     )
     reading = process.stderr.fileno()
-    said: List[bytes] = []
+    said: list[bytes] = []
     is_late, is_open = False, True
     try:
         waiting = select.poll()

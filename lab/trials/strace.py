@@ -9,7 +9,8 @@ import pathlib
 import re
 import shutil
 import subprocess
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
 
 from adapter_bert.errors import UserError
 
@@ -79,7 +80,7 @@ def check() -> None:
         )
 
 
-def tracer(folder: pathlib.Path) -> List[str]:
+def tracer(folder: pathlib.Path) -> list[str]:
     """The words before a command line that record its calls.
 
     The folder is made, and gets a file for each thread.
@@ -97,14 +98,14 @@ def tracer(folder: pathlib.Path) -> List[str]:
     ]
 
 
-def read(calls: pathlib.Path, folder: pathlib.Path) -> List[Operation]:
+def read(calls: pathlib.Path, folder: pathlib.Path) -> list[Operation]:
     """The changes of a folder, in order, by the folder of strace's files.
 
     Raises:
         RuntimeError: a file of the folder was written in a way that is not
             followed.
     """
-    lines: List[Tuple[int, str, str, int, str]] = []
+    lines: list[tuple[int, str, str, int, str]] = []
     for path in calls.iterdir():
         with open(path, encoding="ascii") as file:
             # One that failed, or did not come to its end, has no such result.
@@ -140,10 +141,10 @@ class _Reader:
         """Takes the folder's path from the root."""
         self._folder = folder
         # By number: the offset of the next write, or None for the end.
-        self._offsets: Dict[int, Optional[int]] = {}
+        self._offsets: dict[int, Optional[int]] = {}
 
     def operations(
-        self, name: str, words: List[str], result: int, of: str
+        self, name: str, words: list[str], result: int, of: str
     ) -> Iterator[Operation]:
         """The changes that a call makes in the folder, by words and result.
 
@@ -181,7 +182,7 @@ class _Reader:
             yield from self._of_open_file(name, words, result)
 
     def _of_open_file(
-        self, name: str, words: List[str], result: int
+        self, name: str, words: list[str], result: int
     ) -> Iterator[Operation]:
         """The changes that a call makes in a file that it names by number."""
         for match in filter(None, map(FILE.match, words)):
@@ -213,7 +214,7 @@ class _Reader:
         ):
             raise RuntimeError(f"{path} is written by {name}")
 
-    def _named(self, words: List[str]) -> List[Optional[str]]:
+    def _named(self, words: list[str]) -> list[Optional[str]]:
         """The paths that stand among a call's arguments."""
         paths = []
         above = ""

@@ -14,12 +14,12 @@ import resource
 import runpy
 import sys
 import time
-from typing import List, Sequence, Tuple
+from collections.abc import Sequence
 
 from lab.trials import linux
 
 
-def set_clock(changes: Sequence[Tuple[float, float]]) -> None:
+def set_clock(changes: Sequence[tuple[float, float]]) -> None:
     """Makes this process see another time of day, whose pace is right.
 
     Args:
@@ -51,7 +51,7 @@ def set_clock(changes: Sequence[Tuple[float, float]]) -> None:
     datetime.datetime = Clock
 
 
-def main(arguments: List[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Changes the process, and becomes the program."""
     about, *command = arguments
     changed = json.loads(about)

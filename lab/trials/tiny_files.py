@@ -7,7 +7,8 @@ import dataclasses
 import json
 import pathlib
 import random
-from typing import Any, Dict, List, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -87,7 +88,7 @@ def write_bert(
     safetensors.numpy.save_file(values, folder / "model.safetensors")
 
 
-def sentence(chance: random.Random) -> List[str]:
+def sentence(chance: random.Random) -> list[str]:
     """A few words; one of them is a noun."""
     words = chance.choices(WORDS, k=chance.randint(3, 9))
     words.insert(chance.randint(0, len(words)), chance.choice(NOUNS))
@@ -103,7 +104,7 @@ def write_table(
     """Texts with labels, or with numbers, in three splits."""
     folder.mkdir(parents=True)
     for split, count in (("train", train_rows), ("dev", 8), ("test", 8)):
-        rows: List[Tuple[str, ...]] = [("text", "label")]
+        rows: list[tuple[str, ...]] = [("text", "label")]
         for _ in range(count):
             words = sentence(chance)
             label = GOOD if len(words) % 2 else BAD
@@ -121,7 +122,7 @@ def _write_rows(path: pathlib.Path, rows: Sequence[Sequence[str]]) -> None:
 
 def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
     """SQuAD's layout; the answer is a noun of the context."""
-    paragraphs: List[Dict[str, Any]] = []
+    paragraphs: list[dict[str, Any]] = []
     for number in range(16):
         words = sentence(chance)
         answer = next(word for word in words if word in NOUNS)

@@ -5,7 +5,8 @@ import json
 import pathlib
 import random
 import shutil
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from collections.abc import Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 from lab.trials import runs
 from lab.trials.runs import Contents, Run
@@ -38,7 +39,7 @@ class Plan:
     """
 
     state: str  # from which the run begins: "", HALF or WHOLE
-    shares: Tuple[float, ...]  # of the run, when something happens
+    shares: tuple[float, ...]  # of the run, when something happens
     count: int  # how often it happens, 1 to 3
     is_first: bool  # whether it happens before the start
     which: float  # of several files, a share
@@ -47,7 +48,7 @@ class Plan:
     reads: bool  # whether it happens to what is read, not written
     mounts: bool  # whether mounts are used
     rare: float  # a share, for what happens seldom
-    wrong: Tuple[float, ...]  # seconds, of clocks and files' times
+    wrong: tuple[float, ...]  # seconds, of clocks and files' times
 
     @classmethod
     def draw(cls, only: str, seed: int) -> "Plan":
@@ -89,7 +90,7 @@ class Reference(NamedTuple):
     result: Contents
     seconds: float
     changes: int  # of its folder
-    sizes: List[int]  # bytes of each file that it writes
+    sizes: list[int]  # bytes of each file that it writes
 
     def has(self, state: str) -> bool:
         """Whether a run can begin from a state."""
@@ -207,7 +208,7 @@ class Bench:
         """
         return bool(end.code) and (self.run.trains or end.refusal is None)
 
-    def different(self, ignored: str = "") -> List[str]:
+    def different(self, ignored: str = "") -> list[str]:
         """The files that differ from the reference.
 
         Args:
