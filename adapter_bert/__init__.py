@@ -10,7 +10,7 @@ docs/python_api.md tells more. TensorFlow is loaded when a name is first used.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adapter_bert.api import (

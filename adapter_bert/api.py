@@ -151,11 +151,7 @@ class Bert:
 
     @functools.cached_property
     def frozen(self) -> FrozenBert:
-        """The BERT in memory, which all predictors share; read at first use.
-
-        Raises:
-            UserError: as of `FrozenBert.open`.
-        """
+        """The BERT in memory, which all predictors share; read at first use."""
         return FrozenBert.open(
             self.init_checkpoint,
             self.settings["bert_config_file"],
@@ -191,10 +187,6 @@ def load_bert(
             activations.
         base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
             kept.
-
-    Raises:
-        UserError: the model, its config or its vocabulary is missing or
-            damaged.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise UserError(
@@ -261,11 +253,7 @@ class Run:
 
     @property
     def adapter(self) -> str:
-        """The trained adapter's folder.
-
-        Raises:
-            UserError: there is none, or there is one of each of several tasks.
-        """
+        """The trained adapter's folder."""
         found = self.adapters
         if len(found) != 1:
             raise UserError(
@@ -293,11 +281,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The run's description, `run.json`: settings, engine, versions.
-
-        Raises:
-            UserError: the folder holds no run.
-        """
+        """The run's description, `run.json`: settings, engine, versions."""
         found = run_record.read_run(self.output_dir)
         if found is None:
             raise UserError(
@@ -327,11 +311,7 @@ def _checked(bert: Any) -> Bert:
 
 
 def _folder(adapter: Any) -> str:
-    """An adapter's folder, of its path or of the run that trained it.
-
-    Raises:
-        UserError: the value is something else, or the run has not one adapter.
-    """
+    """An adapter's folder, of its path or of the run that trained it."""
     if isinstance(adapter, Run):
         return adapter.adapter
     if not isinstance(adapter, (str, os.PathLike)):
@@ -374,10 +354,6 @@ def train(
 
     Returns:
         The run, whose folder is `output_dir`.
-
-    Raises:
-        UserError: a keyword is unknown, a value or a row is not as expected,
-            or the folder holds another run. The text is the program's.
     """
     given = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
     return _run("train()", bert, task_name, given, settings, do_train=True)
@@ -402,9 +378,6 @@ def evaluate(
 
     Returns:
         The scores by name, `loss` in nats.
-
-    Raises:
-        UserError: as of `train`, or the adapter is damaged or of another BERT.
     """
     folder = _folder(adapter)
     task = adapter_artifact.read_config(folder)["task"]
@@ -555,11 +528,7 @@ def _file_of(
 
 
 def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
-    """Columns of texts and labels: the flags', the adapter's, or the usual.
-
-    Raises:
-        UserError: the adapter is missing or damaged.
-    """
+    """Columns of texts and labels: the flags', the adapter's, or the usual."""
     if program is run_vectors:
         text, *others, score = (
             getattr(read(run_vectors.Texts), name)
@@ -599,11 +568,7 @@ class Library(AdapterLibrary):
     """A folder of adapters on one BERT, which several processes may change."""
 
     def __init__(self, path: Path):
-        """Opens the folder, a new one if there is none.
-
-        Raises:
-            UserError: the folder is not on a local disk, or cannot be written.
-        """
+        """Opens the folder, a new one if there is none."""
         super().__init__(_path(path), create=True)
 
 
@@ -634,9 +599,6 @@ class Answers(list[Answer]):
         """A pandas DataFrame, a row for each answer.
 
         Columns are the answers' members, and `scores.<label>` for each score.
-
-        Raises:
-            UserError: pandas is not installed.
         """
         try:
             import pandas
@@ -664,10 +626,6 @@ class Predictor:
                 a library for all of it.
             **settings: flags of `adapter-bert predict` by their names, as
                 `max_seq_length` (tokens), `predict_batch_size` (rows).
-
-        Raises:
-            UserError: an adapter is missing, damaged or of another BERT, two
-                have one name, or a setting is not as expected.
         """
         _refuse("Predictor()", settings, OF_ADAPTERS)
         values = {**settings, **_adapter_settings(_checked(bert), adapters)}
@@ -689,9 +647,6 @@ class Predictor:
 
         Returns:
             The name, by default the task's.
-
-        Raises:
-            UserError: the adapter is missing, damaged or of another BERT.
         """
         with process_options.restored():
             return self._predictor.add(_folder(adapter), name)
@@ -719,11 +674,6 @@ class Predictor:
             explain: whether each answer has an `explanation`: what each word
                 adds to the answer. `adapter-bert predict --explain` gives the
                 same.
-
-        Raises:
-            UserError: no adapter has the name, several are loaded and none is
-                named, none is loaded, a row does not fit the task, or `explain`
-                and answers of the task's kind are not explained.
         """
         predictor = self._predictor
         if not predictor.names:
@@ -832,10 +782,6 @@ def embed(
     Returns:
         float32 [N, D * number of layers] or [N, vector_size]; for `tokens` a
         list of each row's `tokens` and `vectors`, float32 [T, as before].
-
-    Raises:
-        UserError: an argument or a row is not as expected, or the adapter is
-            missing, damaged or of another BERT.
     """
     values = {
         "layers": layers,
@@ -906,10 +852,6 @@ def audit(
         **settings: flags of `adapter-bert audit` by their names, as `folds` or
             `tuning_method`. `output_dir` is for the files, which are not kept
             by default.
-
-    Raises:
-        UserError: as of `train`, or there is one label, or there are fewer
-            different texts than folds.
     """
     caller, program = "audit()", audit_program
     _refuse(caller, settings, (*OF_RUNS, "train_file"))
@@ -966,10 +908,6 @@ def select(
         The chosen rows, the first to be labelled first: `row` (number of the
         row in the pool, from 1), `text` and of pairs `text_b`, and `margin` or
         `k_centre`.
-
-    Raises:
-        UserError: an argument or a row is not as expected, or the adapter is
-            missing, damaged, of another BERT, or gives no labels.
     """
     named = [columns] if isinstance(columns, str) else list(columns)
     values = {
@@ -1024,10 +962,6 @@ def export(
     Returns:
         The folder of the new version, which `adapter-bert serve` and
         TensorFlow Serving load; or the file's.
-
-    Raises:
-        UserError: an adapter is missing, damaged or of another BERT, or its
-            task cannot be exported, or the folder holds other files.
     """
     _refuse("export()", settings, OF_ADAPTERS)
     values = {

@@ -33,11 +33,7 @@ class Parser(argparse.ArgumentParser):
     """argparse's parser, whose errors are a `UserError` of one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises the error.
-
-        Raises:
-            UserError: always.
-        """
+        """Raises the error."""
         raise UserError(f"{message}; {self.prog} --help tells what is expected")
 
 
@@ -142,9 +138,6 @@ def go_on_with(
         program: the subcommand that `sys.argv` is of.
         target: of the Makefile, which makes the environment `.venv-<target>`.
         variable: names the interpreter of another environment.
-
-    Raises:
-        UserError: there is none, or the environment lacks a package.
     """
     found = importlib.metadata.distributions()
     known = {(d.metadata["Name"] or "").lower() for d in found}

@@ -83,7 +83,6 @@ def replace(written: str, path: str) -> None:
 
     Raises:
         tf.errors.OpError, OSError: it cannot be renamed or synced.
-        UserError: the folder that this process holds is gone.
     """
     folder_lock.check(path)
     sync(written)
@@ -134,12 +133,7 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder exists.
-
-    Raises:
-        UserError: no file system of the path's kind (as `s3://`) is known, or a
-            parent folder may not be read.
-    """
+    """Whether a file or folder exists."""
     with _reading(path):
         try:
             found = tf.io.gfile.exists(path)
@@ -174,11 +168,7 @@ def plain_names(path: str) -> list[str]:
 
 
 def listed(path: str) -> list[str]:
-    """The names in a folder, local or `gs://`, that are UTF-8.
-
-    Raises:
-        UserError: it does not exist, or cannot be read.
-    """
+    """The names in a folder, local or `gs://`, that are UTF-8."""
     with _reading(path):
         if "://" in path:
             return tf.io.gfile.listdir(path)
@@ -188,8 +178,7 @@ def listed(path: str) -> list[str]:
 def matching(patterns: str, flag: str) -> list[str]:
     """The files of patterns with commas between them, each pattern's sorted.
 
-    `flag` gives the patterns. Raises UserError if there is no pattern, or one
-    finds no file.
+    `flag` gives the patterns.
     """
     if not patterns:
         raise UserError(f"{flag} is missing")
@@ -230,9 +219,6 @@ def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
         what: the kind of file, for the message.
         is_replaced: whether a file is to take its place; then /dev/stdout is
             refused too.
-
-    Raises:
-        UserError: the path leads to one.
     """
     if "://" in path:
         return
@@ -252,10 +238,6 @@ def read_bytes(path: str, what: str) -> bytes:
     Args:
         path: local or `gs://`.
         what: the kind of file, for messages.
-
-    Raises:
-        UserError: the file is missing, is a folder, a pipe or a device, or
-            cannot be read.
     """
     return b"".join(blocks(path, what))
 
@@ -291,11 +273,7 @@ def _opened(path: str, what: str) -> Iterator[BinaryIO]:
 
 
 def read_text(path: str, what: str) -> str:
-    """The content of a UTF-8 file without a byte-order mark.
-
-    Raises:
-        UserError: as `read_bytes`, or the bytes are not UTF-8.
-    """
+    """The content of a UTF-8 file without a byte-order mark."""
     content = read_bytes(path, what).removeprefix(codecs.BOM_UTF8)
     try:
         return content.decode("utf-8")
@@ -314,10 +292,6 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
         path: local or `gs://`.
         what: the kind of file, for messages.
         newline: the line break, as for `open`: "" for any.
-
-    Raises:
-        UserError: as `read_text` or `json_lines.plain_lines`, or the file has
-            changed; earlier lines may have been yielded.
     """
     with _opened(path, what) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
@@ -353,10 +327,6 @@ def read_object(
         keys: dotted key -> type. A part that ends with `?` may be missing or
             null, with everything below it; one with `*` means all keys that
             match, `[]` all elements of a list. An int is a float, too.
-
-    Raises:
-        UserError: as `read_json`, or a key is missing or of another type, or
-            the seal does not fit, or the object could not be written again.
     """
     value = read_json(path, what)
     json_lines.check_writable(value, path, what)
@@ -426,12 +396,7 @@ def temporary_name(path: str) -> str:
 
 
 def write_parts(path: str, parts: Iterable[bytes]) -> None:
-    """Writes a file in parts, and replaces an old one when it is whole.
-
-    Raises:
-        UserError: the disk is full, the place cannot be written, or the folder
-            that this process holds is gone.
-    """
+    """Writes a file in parts, and replaces an old one when it is whole."""
     folder_lock.check(path)
     check_plain(path, "the output", is_replaced=True)
     temporary = temporary_name(path)
@@ -484,11 +449,7 @@ def json_text(value: Any) -> str:
 
 
 def prepare_folder(path: str) -> None:
-    """Makes a folder, local or `gs://`, and tries to write into it.
-
-    Raises:
-        UserError: it cannot be made or written.
-    """
+    """Makes a folder, local or `gs://`, and tries to write into it."""
     folder_lock.check(path)
     try:
         make_folder(path)
@@ -531,10 +492,6 @@ def new_folder(path: str) -> Iterator[str]:
 
     Args:
         path: a local folder that does not exist, or is empty.
-
-    Raises:
-        UserError: it has content, or cannot be written; or the parent folder
-            that this process holds is gone.
     """
     hidden = temporary_name(os.path.abspath(path))
     if os.path.lexists(path) and not (
@@ -564,9 +521,6 @@ def check_disk_space(
         path: the folder; a remote one has.
         needed: most bytes that are to be written.
         flag: that names the folder, for the message.
-
-    Raises:
-        UserError: there is less room, or the folder is gone.
     """
     if "://" in path:
         return

@@ -182,9 +182,6 @@ def read(declaring: type[Declared], **given: Any) -> Declared:
         declaring: the dataclass.
         given: values of fields that are no flags, or that need more than
             their flag.
-
-    Raises:
-        UserError: a value is not within its range.
     """
     for field in dataclasses.fields(declaring):
         about = field.metadata.get("about")
@@ -350,9 +347,6 @@ def parse(known: flags.FlagValues, arguments: list[str]) -> list[str]:
 
     Returns:
         The program's name.
-
-    Raises:
-        UserError: an argument is not a flag, or its value is of another type.
     """
     for argument in arguments:
         if BROKEN & set(map(unicodedata.category, argument)):
@@ -426,9 +420,6 @@ def of_keywords(
             in Python's own types. None stands for the default. A mapping
             stands for NAME=VALUE pairs, or for JSON where a flag is one text.
         caller: name of the function that was called, for messages.
-
-    Raises:
-        UserError: a keyword is no flag, or its value is of another type.
     """
     known = define(classes, flags.FlagValues())
     known.mark_as_parsed()
@@ -466,9 +457,6 @@ def of_words(
         classes: dataclasses that declare the flags.
         program: name of the program, for messages.
         words: all that follows the program's name.
-
-    Raises:
-        UserError: a word is no flag, or its value is of another type.
     """
     known = define(classes, flags.FlagValues())
     parse(known, [program, *words])
@@ -487,11 +475,7 @@ def _given_as(known: flags.FlagValues) -> Iterator[None]:
 
 
 def _as_argument(name: str, value: Any, kind: str) -> Any:
-    """A Python value in a form that absl's parsers of a flag's type take.
-
-    Raises:
-        UserError: the value is a set, or a list flag's part is no text.
-    """
+    """A Python value in a form that absl's parsers of a flag's type take."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -36,11 +36,7 @@ _held: list[tuple[str, os.stat_result]] = []
 
 
 def check(path: str) -> None:
-    """Checks that the held folder of a file to be written is still there.
-
-    Raises:
-        UserError: the folder is gone, or another one is in its place.
-    """
+    """Checks that the held folder of a file to be written is still there."""
     if "://" in path:
         return
     path = os.path.abspath(path)
@@ -80,10 +76,6 @@ def hold(
 
     Yields:
         Whether the folder is locked; False where a disk has no locks.
-
-    Raises:
-        UserError: another process holds the lock, its file cannot be written,
-            or the folder has gone.
     """
     if "://" in folder:
         yield False
@@ -186,11 +178,7 @@ def _delete_left(folder: str, unfinished: str) -> None:
 
 @contextlib.contextmanager
 def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
-    """Tells `check` of a folder, its lock file, and that file's descriptor.
-
-    Raises:
-        UserError: it is another folder by now.
-    """
+    """Tells `check` of a folder, its lock file, and that file's descriptor."""
     path = os.path.abspath(folder)
     try:
         found = path, os.stat(path)
@@ -219,9 +207,6 @@ def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
 
     Another process may replace the files in between. So an error counts only if
     `look` still sees the same.
-
-    Raises:
-        UserError: as `look` and `read`.
     """
     while True:
         seen = look()

@@ -44,11 +44,7 @@ def check_writable(value: Any, path: str, what: str) -> None:
 
 
 def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
-    """Lines without byte-order marks, which joined files have in the middle.
-
-    Raises UserError with the source's name if lines end with carriage returns
-    alone.
-    """
+    """Lines without byte-order marks, which joined files have in the middle."""
     first = list(itertools.islice(lines, 1))
     if first and "\r" in first[0].rstrip("\r\n"):
         # Only now, since a second line may have to be waited for.

@@ -158,9 +158,6 @@ class TrainingProgress:
             batch_size: examples of a step.
             log_dir: folder of the curves, or None for no curves.
             every_steps: distance of the curves' points, in steps.
-
-        Raises:
-            UserError: the curves cannot be written.
         """
         self._schedule, self._batch_size = schedule, batch_size
         self._every_steps = every_steps
@@ -179,9 +176,6 @@ class TrainingProgress:
 
         `is_timed` is False for all but the last of several steps that the
         device reports at once.
-
-        Raises:
-            UserError: the curves cannot be written.
         """
         self._progress.update(
             (step - self._step) * self._batch_size, f"loss {loss:.4f}"

@@ -71,11 +71,7 @@ def licence(metadata: Any) -> str:
 
 
 def licences(environment: str) -> dict[str, str]:
-    """The licence of each locked package in a virtual environment.
-
-    Raises:
-        UserError: it is no virtual environment.
-    """
+    """The licence of each locked package in a virtual environment."""
     folders = list(map(str, pathlib.Path(environment).glob("lib/*/*-packages")))
     if not folders:
         raise UserError(f"{environment} is no virtual environment")

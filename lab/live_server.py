@@ -51,11 +51,7 @@ class LiveServer:
         self.port = 0
 
     def __enter__(self) -> "LiveServer":
-        """Waits until it answers.
-
-        Raises:
-            UserError: it ends, or does not answer in time.
-        """
+        """Waits until it answers."""
         until = time.monotonic() + START_S
         try:
             while not (found := ADDRESS.search(self.log())):

@@ -30,11 +30,7 @@ OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
 
 
 def find_client() -> None:
-    """Makes Jupyter's parts importable, here and in the notebook.
-
-    Raises:
-        UserError: they are not installed.
-    """
+    """Makes Jupyter's parts importable, here and in the notebook."""
     if importlib.util.find_spec("nbclient"):
         return
     if not os.path.isdir(CLIENT):
@@ -48,11 +44,7 @@ def find_client() -> None:
 
 
 def read_settings(texts: list[str]) -> dict[str, Any]:
-    """Values by name, of texts NAME=VALUE.
-
-    Raises:
-        UserError: a text is none.
-    """
+    """Values by name, of texts NAME=VALUE."""
     settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -69,11 +61,7 @@ def read_settings(texts: list[str]) -> dict[str, Any]:
 
 
 def add_settings(notebook: Any, settings: dict[str, Any]) -> None:
-    """Adds a cell with other values after the cell of the parameters.
-
-    Raises:
-        UserError: the notebook has no such cell, or it lacks a name.
-    """
+    """Adds a cell with other values after the cell of the parameters."""
     import nbformat
 
     tagged = [
@@ -99,11 +87,7 @@ def add_settings(notebook: Any, settings: dict[str, Any]) -> None:
 
 
 def execute(notebook: Any, folder: str) -> None:
-    """Runs all cells in a folder; their outputs are added to the notebook.
-
-    Raises:
-        UserError: a cell raised something.
-    """
+    """Runs all cells in a folder; their outputs are added to the notebook."""
     from jupyter_client.kernelspec import KernelSpecManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
@@ -140,11 +124,7 @@ def execute(notebook: Any, folder: str) -> None:
 
 
 def main() -> None:
-    """Runs the notebook that the arguments name, and writes its outputs.
-
-    Raises:
-        UserError: it cannot be read, a cell failed, or it cannot be written.
-    """
+    """Runs the notebook that the arguments name, and writes its outputs."""
     parser = command_line.Parser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -75,9 +75,6 @@ def lower(step: Step, device: Device) -> Any:
 
     Returns:
         A `jax.stages.Lowered` of `jitted`.
-
-    Raises:
-        UserError: XLA lacks an operation of the step, or values decide a shape.
     """
     function, arguments = jitted(step, _topology(device, step.cores))
     return function.lower(*arguments)
@@ -97,9 +94,6 @@ def jitted(step: Step, cores: Sequence[Any]) -> tuple[Any, tuple]:
 
     Returns:
         What `jax.jit` gives, and shapes and dtypes of the arguments.
-
-    Raises:
-        UserError: XLA lacks an operation of the step, or values decide a shape.
     """
     jax.config.update("jax_enable_x64", True)
     # Deterministic operations ask for a seed, which no operation here reads.

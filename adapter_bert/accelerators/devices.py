@@ -233,12 +233,7 @@ DEVICES: dict[str, Device] = {device.name: device for device in _ALL}
 
 
 def find(name: str, cores: int = 1) -> Device:
-    """The device called `name`.
-
-    Raises:
-        UserError: no device has this name, or a host of its kind has fewer
-            cores.
-    """
+    """The device called `name`."""
     if name not in DEVICES:
         raise UserError(
             f"unknown device {name!r}; expected one of {', '.join(DEVICES)}"

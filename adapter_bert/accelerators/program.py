@@ -40,10 +40,6 @@ def check(step: Step, steps: int) -> None:
     Args:
         step: of the run.
         steps: number of steps to record.
-
-    Raises:
-        UserError: more cores than one compute the step, or the run has fewer
-            steps.
     """
     if step.cores > 1:
         raise UserError(
@@ -74,10 +70,6 @@ def write(
         account: values of `TOLD`.
         source: of the values to start from, one of `VALUES`.
         steps: number of steps to record; a prediction has one.
-
-    Raises:
-        UserError: the file cannot be written, or the record has numbers that
-            are not finite.
     """
     is_training = step.schedule is not None
     groups = dict(zip(GROUPS, step.values()))
@@ -168,11 +160,7 @@ def _about(value: np.ndarray) -> dict[str, Any]:
 
 
 def _record(exported: Any, arguments: list[Any], steps: int) -> Arrays:
-    """Losses, float32 [steps], and samples of what the last step gave.
-
-    Raises:
-        UserError: a number is not finite.
-    """
+    """Losses, float32 [steps], and samples of what the last step gave."""
     _tell("the CPU compiles the program for its record")
     is_training = len(arguments) == len(GROUPS)
     run = jax.jit(exported.call, donate_argnums=DONATED if is_training else ())
@@ -200,11 +188,7 @@ def _samples(values: Mapping[str, Any]) -> Arrays:
 
 
 def _check(name: str, value: np.ndarray) -> None:
-    """Refuses a record that nothing can be compared with.
-
-    Raises:
-        UserError: a number is not finite.
-    """
+    """Refuses a record that nothing can be compared with."""
     if not np.isfinite(value).all():
         raise UserError(
             f"the CPU's {name} is not finite, so no device can be compared "

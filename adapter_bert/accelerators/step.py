@@ -230,9 +230,6 @@ def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
         run: runs with the engine `ENGINE`, on the devices of `Hardware`.
         predicted_rows: rows of a batch of prediction, for which a training's
             model and rows are taken; 0 for the run's own step.
-
-    Raises:
-        UserError: the run is refused.
     """
     engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
     try:

@@ -49,12 +49,6 @@ class BertConfig:
     that was saved without one. A head of choices has `choice_activation`, if
     any, in the place of a head's of texts. `hidden_act` is a name; programs
     that write no config may give an elementwise function.
-
-    Raises:
-        UserError: a size that is not a positive integer, a hidden size that
-            the number of heads does not divide, a dropout outside [0, 0.99],
-            an epsilon outside (0, 0.01], a first position that is not there,
-            or an unknown activation.
     """
 
     vocab_size: int
@@ -175,10 +169,6 @@ class BertConfig:
         Keys that do not describe the encoder are ignored, since both
         publishers add some (`pooler_*`, `architectures`, ...), but not those
         that would change what it computes.
-
-        Raises:
-            UserError: the file is missing, is no JSON object, lacks a size,
-                or describes a model of no known architecture.
         """
         values = files.read_json(path, "the BERT config")
         if not isinstance(values, dict):
@@ -233,9 +223,6 @@ class BertConfig:
 
 def _first_position(values: dict[str, Any], path: str) -> int:
     """The position of a RoBERTa's first token, by its config's JSON values.
-
-    Raises:
-        UserError: a RoBERTa whose padding token has no id.
 
     Source: transformers, `create_position_ids_from_input_ids`.
     """

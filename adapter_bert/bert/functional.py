@@ -223,11 +223,7 @@ Activation = Union[str, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def activation(name: Activation) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The activation function called `name`; a function is itself.
-
-    Raises:
-        UserError: no activation has this name.
-    """
+    """The activation function called `name`; a function is itself."""
     if callable(name):
         return name
     if not isinstance(name, str) or name not in ACTIVATIONS:
@@ -330,9 +326,6 @@ def dense(
         bias: like `x` [O]; of [R, I] also [B, O], as in `add_bias`; of
             [B, T, I] only [B, 1, O].
         activated: the name of an activation, or the function.
-
-    Raises:
-        UserError: no activation has this name.
     """
     function = activation(activated)
     if len(x.shape) > 2:

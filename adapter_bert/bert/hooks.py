@@ -114,7 +114,6 @@ class Kernel:
     read: Callable[[str], tf.Tensor]
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Applies kernel and bias."""
         return self.apply(inputs)
 
 

@@ -148,10 +148,7 @@ def sha256(values: dict[str, np.ndarray]) -> str:
 def write(
     folder: str, config: dict[str, Any], values: dict[str, np.ndarray]
 ) -> None:
-    """Writes `adapter.safetensors`, then `adapter_config.json` with its hash.
-
-    Raises UserError if a file cannot be written.
-    """
+    """Writes `adapter.safetensors`, then `adapter_config.json` with its hash."""
     content = _content(values)
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
@@ -159,19 +156,13 @@ def write(
 
 
 def change_settings(folder: str, settings: dict[str, Any]) -> None:
-    """Replaces `task_settings` of an adapter, whose weights stay as they are.
-
-    Raises UserError as `read_config`, or if the file cannot be written.
-    """
+    """Replaces `task_settings` of an adapter, whose weights stay as they are."""
     config = {**read_config(folder), "task_settings": settings}
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 
 
 def settings_of(folder: str) -> dict[str, Any]:
-    """`task_settings` of an adapter, {} if the folder holds no adapter.
-
-    Raises UserError if the description is damaged.
-    """
+    """`task_settings` of an adapter, {} if the folder holds no adapter."""
     if not files.exists(os.path.join(folder, CONFIG_FILE)):
         return {}
     return read_config(folder).get("task_settings", {})
@@ -207,8 +198,7 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
     """Reads an adapter artifact.
 
     Stored changes are applied to `base`, the pretrained model; None leaves them
-    as they are. Raises UserError if a file is missing or damaged, or the two do
-    not belong together.
+    as they are.
     """
     path = os.path.join(folder, WEIGHTS_FILE)
 

@@ -729,10 +729,7 @@ def write(exported: Exported) -> dict[str, Any]:
 
 
 def adapter_files(exported: Exported) -> dict[str, Any]:
-    """The contents of an adapter's files by name, but for its head's.
-
-    Raises UserError if the library cannot compute what the method does.
-    """
+    """The contents of an adapter's files by name, but for its head's."""
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)

@@ -65,10 +65,7 @@ def _places(name: str, config: BertConfig) -> dict[Any, dict[str, str]]:
 
 
 def describe(folder: str, config: BertConfig) -> dict[str, Any]:
-    """The description in a fusion's folder.
-
-    Raises UserError if no method here computes the same.
-    """
+    """The description in a fusion's folder."""
     path = os.path.join(folder, CONFIG_FILE)
     described = files.read_object(path, "AdapterHub's fusion", CONFIG)
     known = foreign_fields.HUB_FUSION_FILE
@@ -95,10 +92,7 @@ def arguments(described: dict[str, Any]) -> dict[str, Any]:
 def read(
     folder: str, name: str, method: Fusion, config: BertConfig
 ) -> dict[str, np.ndarray]:
-    """The variables of a fusion by name, float32, but for its adapters'.
-
-    Raises UserError if tensors are missing, of another shape, or of no part.
-    """
+    """The variables of a fusion by name, float32, but for its adapters'."""
     tensors = Tensors(folder, WEIGHTS_FILE, WEIGHTS_PICKLE)
     tensors.rename(lambda tensor: adapterhub.name_of_now(tensor, config))
     # The library saves fusions whose names begin alike, too.

@@ -87,11 +87,7 @@ def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
 
 
 def flexible(config: BertConfig) -> list[str]:
-    """The classes of the library's own models of a BERT.
-
-    Raises:
-        UserError: it has no models of this kind.
-    """
+    """The classes of the library's own models of a BERT."""
     own = ARCHITECTURES[config.model_type]
     if not own.in_adapterhub:
         raise UserError(
@@ -108,10 +104,7 @@ def is_in(folder: str) -> bool:
 
 
 def read(folder: str, config: BertConfig, told: Told) -> Head:
-    """Reads the head next to an adapter.
-
-    Raises UserError if there is none, or it cannot be followed.
-    """
+    """Reads the head next to an adapter."""
     path = os.path.join(folder, CONFIG_FILE)
     if not is_in(folder):
         raise UserError(
@@ -249,10 +242,7 @@ def _read_masked_lm(
 def write(
     head: Head, name: str, config: BertConfig, source: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
-    """The config, what stands next to it, and the tensors of a flexible head.
-
-    Raises UserError if the library has no such head.
-    """
+    """The config, what stands next to it, and the tensors of a flexible head."""
     if head.kind == CHOICE:
         config = config.for_choices
     prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)

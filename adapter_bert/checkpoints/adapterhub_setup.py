@@ -122,8 +122,7 @@ def read(folder: str, config: BertConfig, told: Told) -> dict[str, Answer]:
     """Reads a folder of `save_adapter_setup` or `save_adapter_fusion`.
 
     The adapters of a fusion without a setup lie in folders next to its own.
-    Returns what answers by the library's name of the head. Raises UserError if
-    no method here computes the same, a file is missing or cannot be read.
+    Returns what answers by the library's name of the head.
     """
     path = os.path.join(folder, SETUP_FILE)
     if not files.exists(path):
@@ -323,7 +322,6 @@ class _Reader:
         return composed, values, hashes
 
     def _adapter(self, name: str) -> tuple[TuningMethod, Arrays]:
-        """An adapter, whatever its head."""
         path = os.path.join(self.place(name), adapterhub.CONFIG_FILE)
         method, values, origin = adapterhub.read_adapter(path, self.config)
         if origin["name"] != name:
@@ -414,7 +412,6 @@ def _kept(method: TuningMethod, config: BertConfig) -> TuningMethod:
 
 
 def _sites(method: TuningMethod, config: BertConfig) -> frozenset[Site]:
-    """Where an adapter acts."""
     method = _kept(method, config)
     if isinstance(method, Lora):
         scopes = {n.rpartition("/")[0] for n in method.variables(config)}
@@ -550,7 +547,7 @@ def without_pooler(exported: Exported, bert: Weights) -> Exported:
     """An adapter whose head has BERT's pooler as its first layer.
 
     In `Parallel` the library gives a head that reads the pooled output all
-    adapters' rows. Raises UserError if such a head is no head of the library.
+    adapters' rows.
     """
     head = exported.head
     if head is None or not head.shape.pooler:
@@ -574,8 +571,7 @@ def without_pooler(exported: Exported, bert: Weights) -> Exported:
 def write(several: Sequence[Exported]) -> dict[str, Any]:
     """The contents of a setup's files, by their paths in the folder.
 
-    Several adapters answer next to one another. Raises UserError if the library
-    would compute one of them otherwise.
+    Several adapters answer next to one another.
     """
     contents: dict[str, Any] = {}
     if len(several) > 1:

@@ -90,8 +90,7 @@ def write(
 ) -> None:
     """Writes all scores, and the values of the last step if it is the best.
 
-    `values` are the trained variables by name. Raises UserError if a file
-    cannot be written.
+    `values` are the trained variables by name.
     """
     best = scores.best_step
     is_best = best is not None and best == max(scores.by_step)
@@ -116,10 +115,7 @@ def write(
 
 
 def forget_others(output_dir: str, scores: DevScores) -> None:
-    """Deletes checkpoints of steps that are not the best, if one is.
-
-    Raises UserError if one cannot be deleted.
-    """
+    """Deletes checkpoints of steps that are not the best, if one is."""
     if scores.best_step is None:
         return
     for name, step in training_state.checkpoint_files(output_dir, BEST):
@@ -134,10 +130,7 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:
-    """The checkpoint of the best step, if it is kept; else None.
-
-    Raises UserError if it is damaged, or `dev_scores.json` is missing.
-    """
+    """The checkpoint of the best step, if it is kept; else None."""
     if not output_dir:
         return None
 

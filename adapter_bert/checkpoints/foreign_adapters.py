@@ -60,8 +60,6 @@ def choose(folder: str, name: str = "") -> str:
 
     Programs save several adapters in a folder for each, peft the first of them
     outside. `name` is that of a folder, or of an adapter in its description.
-
-    Raises UserError if no adapter, or not one alone, has the name.
     """
     places: dict[str, str] = {}
     inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
@@ -98,7 +96,7 @@ def read(
     """Reads a folder that holds one adapter; else as `read_all`.
 
     `multi_label` says that rows have any number of labels, which not all files
-    say. Raises UserError if the folder holds several.
+    say.
     """
     found = read_all(folder, config, pairs, labels, multi_label)
     if len(found) > 1:
@@ -131,10 +129,6 @@ def read_all(
 
     Returns:
         The adapters, by the names that the other program has for them.
-
-    Raises:
-        UserError: no known program has written it, it cannot be read, two
-            have one name, or a label is no name.
     """
     places = [folder]
     if not detect(folder) and files.is_folder(folder):
@@ -231,9 +225,6 @@ def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
     """An adapter with what it has of its BERT.
 
     That is the head of masked words, if it has none, and LayerNorms.
-
-    Raises UserError if the adapter was saved with other word embeddings than
-    the BERT of `weights` has, or neither has a head of masked words.
     """
     if foreign.words is not None and not np.array_equal(
         foreign.words, weights.read(WORD_EMBEDDINGS)
@@ -275,8 +266,7 @@ def write(
 ) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`.
 
-    Others may answer next to it. Raises UserError if the program cannot compute
-    one of them, or the folder is not empty.
+    Others may answer next to it.
     """
     is_setup = others or adapterhub_setup.is_setup(exported.method)
     if is_setup and exported.config.num_hidden_groups:

@@ -260,10 +260,7 @@ def usual_shape(kind: str) -> HeadShape:
 
 
 def head_of(artifact: Artifact, config: BertConfig) -> Head:
-    """The head of one of this project's adapters, of a BERT of a config.
-
-    Raises UserError if the head is damaged, or not written for other programs.
-    """
+    """The head of one of this project's adapters, of a BERT of a config."""
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
     shape = usual_shape(kind)
@@ -300,10 +297,7 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
 
 
 def pooled_of(artifact: Artifact) -> Pooled:
-    """How an adapter of vectors makes them.
-
-    Raises UserError if the adapter's description is damaged.
-    """
+    """How an adapter of vectors makes them."""
     described = artifact.config
     task = restore_task(described["task"], {}, artifact.weights.source)
     length = described.get("training", {}).get("max_seq_length")

@@ -162,8 +162,7 @@ def check(
 ) -> None:
     """Compares a description with the fields that its program writes.
 
-    If it is open, users may add fields, which have no effect. Raises UserError:
-    a field has a value that no method here follows, or is unknown and not off.
+    If it is open, users may add fields, which have no effect.
     """
     for name, value in described.items():
         is_off = value is None or value is False or value in ("", [], {})

@@ -122,9 +122,6 @@ def make_head(
 ) -> Head:
     """A head of dense layers.
 
-    Raises UserError if there are more or fewer outputs than labels, or these
-    are numbered otherwise.
-
     Args:
         kind: one of `tasks.kinds`, or `ANY_OF_TEXTS`.
         layers: the dense ones, first to last.
@@ -247,8 +244,7 @@ def read_masked_lm(
 ) -> Head:
     """The head of masked words, under transformers' names behind `root`.
 
-    Without any tensor of it the head is BERT's own. Raises UserError if it is
-    damaged, or its two biases differ.
+    Without any tensor of it the head is BERT's own.
     """
     values: dict[str, np.ndarray] = {}
     shapes = masked_lm_shapes(config)

@@ -39,11 +39,7 @@ class Tensors:
     """The tensors of a file at `path`, which must all be taken."""
 
     def __init__(self, folder: str, name: str, torch_name: str):
-        """Reads a file of safetensors, or else of `torch.save`.
-
-        Raises UserError if the file is missing, damaged, or holds anything but
-        tensors.
-        """
+        """Reads a file of safetensors, or else of `torch.save`."""
         self.path = os.path.join(folder, name)
         of_torch = os.path.join(folder, torch_name)
         if not files.exists(self.path) and files.exists(of_torch):
@@ -74,10 +70,7 @@ class Tensors:
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor of a shape, with None for any size.
-
-        Raises UserError if the tensor is missing or of another shape.
-        """
+        """A tensor of a shape, with None for any size."""
         value = self._left.pop(name, None)
         if value is None:
             raise UserError(f"{self.path} lacks the tensor {name}")

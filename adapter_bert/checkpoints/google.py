@@ -82,7 +82,6 @@ def check_index(prefix: str) -> set[str]:
     their slices are not checked.
 
     Raises:
-        UserError: a file is missing, or cannot be read.
         ValueError: the index is damaged, or cannot be true.
     """
     index = files.read_bytes(f"{prefix}.index", "the checkpoint's index")
@@ -285,10 +284,7 @@ class Reader:
     """
 
     def __init__(self, prefix: str):
-        """Opens a checkpoint.
-
-        Raises UserError if there is none, or it is damaged.
-        """
+        """Opens a checkpoint."""
         self._prefix = prefix
         with guard(prefix):
             try:
@@ -302,10 +298,7 @@ class Reader:
         }
 
     def tensor(self, name: str) -> Any:
-        """The value of a variable: an array, or bytes of a single text.
-
-        Raises UserError if it is damaged, or partitioned.
-        """
+        """The value of a variable: an array, or bytes of a single text."""
         if name in self._partitioned:
             raise UserError(
                 f"the checkpoint {self._prefix}: {name} is partitioned, which "
@@ -316,11 +309,7 @@ class Reader:
 
 
 def open_tensorflow(prefix: str) -> Weights:
-    """Opens a TensorFlow checkpoint, as `bert_model.ckpt`.
-
-    Raises UserError if there is none, or it is damaged; reading a tensor may
-    raise it too.
-    """
+    """Opens a TensorFlow checkpoint, as `bert_model.ckpt`."""
     reader = Reader(prefix)
     if STEP in reader.shapes:
         # A training may delete the checkpoint. TensorFlow opens the values with

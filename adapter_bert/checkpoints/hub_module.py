@@ -113,9 +113,6 @@ def open_objects(
     Returns:
         The weights under Google's names; the sizes, or None where the shapes
         do not tell the number of heads; `do_lower_case`, or None.
-
-    Raises:
-        UserError: it is damaged, or holds no BERT of the known names.
     """
     reader = Reader(prefix)
     if GRAPH not in reader.shapes:
@@ -248,10 +245,7 @@ def _children(graph) -> dict[str, Any]:
 
 
 def open_module(path: str) -> Pretrained:
-    """Opens a module by its `saved_model.pb`.
-
-    Raises UserError if it is missing, damaged, or holds no BERT.
-    """
+    """Opens a module by its `saved_model.pb`."""
     content = files.read_bytes(path, "the module")
     try:
         model = saved_model_pb2.SavedModel.FromString(content)

@@ -384,8 +384,6 @@ def open_safetensors(path: str) -> Weights:
 
     A file that stays open keeps all that was read in memory, and opening it
     reads the whole header. So the file is opened anew after some megabytes.
-    Raises UserError if the file is missing, damaged, of another kind, no plain
-    one, or not on a local disk.
     """
     if "://" in path:
         raise UserError(
@@ -452,8 +450,7 @@ def open_safetensors(path: str) -> Weights:
 def open_torch(path: str) -> Weights:
     """Opens a `pytorch_model.bin`, whose names are Hugging Face's.
 
-    All its tensors stay in memory. Raises UserError if the file is missing,
-    damaged, or does anything but hold tensors by name.
+    All its tensors stay in memory.
     """
     tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
     sources = _sources(tensors)

@@ -101,8 +101,7 @@ def fetch_model(text: str) -> tuple[str, str]:
     """The path of a BERT's weights, and its name with the commit.
 
     Of sentence-transformers, the folder of the modules. Next to the weights lie
-    the descriptions of their folder. Raises UserError as `_fetch`, or if there
-    are no weights.
+    the descriptions of their folder.
     """
     folder, name = _fetch(text, MODELS)
     first, *_ = modules = [*sentence_transformers.places(folder), ""]
@@ -117,10 +116,7 @@ def fetch_model(text: str) -> tuple[str, str]:
 
 
 def fetch_adapter(text: str) -> tuple[str, str]:
-    """The folder of adapters, and its name with the commit.
-
-    Raises UserError as `_fetch`.
-    """
+    """The folder of adapters, and its name with the commit."""
     return _fetch(text, ADAPTERS)
 
 
@@ -128,9 +124,7 @@ def _fetch(text: str, weights: Sequence[Sequence[str]]) -> tuple[str, str]:
     """The folder in the cache, and its name with the commit.
 
     Files that match `TEXTS` are fetched. `weights` are groups of patterns; the
-    first group that matches any file is fetched too. Raises UserError if the
-    text names nothing, the hub or the cache does not give it, or a file is
-    damaged.
+    first group that matches any file is fetched too.
     """
     named = parse(text)
     with _library(named, text) as hub:
@@ -201,8 +195,7 @@ def _matching(place: str, patterns: Sequence[str]) -> list[str]:
 def _check(place: str, patterns: Sequence[str], name: str) -> None:
     """Compares files with the hashes by which the cache names their content.
 
-    A damaged file is deleted. Raises UserError for one, if the cache does not
-    name it by a hash, and for a text that is too large.
+    A damaged file is deleted.
     """
     for file in _matching(place, patterns):
         path = os.path.join(place, file)
@@ -249,9 +242,7 @@ def push(folder: str, text: str, public: bool, message: str) -> str:
     """Writes a folder's files into a repository; returns its commit's name.
 
     A repository that is not there is made, private unless `public`. Other files
-    of a repository stay. Raises UserError if there is no token, the repository
-    is private where `public` is asked or the other way round, or the hub
-    refuses.
+    of a repository stay.
     """
     named = parse(text)
     if named.folder or named.revision:

@@ -59,10 +59,6 @@ def merge_adapters(
 
     Returns:
         The sum's description, and its values.
-
-    Raises:
-        UserError: an adapter cannot be read or is of another BERT; adapters
-            do not fit together; heads have no mean.
     """
     artifacts = [read_adapter(base, folder) for folder in folders]
     first = artifacts[0]
@@ -139,10 +135,7 @@ def read_adapter(base: Weights, folder: str) -> Artifact:
 def _divide(
     artifact: Artifact, base: Weights, config: BertConfig, method: TuningMethod
 ) -> tuple[Values, Values]:
-    """Values of the method, with parts, and of the head.
-
-    Raises UserError if the method's are missing or of other shapes.
-    """
+    """Values of the method, with parts, and of the head."""
     weights = artifact.weights
     pooler = any(name.startswith(POOLER) for name in base.shapes)
     added = method.variables(config, pooler)
@@ -167,10 +160,7 @@ def _mean_head(
     heads: Sequence[Values],
     weights: Sequence[float],
 ) -> Values:
-    """The weighted mean of heads, with outputs as of the first.
-
-    Raises UserError if the heads have no mean.
-    """
+    """The weighted mean of heads, with outputs as of the first."""
     if min(weights) <= 0:
         raise UserError(
             "heads have no mean with weights that are not positive; pass the "

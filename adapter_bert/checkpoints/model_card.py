@@ -180,7 +180,6 @@ tokenizer = AutoTokenizer.from_pretrained({base!r})
 
 
 def _text(pairs: bool) -> str:
-    """A row's texts in Python."""
     return '"A text.", "Another one."' if pairs else '"A text."'
 
 

@@ -123,8 +123,7 @@ def complete(
 
     `libraries` are folders in which adapters are looked for by SHA-256; `own`
     has the shapes of BERT's own variables, none where parts that change these
-    are refused anyway. Raises UserError if a part is nowhere, is damaged, or
-    is replaced meanwhile.
+    are refused anyway.
     """
     needed = lacking(artifact.config)
     if not needed:

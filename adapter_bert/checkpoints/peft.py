@@ -463,7 +463,6 @@ def write(exported: Exported) -> dict[str, Any]:
 
 
 def _common(exported: Exported) -> dict[str, Any]:
-    """Fields of every description."""
     is_of_norms = isinstance(exported.method, LayerNormOnly)
     return {
         "base_model_name_or_path": exported.base_name,

@@ -208,7 +208,6 @@ def places(adapter: Adapter, part: str) -> list[tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
     The second is BERT's name. Of the pooler the first two are -1 and `POOLER`.
-    Raises UserError if the description names other modules.
     """
     described, tensors, config, path, _ = adapter
     kind = config.model_type

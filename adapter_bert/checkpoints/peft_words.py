@@ -63,10 +63,7 @@ def check(tensors: Tensors, config: BertConfig, path: str) -> None:
 def read(
     adapter: Adapter,
 ) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
-    """Embeddings of new words [n, D], and BERT's own [V, D] if they are there.
-
-    Raises UserError if other words than those behind BERT's are trained.
-    """
+    """Embeddings of new words [n, D], and BERT's own [V, D] if they are there."""
     described, tensors, config, path, _ = adapter
     said = described.get(FIELD)
     if not said:
@@ -104,10 +101,6 @@ def find_tokens(
         folder: of the adapter.
         tokenizer: of its BERT, without new words.
         count: of the new words.
-
-    Raises:
-        UserError: the folder's tokenizer is missing, has another vocabulary, or
-            has not as many new words; or as `check_new_tokens`.
     """
     for name in VOCABULARY_FILES:
         path = os.path.join(folder, name)

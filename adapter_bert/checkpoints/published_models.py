@@ -95,9 +95,6 @@ def unpack(path: str) -> str:
     """The folder of an archive's files, unpacked the first time.
 
     It is the inner folder if that holds all files. The archive may be `gs://`.
-    Raises UserError if the archive is damaged, is replaced meanwhile, has files
-    that would lie elsewhere or are too large, or the place for the files cannot
-    be written.
     """
     beside = "" if "://" in path else os.path.dirname(files.absolute(path))
     cache = os.environ.get(CACHE) or beside

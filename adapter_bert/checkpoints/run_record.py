@@ -83,8 +83,7 @@ def versions() -> dict[str, str]:
 def read_description(path: str, what: str) -> dict[str, Any]:
     """Reads `run.json` or `adapter_config.json`.
 
-    A key that is null is left out. Raises UserError if the file cannot be read,
-    or is not as `DESCRIPTION` says, or its BERT's name at the hub is none.
+    A key that is null is left out.
     """
     found = files.read_object(path, what, DESCRIPTION)
     hub = found["base"].get("hub")
@@ -98,10 +97,7 @@ def read_description(path: str, what: str) -> dict[str, Any]:
 
 
 def read_run(output_dir: str) -> Optional[dict[str, Any]]:
-    """`run.json` of the run that a folder holds, or None.
-
-    Raises UserError if it is damaged.
-    """
+    """`run.json` of the run that a folder holds, or None."""
     path = os.path.join(output_dir, RUN_FILE)
     if not output_dir or not files.exists(path):
         return None
@@ -149,10 +145,7 @@ def _shown(names: Sequence[str]) -> str:
 
 
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
-    """A task's own tokens, of a description that was read from `path`.
-
-    Raises UserError if they are none, or the method has not as many.
-    """
+    """A task's own tokens, of a description that was read from `path`."""
     tokens = description["tokenizer"].get(NEW)
     tokens = [] if tokens is None else check_new_tokens(tokens, path)
     method = registry.parse(description["method"])
@@ -165,10 +158,7 @@ def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
 
 
 def bert_config(description: dict[str, Any], path: str) -> BertConfig:
-    """The config of a description that was read from `path`.
-
-    Raises UserError if it has other keys.
-    """
+    """The config of a description that was read from `path`."""
     try:
         return BertConfig(**description["bert_config"])
     except TypeError as error:
@@ -192,10 +182,7 @@ def write(
 
 
 def place_of_base(run_dir: str) -> str:
-    """The path of a run's pretrained model.
-
-    Raises UserError if the run's folder does not name the path.
-    """
+    """The path of a run's pretrained model."""
     place = _read_places(run_dir).get("base")
     if not place:
         run_file = os.path.join(run_dir, RUN_FILE)
@@ -235,8 +222,7 @@ def check(
     """Refuses a folder that holds another run than `record`.
 
     A `partial` record lacks keys that the data will add; these are not
-    compared. Raises UserError if the folder holds another run; the message
-    names the differences.
+    compared.
     """
     old = read_run(output_dir)
     if old is None:

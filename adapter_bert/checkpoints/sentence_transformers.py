@@ -88,12 +88,7 @@ def places(folder: str) -> list[str]:
 
 
 def read(folder: str) -> tuple[str, Pooled]:
-    """The folder of a model of transformers, and how its vectors are made.
-
-    Raises:
-        UserError: a file is missing or damaged, or a module or a field has no
-            counterpart here.
-    """
+    """The folder of a model of transformers, and how its vectors are made."""
     inside, names = _modules(os.path.join(folder, MODULES_FILE))
     path = os.path.join(folder, WHOLE_FILE)
     about = _read_whole(path) if files.exists(path) else {}

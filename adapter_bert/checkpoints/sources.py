@@ -93,8 +93,7 @@ def open_init_checkpoint(path: str) -> Pretrained:
     of these or of sentence-transformers, an archive of such a folder, a
     module's handle, or a repository of Hugging Face's hub (`hf:ORG/NAME`). Of a
     training checkpoint the model is the BERT under it, with `trained` and
-    `run`. Raises UserError if nothing of the kind is there, or it or a
-    training's BERT is damaged.
+    `run`.
     """
     model = open_pretrained(path)
     folder = model.folder
@@ -176,10 +175,7 @@ def _find_model(folder: str) -> str:
 
 
 def open_pretrained(path: str) -> Pretrained:
-    """Opens what `open_init_checkpoint` takes, without the base of a training.
-
-    Raises UserError if nothing of the kind is there, or it is damaged.
-    """
+    """Opens what `open_init_checkpoint` takes, without the base of a training."""
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
     if hugging_face_hub.is_named(path):
@@ -457,7 +453,7 @@ def check_length(
     """Checks the value of a setting, an input's length in tokens.
 
     The task needs `least` tokens with a BERT's tokenizer; others may put more
-    between two texts. Raises UserError if the length is too large or too small.
+    between two texts.
     """
     if length > config.max_tokens:
         raise UserError(

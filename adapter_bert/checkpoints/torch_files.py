@@ -120,7 +120,6 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _whole_numbers(values: Any) -> tuple[int, ...]:
-    """Sizes or steps, checked."""
     if not isinstance(values, tuple) or any(
         type(v) is not int or not 0 <= v < 2**62 for v in values
     ):
@@ -188,7 +187,6 @@ class _Interpreter:
             INSTRUCTIONS[code](self)
 
     def _take(self, count: int) -> bytes:
-        """The next bytes."""
         found = self.content[self.place : self.place + count]
         self.place += count
         return found if len(found) == count else _refuse("it ends too early")
@@ -470,10 +468,6 @@ def read(
         path: of the file.
         is_weight: tells by its name whether a tensor is one of a model's
             weights, which alone are given; None for all tensors.
-
-    Raises:
-        UserError: the file is missing or damaged, or does anything but hold
-            tensors by name; weights are whole numbers.
     """
     content = files.read_bytes(path, "PyTorch's tensors")
     is_zip = content[:2] == b"PK"

@@ -36,10 +36,7 @@ NAMED = re.compile(
 def check_training_checkpoint(
     path: str, saved: Mapping[str, tuple[int, ...]]
 ) -> None:
-    """Compares a training checkpoint with the shapes of variables and slots.
-
-    Raises UserError if it is of another model.
-    """
+    """Compares a training checkpoint with the shapes of variables and slots."""
     weights = open_tensorflow(path)
     check_shape(weights, "global_step", ())
     for name, shape in saved.items():
@@ -47,11 +44,7 @@ def check_training_checkpoint(
 
 
 def save_tensors(prefix: str, values: dict[str, np.ndarray]) -> None:
-    """Writes a TensorFlow checkpoint, synced and whole or not at all.
-
-    Raises UserError if it cannot be written, or the folder that this process
-    holds is gone.
-    """
+    """Writes a TensorFlow checkpoint, synced and whole or not at all."""
     folder_lock.check(prefix)
     part = f"{prefix}_temp/part"
     names = sorted(values)
@@ -93,11 +86,7 @@ def save_training(
 
 
 def latest_step(output_dir: str) -> tuple[Optional[str], int]:
-    """The newest whole training checkpoint and its step, or (None, 0).
-
-    Raises UserError if no checkpoint is whole of those that there were, or the
-    held folder is gone; so no training begins anew by mistake.
-    """
+    """The newest whole training checkpoint and its step, or (None, 0)."""
     path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
 

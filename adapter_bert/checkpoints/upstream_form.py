@@ -41,10 +41,6 @@ def own_values(
         method: that was trained.
         base: the BERT as it was pretrained.
         trained: every variable that the method has trained.
-
-    Raises:
-        UserError: neither does that program compute the method, nor can the
-            method be merged.
     """
     if not isinstance(method, Houlsby):
         try:

@@ -233,8 +233,7 @@ def choose_initial_values(
 ) -> InitialValues:
     """Chooses the source of every variable's first value.
 
-    Returns functions that make the float32 arrays, by name. Raises UserError if
-    a variable is missing or of another shape.
+    Returns functions that make the float32 arrays, by name.
 
     Args:
         variables: of the model.

@@ -67,11 +67,7 @@ def check_free(folder: str) -> None:
 
 
 def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
-    """Every variable of a BERT and its heads, by Google's name.
-
-    Raises:
-        UserError: one cannot be read, or is no part of a plain BERT.
-    """
+    """Every variable of a BERT and its heads, by Google's name."""
     variables, kind = encoder.list_variables(config), config.model_type
     left_out = *OF_TRAINING, *[OUTPUT_WEIGHTS] * config.tie_word_embeddings
     names = [
@@ -177,9 +173,6 @@ def write_vocabulary(
         path: of the vocabulary.
         tokenizer: of that vocabulary; its added tokens are written, too.
         **said: other fields of `tokenizer_config.json`.
-
-    Raises:
-        UserError: a file cannot be written.
     """
     for name, content in tokenizer_files(path, tokenizer, **said).items():
         place = os.path.join(folder, name)
@@ -218,9 +211,6 @@ def write_model(
         config: of the model.
         values: variables by Google's names.
         head: fields of the config about the head.
-
-    Raises:
-        UserError: a file cannot be written.
     """
     if form == GOOGLE:
         path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
@@ -244,11 +234,7 @@ def write_model(
 
 
 def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
-    """Writes how vectors are made next to a model in Hugging Face's form.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
+    """Writes how vectors are made next to a model in Hugging Face's form."""
     contents = sentence_transformers.describe(pooled, config.hidden_size)
     for name, content in contents.items():
         path = os.path.join(folder, name)
@@ -267,10 +253,6 @@ def google_activation(config: BertConfig, asked: str) -> BertConfig:
         config: of the model.
         asked: "gelu" to put Google's gelu, of tanh, in the place of another
             one; "" to put none.
-
-    Raises:
-        UserError: the model's function is not Google's, and none is asked for;
-            or another kind of function than a gelu is to be replaced.
     """
     for name in ACTIVATIONS:
         if same_activation(config.hidden_act, name):

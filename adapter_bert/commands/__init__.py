@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import sys
-from typing import Any, Dict
+from typing import Any
 
 from adapter_bert import command_line
 

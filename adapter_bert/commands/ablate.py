@@ -57,12 +57,7 @@ def ablate(
 
 
 def ablate_run(run: str, output: str) -> list[str]:
-    """Writes all artifacts, and returns their names.
-
-    Raises:
-        UserError: the run has no artifact, its method no adapters, or the
-            folder holds the ablation of another artifact.
-    """
+    """Writes all artifacts, and returns their names."""
     artifact = adapter_artifact.read(os.path.join(run, "adapter"))
     config = artifact.config
     method = registry.parse(config["method"])

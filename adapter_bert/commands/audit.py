@@ -156,9 +156,6 @@ def layer_means(
 
     Returns:
         float32 [N, layers D], of pairs [N, 2 layers D].
-
-    Raises:
-        UserError: the length or the batch size is out of range.
     """
     last = bert.config.num_hidden_layers - 1
     spaced = np.linspace((last + 1) / LAYERS - 1, last, LAYERS)
@@ -272,11 +269,7 @@ def suspects(
 
 
 def check(rows: Rows, folds: int) -> None:
-    """Refuses rows that cannot be divided.
-
-    Raises:
-        UserError: there are fewer texts than folds, or one label.
-    """
+    """Refuses rows that cannot be divided."""
     texts = len(set(divisions.number_texts(rows.texts).tolist()))
     if texts < folds:
         raise UserError(
@@ -297,9 +290,6 @@ def guess_all(
 
     Returns:
         float64 [N, C], and a description of the model.
-
-    Raises:
-        UserError: anything that the user can mend.
     """
     labels = task.label_features(rows.label)["label_ids"]
     texts = divisions.Texts(rows.texts, labels[:, np.newaxis].tolist())
@@ -405,11 +395,7 @@ def write(output_dir: str, found: Audit, is_pair: bool) -> None:
 
 
 def check_flags() -> None:
-    """Refuses flags that would change nothing.
-
-    Raises:
-        UserError: a flag is of runs, or of adapters without a method.
-    """
+    """Refuses flags that would change nothing."""
     for name, problem in REFUSED.items():
         if is_given(name):
             raise UserError(f"--{name} {problem}; leave it out")
@@ -428,11 +414,7 @@ def check_flags() -> None:
 
 
 def run() -> Audit:
-    """Audits what the flags name.
-
-    Raises:
-        UserError: anything that the user can mend.
-    """
+    """Audits what the flags name."""
     check_flags()
     task = run_classifier.task_from_flags(
         default=run_classifier.CUSTOM if FLAGS.train_file else ""

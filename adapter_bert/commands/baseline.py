@@ -63,9 +63,6 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
 
     Returns:
         A function from rows to float64 [rows, words and pairs of each text].
-
-    Raises:
-        UserError: a column of texts holds too few words.
     """
     columns = [
         TfidfVectorizer(
@@ -195,9 +192,6 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
 
     Returns:
         The scores under BERT's key names.
-
-    Raises:
-        UserError: the data or the folder cannot be used.
     """
     splits = [split for _, split in task.dev_splits]
     task, rows = task.read(data_dir, ["train", *splits])

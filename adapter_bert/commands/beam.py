@@ -86,12 +86,7 @@ def check_output(output: str) -> None:
 
 
 def check_input(pattern: str, has_tasks: bool) -> None:
-    """Checks the input's files.
-
-    Raises:
-        UserError: no file, a table, a file that needs `--task`, or a
-            compression whose missing end goes unnoticed.
-    """
+    """Checks the input's files."""
     found = beam.matching(pattern)
     if not found:
         raise UserError(f"no file matches --input {pattern}")

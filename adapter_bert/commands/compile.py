@@ -60,12 +60,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
 def main() -> None:
-    """Compiles, prints a table, and writes JSON.
-
-    Raises:
-        UserError: the device is unknown, the compilers are missing, the run is
-            refused, or the step does not compile or fit.
-    """
+    """Compiles, prints a table, and writes JSON."""
     own, rest = sys.argv[1:], []
     if "--" in own:
         place = own.index("--")
@@ -230,11 +225,7 @@ def _take(
 
 
 def _refuse_others(device: Device) -> None:
-    """Refuses flags of a run that would not be compiled for the device.
-
-    Raises:
-        UserError: there is one.
-    """
+    """Refuses flags of a run that would not be compiled for the device."""
     from adapter_bert import flags
     from adapter_bert.training import engines
     from adapter_bert.training.compute_dtype import INT8
@@ -345,10 +336,6 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
 
     Both are kept under the hash of the translated step and of all that the
     compiler depends on.
-
-    Raises:
-        UserError: the step cannot be translated, or the compiler fails for
-            another reason than the step's size.
     """
     from adapter_bert import files
     from adapter_bert.accelerators import compilers
@@ -399,7 +386,6 @@ class _Clock:
 
 
 def _table(found: dict[str, Any]) -> str:
-    """The account, for people."""
     versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
     cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
     lines = [

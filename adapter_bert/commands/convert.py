@@ -71,12 +71,7 @@ ADAPTER_BIAS = "bert/encoder/layer_0/output/adapters/biases1"
 
 
 def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
-    """What a training's checkpoint holds, as its adapter would hold it.
-
-    Raises:
-        UserError: the training is of several tasks, or a variable cannot be
-            read.
-    """
+    """What a training's checkpoint holds, as its adapter would hold it."""
     run, weights = opened.run, opened.trained
     if "tasks" in run["task"]:
         raise UserError(
@@ -105,11 +100,7 @@ def convert_plain(opened: Pretrained, config: BertConfig) -> dict[str, Any]:
 def convert_trained(
     base: Weights, artifact: adapter_artifact.Artifact, form: str
 ) -> dict[str, Any]:
-    """Arguments of `write_model` for a BERT with an adapter and its head.
-
-    Raises:
-        UserError: the form cannot hold the method or the head.
-    """
+    """Arguments of `write_model` for a BERT with an adapter and its head."""
     if form != ADAPTER_BERT:
         return add(base, [artifact], [1.0])
     config = run_record.bert_config(artifact.config, artifact.weights.source)
@@ -134,9 +125,6 @@ def read_pooled(
         artifact: what was trained on it, or None.
         pooling: of the flag, or None.
         normalize: of the flag, or None.
-
-    Raises:
-        UserError: nothing says how vectors are pooled.
     """
     found = opened.pooled
     if artifact and kind_of(artifact.config["task"]) == VECTORS:

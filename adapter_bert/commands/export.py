@@ -85,9 +85,6 @@ def run(bert: Optional[FrozenBert] = None) -> str:
 
     Returns:
         The folder of the model's version, or of the file.
-
-    Raises:
-        UserError: something is missing, damaged, or cannot be exported.
     """
     asked, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
     if not output_dir:
@@ -201,11 +198,7 @@ def _check_one(folders: Mapping[str, str]) -> None:
 
 
 def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
-    """The tasks that a model can have, by name.
-
-    Raises:
-        UserError: there is none, or others may not be skipped.
-    """
+    """The tasks that a model can have, by name."""
     faults = {name: fault_of(name, task) for name, task in loaded.items()}
     faults = {name: why for name, why in faults.items() if why}
     if faults and not FLAGS.skip_unsupported:

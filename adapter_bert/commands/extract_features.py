@@ -97,11 +97,7 @@ SETTINGS = (Extraction,)
 
 
 def _read_layers(text: str, count: int) -> list[int]:
-    """The numbers of layers, of `count`.
-
-    Raises:
-        UserError: one is no number, or there is no such layer.
-    """
+    """The numbers of layers, of `count`."""
     try:
         numbers = [*map(int, text.split(","))]
     except ValueError:

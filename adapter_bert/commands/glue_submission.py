@@ -35,9 +35,6 @@ def check(path: pathlib.Path, task: str, rows: int) -> str:
 
     Returns:
         The file's text.
-
-    Raises:
-        UserError: header, number of rows, index or label words are wrong.
     """
     text = path.read_text(encoding="utf-8")
     header, *lines = text.splitlines() or [""]
@@ -61,11 +58,7 @@ def check(path: pathlib.Path, task: str, rows: int) -> str:
 
 
 def write_zip(runs: pathlib.Path, target: pathlib.Path) -> None:
-    """Writes the zip file of all tasks.
-
-    Raises:
-        UserError: predictions are missing or wrong; nothing is written then.
-    """
+    """Writes the zip file of all tasks."""
     if not runs.is_dir():
         raise UserError(f"{runs} is no folder of runs")
     # Names of tasks in any case of letters; of several the first.
@@ -96,11 +89,7 @@ def write_zip(runs: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Writes what the command line names.
-
-    Raises:
-        UserError: as `write_zip`, or a file cannot be read or written.
-    """
+    """Writes what the command line names."""
     if len(sys.argv) != 3:
         sys.exit("usage: scripts/glue_submission.sh RUNS ZIP")
     try:

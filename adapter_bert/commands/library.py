@@ -307,10 +307,7 @@ def _tokenizer(
     artifact: adapter_artifact.Artifact,
     name: str,
 ) -> dict[str, Any]:
-    """Files of the tokenizer of an adapter's BERT, which lie next to vectors.
-
-    Raises UserError if the BERT is not named, or lies with another vocabulary.
-    """
+    """Files of the tokenizer of an adapter's BERT, which lie next to vectors."""
     if opened is None:
         raise UserError(
             f"{name} makes vectors, which sentence-transformers reads with the "
@@ -561,11 +558,7 @@ def _move(arguments: argparse.Namespace) -> None:
 
 
 def _files_by_name(flag: str, given: Sequence[str]) -> dict[str, str]:
-    """Files of `NAME=FILE`, and under "" of a `FILE` alone.
-
-    Raises:
-        UserError: there are two files of one name.
-    """
+    """Files of `NAME=FILE`, and under "" of a `FILE` alone."""
     found: dict[str, str] = {}
     for text in given:
         name, separator, path = text.partition("=")

@@ -92,10 +92,6 @@ def merge(
 
     Returns:
         Arguments of `write_model`: `config`, `values` and `head`.
-
-    Raises:
-        UserError: an adapter cannot be read or merged, or is of another BERT;
-            or the result cannot be written.
     """
     return add(base, read_all(base, folders), weights)
 
@@ -109,10 +105,7 @@ def form_of(config: encoder.BertConfig) -> str:
 def read_all(
     base: Weights, folders: list[str]
 ) -> list[adapter_artifact.Artifact]:
-    """The adapters, whose BERT can be written.
-
-    Raises UserError, as of `merge`.
-    """
+    """The adapters, whose BERT can be written."""
     artifacts = [read_adapter(base, folder) for folder in folders]
     for artifact, folder in zip(artifacts, folders):
         config = run_record.bert_config(artifact.config, folder)
@@ -126,12 +119,7 @@ def merged_values(
     read: Callable[[str], np.ndarray],
     trained: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The changed variables of a BERT, as `TuningMethod.merge` gives them.
-
-    Raises:
-        UserError: they cannot be merged, or layers that share a variable would
-            have different values of it.
-    """
+    """The changed variables of a BERT, as `TuningMethod.merge` gives them."""
     merged = method.merge(
         config, lambda name: read(config.variable(name)), trained
     )
@@ -156,12 +144,7 @@ def add(
     artifacts: Iterable[adapter_artifact.Artifact],
     weights: list[float],
 ) -> dict[str, Any]:
-    """Adds adapters to their base, as `merge` does.
-
-    Raises:
-        UserError: an adapter cannot be merged, or its head has no place in a
-            plain BERT.
-    """
+    """Adds adapters to their base, as `merge` does."""
     sums: dict[str, np.ndarray] = {}
     values: dict[str, np.ndarray] = {}
     config, head = None, {}
@@ -194,12 +177,7 @@ def add(
 def head_of(
     artifact: adapter_artifact.Artifact, config: encoder.BertConfig
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Values of an adapter's head for a plain BERT, and fields of its config.
-
-    Raises:
-        UserError: the head has a form that only an adapter can describe, or
-            does not fit its labels.
-    """
+    """Values of an adapter's head for a plain BERT, and fields of its config."""
     source, described = artifact.weights.source, artifact.config["task"]
     settings = artifact.config.get("task_settings", {})
     task = from_description.restore_task(described, settings, source)
@@ -259,10 +237,7 @@ def read_weights(text: str, count: int, positive: bool) -> list[float]:
 
 
 def read_sum(arguments: argparse.Namespace) -> Optional[WeightedSum]:
-    """How adapters become one, or None if they become a BERT.
-
-    Raises UserError for arguments that do not go together.
-    """
+    """How adapters become one, or None if they become a BERT."""
     given = {
         field.name: getattr(arguments, field.name)
         for field in dataclasses.fields(WeightedSum)

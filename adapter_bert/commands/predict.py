@@ -112,11 +112,7 @@ def answer_rows(
     tasks: dict[str, LoadedTask],
     chunks: Iterator[list[row_stream.PlacedRow]],
 ) -> Iterator[list[tuple[Row, dict[str, Any]]]]:
-    """Yields each chunk's answers, one for each row and task, with the rows.
-
-    Raises:
-        UserError: a row is malformed, or is not explained.
-    """
+    """Yields each chunk's answers, one for each row and task, with the rows."""
     for chunk in chunks:
         rows, places = zip(*chunk)
         answers = predictor.answer_all(
@@ -141,11 +137,7 @@ def answer_lines(
 
 
 def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
-    """Loads the adapters that the flags name, and unless it is open the BERT.
-
-    Raises:
-        UserError: something is missing, damaged, or does not fit.
-    """
+    """Loads the adapters that the flags name, and unless it is open the BERT."""
     asked = adapter_flags.read_flags()
     folders = named_folders(asked.adapter, asked.library, asked.task)
     exchanged = exchanged_in(
@@ -170,9 +162,6 @@ def open_embedder(
 
     Returns:
         What makes vectors, and possible names of a row's texts.
-
-    Raises:
-        UserError: something is missing, damaged, or does not fit.
     """
     asked = adapter_flags.read_flags()
     task: Optional[LoadedTask] = None
@@ -291,11 +280,7 @@ def main() -> None:
 
 
 def count_rows(columns: row_stream.Alternatives) -> Optional[int]:
-    """The number of rows, if the output's beginning must tell the number.
-
-    Raises:
-        UserError: the rows come from stdin, or one is malformed.
-    """
+    """The number of rows, if the output's beginning must tell the number."""
     if not vector_files.needs_count(FLAGS.output):
         return None
     if not FLAGS.input:

@@ -35,10 +35,6 @@ def write_report(folder: str, output: str, earlier: str = "") -> None:
         folder: of the run or the sweep.
         output: the page.
         earlier: folder of a run to compare a run's scores to, or "".
-
-    Raises:
-        UserError: there is no run, a file of it cannot be read, the earlier
-            run cannot be compared, or the page cannot be written.
     """
     place = pathlib.Path(folder)
     if not place.is_dir():

@@ -156,9 +156,6 @@ def task_from_flags(
             the defaults of flags that are not given.
         processors: a program's own tasks, as of `main`.
         default: the task's name where neither the flag nor `trained` has it.
-
-    Raises:
-        UserError: the name is missing or unknown, or a flag does not fit.
     """
     source = read(Source)
     task_name = source.task_name or (trained and trained["task"]["name"])
@@ -280,11 +277,7 @@ def run(
 
 
 def _extends(own: Classification) -> bool:
-    """Whether an adapter learns new labels.
-
-    Raises:
-        UserError: a flag for that is given alone, or lacks others.
-    """
+    """Whether an adapter learns new labels."""
     if not own.extend_labels:
         for name in ("replay_file", "distill_weight"):
             if is_given(name):

@@ -59,9 +59,6 @@ def write_initial(output_dir: str) -> str:
     """Writes a BERT of random values, and returns its folder.
 
     What a start has left that never began to train is replaced.
-
-    Raises:
-        UserError: config or vocabulary is missing or damaged.
     """
     folder = os.path.join(output_dir, INITIAL)
     for name in ("bert_config_file", "vocab_file"):

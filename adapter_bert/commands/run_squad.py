@@ -34,11 +34,7 @@ SETTINGS = (Squad, Windows, *run_from_flags.SETTINGS)
 
 
 def task_from_flags() -> Squad:
-    """The task that the flags describe.
-
-    Raises:
-        UserError: a flag is out of range.
-    """
+    """The task that the flags describe."""
     task = read(Squad)
     length = run_from_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the

@@ -109,11 +109,7 @@ OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
 def task_from_flags() -> Vectors:
-    """The task that the flags describe.
-
-    Raises:
-        UserError: a flag does not fit the others.
-    """
+    """The task that the flags describe."""
     own = read(Texts)
     if own.task_name.lower() == CUSTOM:
         columns = [own.files.place(getattr(own, name)) for name in COLUMNS]
@@ -152,11 +148,7 @@ def task_from_flags() -> Vectors:
 
 
 def _corpus_layout(own: Texts, layout: Layout) -> Layout:
-    """The columns of `--corpus_file`, which fits the rows' columns.
-
-    Raises:
-        UserError: it does not, or the file is missing.
-    """
+    """The columns of `--corpus_file`, which fits the rows' columns."""
     if not own.corpus_file:
         for name in OF_CORPUS:
             if is_given(name):

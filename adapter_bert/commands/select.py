@@ -129,13 +129,7 @@ def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
 def choose_by_margin(
     asked: Selection, bert: Optional[FrozenBert]
 ) -> tuple[list[Row], np.ndarray, np.ndarray]:
-    """The pool's rows, the chosen ones, and their margins.
-
-    Raises:
-        UserError: the pool or the adapter is missing or damaged, there are
-            several adapters, its task has not one label for each row, or
-            `do_lower_case` is given.
-    """
+    """The pool's rows, the chosen ones, and their margins."""
     if asked.do_lower_case is not None:
         raise UserError(predict.LETTER_CASE)
     predictor = predict.open_predictor(bert)
@@ -167,11 +161,7 @@ def choose_by_margin(
 def choose_by_distance(
     asked: Selection, bert: Optional[FrozenBert]
 ) -> tuple[list[Row], np.ndarray, np.ndarray]:
-    """The pool's rows, the chosen ones, and their distances.
-
-    Raises:
-        UserError: the pool, the BERT or the adapter is missing or damaged.
-    """
+    """The pool's rows, the chosen ones, and their distances."""
     embedder, columns = predict.open_embedder(VectorForm(normalize=True), bert)
     rows, places = read_pool(asked, columns)
     numbered = list(zip(rows, places))
@@ -184,11 +174,7 @@ def choose_by_distance(
 def read_pool(
     asked: Selection, columns: row_stream.Alternatives
 ) -> tuple[list[Row], list[str]]:
-    """The pool's rows, and their places for messages.
-
-    Raises:
-        UserError: the pool is empty, or a row is malformed.
-    """
+    """The pool's rows, and their places for messages."""
     found = list(row_stream.file_rows(asked.pool, columns, lambda size: None))
     if not found:
         raise UserError(f"--pool {asked.pool} holds no rows to choose from")
@@ -209,10 +195,6 @@ def choose(
         The chosen rows, the first to be labelled first: `row` (number of the
         data row, from 1), `text` and of pairs `text_b`, and `margin` or
         `k_centre`.
-
-    Raises:
-        UserError: the pool, the BERT or the adapter is missing, damaged or does
-            not fit.
     """
     answering = adapter_flags.read_flags()
     by = asked.by or (MARGIN if answering.adapter else K_CENTRE)

@@ -25,7 +25,6 @@ from collections.abc import AsyncIterator, Iterator
 from types import ModuleType
 from typing import (
     Any,
-    AsyncContextManager,
     Callable,
     Optional,
 )
@@ -243,7 +242,7 @@ class EndingServer(uvicorn.Server):
 
     @contextlib.asynccontextmanager
     async def beside(
-        self, live: Callable[[], AsyncContextManager[None]]
+        self, live: Callable[[], contextlib.AbstractAsyncContextManager[None]]
     ) -> AsyncIterator[None]:
         """Lets another server live as long; ends if that one cannot begin."""
         async with contextlib.AsyncExitStack() as stack:
@@ -268,12 +267,7 @@ def _abort(seconds: int) -> None:
 
 
 def limits_from_flags() -> Limits:
-    """What the flags allow; checks name and port too.
-
-    Raises:
-        UserError: one is too small or too large, or would always refuse a
-            request that another allows.
-    """
+    """What the flags allow; checks name and port too."""
     read(Served)
     for name, of_all in (
         ("max_rows", "max_waiting_rows"),
@@ -413,11 +407,7 @@ def check_certificate() -> None:
 
 
 def open_models() -> ServedModels:
-    """Loads what the flags name, ready to answer.
-
-    Raises:
-        UserError: something is missing or damaged.
-    """
+    """Loads what the flags name, ready to answer."""
     if FLAGS.model_config_file:
         config = _import_of("model_config_file", "model_config")
         return ServedModels.of_file(
@@ -439,10 +429,7 @@ def open_models() -> ServedModels:
 
 
 def _open_shadow(bert: Optional[FrozenBert]) -> ModelVersions:
-    """Loads --shadow; `bert` is that of --init_checkpoint.
-
-    Raises UserError as `open_models`.
-    """
+    """Loads --shadow; `bert` is that of --init_checkpoint."""
     if _is_export(FLAGS.shadow):
         return VersionFolder(FLAGS.shadow, VersionPolicy(), {})
     asked = read(adapter_flags.OneBert)
@@ -473,10 +460,7 @@ def _live(
 
 
 def _import_of(flag: str, module: str) -> ModuleType:
-    """The module that a flag needs.
-
-    Raises UserError if a package that only this module needs is missing.
-    """
+    """The module that a flag needs."""
     try:
         return importlib.import_module(f"adapter_bert.serving.{module}")
     except ImportError as error:

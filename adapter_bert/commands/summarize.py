@@ -168,9 +168,6 @@ def glue_table(
     """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
     None without GLUE.
-
-    Raises:
-        UserError: the tasks' runs have different BERTs.
     """
     check_one_bert({t: s for t, s in by_task.items() if t in GLUE})
     columns = [(t, s) for _, t, s in GLUE_COLUMNS if t in by_task]
@@ -225,9 +222,6 @@ def other_table(
     """Table 2: a row for each other task, and a column of baselines, if any.
 
     None without other tasks.
-
-    Raises:
-        UserError: the tasks' runs have different BERTs.
     """
     tasks = [t for t in by_task if t not in GLUE | {*SQUAD, "ax"}]
     if not tasks:
@@ -294,9 +288,6 @@ def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
     Methods with most parameters come first. Processor time is of one run of
     each task, memory the greatest of them; both only if no run was resumed.
     None without such a method.
-
-    Raises:
-        UserError: the tasks' runs have different BERTs.
     """
     by_task = {task: s for task, s in by_task.items() if task not in SQUAD}
     check_one_bert(by_task)
@@ -411,11 +402,7 @@ def hparams_files(runs: Iterable[Run]) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Writes all tables, and deletes its earlier ones.
-
-    Raises:
-        UserError: there are no runs, or nothing can be written.
-    """
+    """Writes all tables, and deletes its earlier ones."""
     parser = runs_parser(__doc__, "tables")
     parser.add_argument(
         "--fixed_size",

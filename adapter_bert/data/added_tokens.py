@@ -57,11 +57,7 @@ class Added(NamedTuple):
 
 
 def read_new_tokens(path: str) -> list[NewToken]:
-    """Reads the file of `--new_tokens`: a token on each line.
-
-    Raises:
-        UserError: the file cannot be read, or as `check_new_tokens`.
-    """
+    """Reads the file of `--new_tokens`: a token on each line."""
     text = files.read_text(path, "the new tokens")
     return check_new_tokens(text.splitlines(), path)
 
@@ -79,13 +75,7 @@ def _made(token: NewToken) -> AddedToken:
 
 
 def check_new_tokens(tokens: Any, source: str) -> list[NewToken]:
-    """The tokens that a task adds to a vocabulary.
-
-    Raises:
-        UserError: there are none or too many, or one is no text and no object
-            of a text and rules, is empty or very long, has blanks around it, or
-            is there twice.
-    """
+    """The tokens that a task adds to a vocabulary."""
     if not isinstance(tokens, list) or not 0 < len(tokens) <= MOST_NEW_TOKENS:
         raise UserError(
             f"{source}: expected 1 to {MOST_NEW_TOKENS} new tokens, each on a "
@@ -119,9 +109,6 @@ def as_added(
     """A task's own tokens, with the ids that follow a vocabulary's.
 
     Texts are searched for them as `normalize` writes both.
-
-    Raises:
-        UserError: the vocabulary has one of them, or two are the same.
     """
     first, seen = max(vocabulary.values()) + 1, set()
     made = [_made(token) for token in tokens]
@@ -148,7 +135,7 @@ def tokens_behind(
 ) -> list[NewToken]:
     """Tokens that files next to `path` add behind a vocabulary, by rising id.
 
-    Arguments as of `read_added`. Raises UserError as that does.
+    Arguments as of `read_added`.
     """
     last = max(vocabulary.values())
     found: list[NewToken] = []
@@ -189,10 +176,6 @@ def read_added(
         vocabulary: ids of the entries of the tokenizer's model.
         roles: the model's special tokens, as `{"cls_token": "[CLS]"}`.
         described: the content of `tokenizer.json`; None to look for one.
-
-    Raises:
-        UserError: a file cannot be read, names another token for a role, or
-            gives a token an id that transformers would not give.
 
     Source: transformers 4.57, `PreTrainedTokenizerBase._from_pretrained` and
     `PreTrainedTokenizerFast.__init__`.
@@ -322,9 +305,6 @@ def register(
 
     `change` is applied to texts before the library gets them; `same` are values
     of `RULES` for all tokens.
-
-    Raises:
-        UserError: the library finds one with another id, or everywhere.
     """
     # With this the library does not look for special tokens: here, those that
     # are not to be found.

@@ -64,7 +64,6 @@ class Texts:
         ]
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self.sets)
 
     def folds(self, count: int, seed: int) -> np.ndarray:

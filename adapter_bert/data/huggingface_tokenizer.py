@@ -72,10 +72,6 @@ class SubwordTokenizer(TextTokenizer):
         """Reads a `tokenizer.json`, and the tokens that files next to it add.
 
         `new_tokens` are a task's own.
-
-        Raises:
-            UserError: it is missing or damaged, is of another kind, or lacks a
-                special token.
         """
         described = files.read_json(path, "the tokenizer")
         self.path = path

@@ -80,7 +80,6 @@ class Features:
         return cls(*packed, labels, **more)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.starts) - 1
 
     def fingerprint(self) -> str:
@@ -162,7 +161,6 @@ class Choices(Texts):
     has_sides: bool = False
 
     def __len__(self) -> int:
-        """Number of rows."""
         return (len(self.starts) - 1) // self.choices
 
     @property
@@ -217,9 +215,6 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
     """Whole batches in `epochs` passes over the rows, at least one.
 
     Source: google-research/bert, `run_classifier.py`, which rounds down too.
-
-    Raises:
-        UserError: more steps than can be counted.
     """
     if rows * epochs / batch_size >= 2**31:
         raise UserError(f"{epochs} epochs of {rows} rows are too many steps")

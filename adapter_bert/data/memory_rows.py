@@ -47,10 +47,6 @@ def records(
         where: name of the rows, for messages.
         columns: a row is left out where one of them holds -1, the number that
             `datasets` has for an unknown class.
-
-    Raises:
-        UserError: the rows have none of the forms, or columns of one name or
-            of several lengths, or bytes are no UTF-8.
     """
     if isinstance(rows, Mapping):
         rows = _zipped(dict(rows), where)
@@ -164,9 +160,6 @@ def write_json_lines(
         rows: of any form.
         columns: names of what a row holds that is a tuple or a text.
         where: name of the rows, for messages, as `rows`.
-
-    Raises:
-        UserError: there is no row, or one has another form.
     """
 
     def lines() -> Iterator[bytes]:
@@ -254,9 +247,6 @@ def write_questions(path: str, rows: Rows, where: str) -> None:
     Rows are dictionaries, as of the `squad` table of `datasets`: `question`,
     `context`, and where known `id` and `answers`, a dictionary of the lists
     `text` and `answer_start` (in characters of the context).
-
-    Raises:
-        UserError: there is no row, or one lacks a text.
     """
     paragraphs = []
     for number, row in enumerate(records(rows, where), 1):
@@ -289,11 +279,7 @@ def write_questions(path: str, rows: Rows, where: str) -> None:
 
 
 def write_lines(path: str, rows: Rows, where: str) -> None:
-    """Writes texts, or the column `text`, a line each.
-
-    Raises:
-        UserError: a row is no text.
-    """
+    """Writes texts, or the column `text`, a line each."""
 
     def lines() -> Iterator[bytes]:
         for number, row in enumerate(records(rows, where), 1):

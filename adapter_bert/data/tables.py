@@ -65,10 +65,6 @@ class SplitFiles:
         """Checks the files that were named, without reading them.
 
         `can_hold_out` says whether the program has `--dev_share`.
-
-        Raises:
-            UserError: a file is missing, a folder, or has another ending, or
-                the training file is also the dev file.
         """
         for split, path in self.named.items():
             check_file(FLAGS_OF_SPLITS[split][0], path, endings)
@@ -104,10 +100,6 @@ class SplitFiles:
 
         `endings` are lower-case, as `.csv`. With `held_out` a part of the
         training file is the dev set.
-
-        Raises:
-            UserError: there is none, or more than one, or a dev file although
-                rows are held out.
         """
         if held_out and split in ("train", "dev"):
             found = self.found(folder, "dev", endings)
@@ -133,11 +125,7 @@ NONE_NAMED = SplitFiles()
 
 
 def check_file(flag: str, path: str, endings: Collection[str]) -> None:
-    """Checks a file that a flag names, without reading it.
-
-    Raises:
-        UserError: the file is missing, a folder, or has another ending.
-    """
+    """Checks a file that a flag names, without reading it."""
     if not files.exists(path):
         raise UserError(f"{flag} is {path}, which does not exist")
     if files.is_folder(path):
@@ -261,22 +249,14 @@ def is_one_cell(label: str) -> bool:
 
 
 def split_labels(cell: str, separator: str, where: str) -> tuple[str, ...]:
-    """The labels of the cell at `where`, without white space around them.
-
-    Raises:
-        UserError: a label is none, or is there twice.
-    """
+    """The labels of the cell at `where`, without white space around them."""
     if cell.strip() in ("", NO_LABELS):
         return ()
     return _checked(cell.split(separator), separator, where)
 
 
 def join_labels(labels: Sequence[str], separator: str, where: str) -> str:
-    """The cell that holds labels, the inverse of `split_labels`.
-
-    Raises:
-        UserError: a label is none, or is there twice.
-    """
+    """The cell that holds labels, the inverse of `split_labels`."""
     return separator.join(_checked(labels, separator, where))
 
 
@@ -402,7 +382,6 @@ class Rows:
     choices: tuple[list[str], ...] = ()
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.lines)
 
     @property
@@ -416,11 +395,7 @@ class Rows:
         return f"{self.path}:{self.lines[row] + 1}"
 
     def places_by_id(self) -> dict[str, int]:
-        """The place of each row, by its id; empty without ids.
-
-        Raises:
-            UserError: two rows have one id.
-        """
+        """The place of each row, by its id; empty without ids."""
         places: dict[str, int] = {}
         for row, name in enumerate(self.row_id or ()):
             first = places.setdefault(name, row)
@@ -470,9 +445,6 @@ def check_distinct(
 
     Returns:
         The flag of each column.
-
-    Raises:
-        UserError: two flags do; the message ends with the hint.
     """
     flags: dict[Column, str] = {}
     for flag, name in columns.items():
@@ -485,13 +457,7 @@ def check_distinct(
 
 
 def read_rows(path: str, layout: Layout) -> Rows:
-    """Reads the layout's columns, as `READERS` reads the path's ending.
-
-    Raises:
-        UserError: the file is missing, not UTF-8 or empty, is no table of its
-            kind, lacks a column or has two of its name, or has a row with too
-            few columns.
-    """
+    """Reads the layout's columns, as `READERS` reads the path's ending."""
     read, newline = READERS[ending_of(path)]
     text = _check_not_empty(
         path, files.read_lines(path, "the data file", newline)
@@ -692,9 +658,6 @@ def read_objects(
 
     Yields:
         The line's number from 0, and what `read` made of (object, place).
-
-    Raises:
-        UserError: a line holds something else, or `read` raised a ValueError.
     """
     for number, line in enumerate(text):
         if not line.strip():

@@ -183,11 +183,7 @@ class TextTokenizer(abc.ABC):
         pieces: Mapping[str, int],
         normalize: Callable[[str], str] = str,
     ) -> None:
-        """Adds a task's own tokens to those of the model; as `as_added`.
-
-        Raises:
-            UserError: as `as_added`.
-        """
+        """Adds a task's own tokens to those of the model; as `as_added`."""
         self.new_tokens = tuple(tokens)
         ids = {a.token.content: a.id for a in self.added}
         self.added += as_added(self.new_tokens, {**pieces, **ids}, normalize)
@@ -347,10 +343,6 @@ def read_vocabulary(path: str) -> dict[str, int]:
     """Reads `vocab.txt`: one entry a line, its line number the id.
 
     Or a BERT's `tokenizer.json`, which newer transformers write in its place.
-
-    Raises:
-        UserError: the file is missing, is not UTF-8 or no WordPiece tokenizer,
-            or lacks a special token.
     """
     if path.endswith(".json"):
         vocabulary = _read_word_pieces(path)
@@ -403,11 +395,7 @@ def _read_word_pieces(path: str) -> dict[str, int]:
 
 
 def vocabulary_bytes(path: str) -> bytes:
-    """The content of `vocab.txt` for what `read_vocabulary` reads.
-
-    Raises:
-        UserError: as of `read_vocabulary`.
-    """
+    """The content of `vocab.txt` for what `read_vocabulary` reads."""
     if not path.endswith(".json"):
         return files.read_bytes(path, "the vocabulary")
     ids = read_vocabulary(path)
@@ -500,10 +488,6 @@ class FullTokenizer(TextTokenizer):
         `do_lower_case` is as in the pretraining, whatever `rules` say of it.
         `new_tokens` are a task's own. `described` is the content of the
         `tokenizer.json` next to the vocabulary, which else is read.
-
-        Raises:
-            UserError: as `read_vocabulary` and `read_added`, or a new token is
-                none.
         """
         self.pieces = read_vocabulary(vocab_file)
         self.special = special_tokens(self.pieces)

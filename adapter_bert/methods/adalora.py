@@ -101,10 +101,6 @@ class AdaLora(TuningMethod):
         orth_reg_weight: of the penalty that keeps A and B nearly orthonormal;
             from 0 on.
 
-    Raises:
-        UserError: an argument out of its range, a target that does not exist
-            or is named twice.
-
     Source: Zhang et al. 2023, section 3; first values and penalty of peft
     0.21, `AdaLoraModel`. Steps of the schedule are shares here, near those of
     the paper's Table 8 on GLUE. peft divides by init_rank + 1e-5.

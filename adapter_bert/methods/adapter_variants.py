@@ -69,9 +69,6 @@ class Pfeiffer(BottleneckMethod):
         sizes: sizes of single layers, as of `houlsby`.
         gating: whether each adapter has a gate, as of `houlsby`.
 
-    Raises:
-        UserError: as of `houlsby`.
-
     Source: Pfeiffer et al. 2021 (AdapterFusion), section 4.1; AdapterHub's
     `seq_bn`, which draws from a normal of 0.02. The sublayer's LayerNorm is
     used twice: of the sum, for the adapter to read, and at the end.
@@ -100,9 +97,6 @@ class Bapna(BottleneckMethod):
         init_scale: standard deviation of both matrices' initial values, a
             normal truncated at two of them.
 
-    Raises:
-        UserError: a size below 1, or a scale that is not positive.
-
     Source: Bapna and Firat 2019, section 3.1: `h + up(relu(down(LN(h))))`.
     """
 
@@ -129,9 +123,6 @@ class Parallel(BottleneckMethod):
         layers: which layers have adapters, as of `houlsby`.
         sizes: sizes of single layers, as of `houlsby`.
         gating: whether each adapter has a gate, as of `houlsby`.
-
-    Raises:
-        UserError: as of `houlsby`.
 
     Source: He et al. 2022 ("Towards a unified view"), scaled parallel adapter:
     scale 4 with M = 512 for summaries, 2 with M = 16 for MNLI.
@@ -231,10 +222,6 @@ class AdapterDrop(TuningMethod):
         size: bottleneck size M.
         robust: which form. A robust adapter can be evaluated with another
             `first` than it was trained with.
-
-    Raises:
-        UserError: a size below 1, an unknown method, a layer that the model
-            does not have.
 
     Source: Rueckle et al. 2021, section 3.2.
     """

@@ -94,9 +94,6 @@ class TuningMethod:
         observes: the names of the values that `Hooks.observe` gives.
         positive: arguments that are sizes from 1 on, or positive numbers.
         choices: arguments that are words, and their choices.
-
-    Raises:
-        UserError: an argument is out of its range.
     """
 
     name: ClassVar[str] = ""
@@ -130,11 +127,7 @@ class TuningMethod:
                 )
 
     def check(self, config: encoder.BertConfig) -> None:
-        """Compares the arguments with the model.
-
-        Raises:
-            UserError: an argument that this BERT cannot take.
-        """
+        """Compares the arguments with the model."""
 
     def trains(self, config: encoder.BertConfig) -> str:
         """A regular expression of BERT's own variables that are trained.
@@ -202,9 +195,6 @@ class TuningMethod:
         """The changed variables with which BERT alone computes the same.
 
         `read` gives one as it was pretrained; `values` are all trained ones.
-
-        Raises:
-            UserError: BERT alone cannot compute what the method does.
         """
         raise UserError(
             f"{self.name} adds computation to BERT, so it cannot be merged "
@@ -291,11 +281,7 @@ def normal(stddev: float) -> encoder.Initializer:
 
 
 def layer_numbers(text: str) -> list[int]:
-    """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`.
-
-    Raises:
-        UserError: a part is neither, or a layer is named twice.
-    """
+    """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`."""
     numbers: list[int] = []
     for part in text.split(","):
         match = LAYER_RANGE.fullmatch(part)
@@ -318,12 +304,7 @@ def layer_numbers(text: str) -> list[int]:
 
 
 def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
-    """The layers that `text` names of this model, in rising order.
-
-    Raises:
-        UserError: the text cannot be read, or names a layer that the model
-            does not have.
-    """
+    """The layers that `text` names of this model, in rising order."""
     count = config.num_hidden_layers
     if text == ALL_LAYERS:
         return range(count)
@@ -337,12 +318,7 @@ def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
 
 
 def layer_sizes(text: str) -> dict[int, int]:
-    """Sizes by layer, of layers and sizes as `0-5:16,11:8`; "" is for none.
-
-    Raises:
-        UserError: a part is no layers and a size from 1 on, or a layer is named
-            twice.
-    """
+    """Sizes by layer, of layers and sizes as `0-5:16,11:8`; "" is for none."""
     sizes: dict[int, int] = {}
     for part in text.split(",") if text else ():
         match = LAYER_SIZE.fullmatch(part)
@@ -363,11 +339,7 @@ def sizes_text(sizes: Mapping[int, int]) -> str:
 
 
 def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
-    """A regular expression of the LayerNorms of these layers, or of all.
-
-    Raises:
-        UserError: as of `choose_layers`, or layers share their LayerNorms.
-    """
+    """A regular expression of the LayerNorms of these layers, or of all."""
     if text == ALL_LAYERS:
         return LAYER_NORMS
     if config.num_hidden_groups:

@@ -63,9 +63,6 @@ class Compacter(PlacedMethod):
         n: number of Kronecker products, a divisor of BERT's hidden size.
         sites: after which sublayers: `attention`, `ffn` or `both`.
 
-    Raises:
-        UserError: a size or n below 1, or n does not divide both sizes.
-
     Source: Karimi Mahabadi et al. 2021, sections 3.2 and 3.3.
     """
 

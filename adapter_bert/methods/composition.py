@@ -192,10 +192,6 @@ class Composition(TuningMethod):
 
     Attributes:
         parts: names of trained adapters, and methods.
-
-    Raises:
-        UserError: no parts or too many, a name twice, or a composition in a
-            composition.
     """
 
     parts: tuple[Part, ...] = ()
@@ -227,13 +223,7 @@ class Composition(TuningMethod):
                 )
 
     def check(self, config):
-        """Compares the parts with the model, and with one another.
-
-        Raises:
-            UserError: of a part only the name is known; this BERT cannot take
-                a part's arguments; two parts would train the same variables; a
-                trained part has new words.
-        """
+        """Compares the parts with the model, and with one another."""
         for part in self.parts:
             if part.method is None:
                 raise UserError(
@@ -518,9 +508,6 @@ class Stack(Composition):
     Attributes:
         parts: names of trained adapters, and methods that are trained.
 
-    Raises:
-        UserError: no parts, or a name twice.
-
     Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
     """
 
@@ -552,9 +539,6 @@ class Union(Composition):
 
     Attributes:
         parts: methods.
-
-    Raises:
-        UserError: no parts, or a trained adapter among them.
 
     Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
     """
@@ -646,11 +630,6 @@ class Average(Composition):
             with the sublayer's outputs in it. AdapterHub's `Average` divides
             the weighted mean of N adapters by N.
 
-    Raises:
-        UserError: no parts, a name twice, a part that is no trained adapter,
-            weights that are no positive numbers, one for each, or a scale
-            that is none.
-
     Source: Chronopoulou et al. 2023 (AdapterSoup) average parameters, which
     `adapter-bert merge` does; Wang et al. 2021 the outputs.
     """
@@ -671,11 +650,7 @@ class Average(Composition):
         self.shares()
 
     def shares(self) -> list[float]:
-        """The weight of each part; their sum is 1.
-
-        Raises:
-            UserError: `weights` are none.
-        """
+        """The weight of each part; their sum is 1."""
         count = len(self.parts)
         try:
             found = list(map(float, self.weights.split(",")))
@@ -691,13 +666,7 @@ class Average(Composition):
         return [weight / sum(found) for weight in found]
 
     def check(self, config):
-        """Compares the parts with the model; they may act within layers only.
-
-        Raises:
-            UserError: as of `Composition`; or a part that adds keys, or acts
-                on embeddings, which have no mean; or, with a scale, parts that
-                are not all LoRA or bottleneck adapters that read the same.
-        """
+        """Compares the parts with the model; they may act within layers only."""
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (

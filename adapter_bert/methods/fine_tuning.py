@@ -36,9 +36,6 @@ class TopLayers(FineTuning):
     Attributes:
         k: number of layers, counted from the top.
 
-    Raises:
-        UserError: k below 1, or above the model's number of layers.
-
     Source: Houlsby et al. 2019, section 3.1 ("variable fine-tuning").
     """
 

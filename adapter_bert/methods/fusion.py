@@ -190,10 +190,6 @@ class Fusion(Composition):
         robust: whether each batch of a training goes without those of a random
             number of the lowest layers, so that any `first` can be used after.
 
-    Raises:
-        UserError: fewer than two parts, a name twice, a part that is no
-            trained adapter, a negative penalty or layer.
-
     Source: Pfeiffer et al. 2021, section 3.2; initial values and inputs as of
     AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
@@ -222,13 +218,7 @@ class Fusion(Composition):
             )
 
     def check(self, config):
-        """Compares the parts with the model and with one another.
-
-        Raises:
-            UserError: as of `Composition`; or a part that is no bottleneck
-                adapter, is another one than the first, or has changed BERT;
-                no two adapters anywhere; no such layer.
-        """
+        """Compares the parts with the model and with one another."""
         super().check(config)
         self.present(config)
         if self.first >= config.num_hidden_layers:

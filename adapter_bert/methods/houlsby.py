@@ -192,13 +192,7 @@ class PlacedMethod(TuningMethod):
 
 @dataclasses.dataclass(frozen=True)
 class BottleneckMethod(PlacedMethod):
-    """A method of `Bottleneck`s.
-
-    Raises:
-        UserError: an argument that is not positive, an unknown nonlinearity,
-            layers or sizes that cannot be read, layers that the model does not
-            have, a size for a layer without adapters.
-    """
+    """A method of `Bottleneck`s."""
 
     width: ClassVar[str] = "size"
     positive: ClassVar[tuple[str, ...]] = ("size", "init_scale")
@@ -288,12 +282,6 @@ class Houlsby(BottleneckMethod):
         sizes: sizes of single layers, as `0-5:16,11:8`; M in all others.
         gating: whether each adapter has a gate (`gate.py`), 768 + 1
             parameters.
-
-    Raises:
-        UserError: a size or depth below 1, a scale that is not positive, an
-            unknown nonlinearity or site, layers or sizes that cannot be read,
-            layers that the model does not have, a size for a layer without
-            adapters.
 
     Source: Houlsby et al. 2019, section 2.1. The pooler stays frozen, as in
     google-research/adapter-bert. Rueckle et al. 2021 (AdapterDrop), section 3,

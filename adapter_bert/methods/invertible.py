@@ -87,10 +87,6 @@ class MadX(BottleneckMethod):
             normal truncated at two of them.
         layers: which layers have adapters, as of `houlsby`.
 
-    Raises:
-        UserError: as of `houlsby`; or the size of BERT's embeddings is
-            odd, so that these have no halves.
-
     Source: Pfeiffer et al. 2020 (MAD-X), language and invertible adapters;
     AdapterHub's `seq_bn_inv`, which draws from a normal of 0.02.
     """

@@ -47,10 +47,7 @@ ENTRY = re.compile(
 
 
 def check_targets(method: str, text: str) -> list[str]:
-    """The names of `NAMES` in a text, with commas between them.
-
-    Raises UserError if one is unknown or named twice.
-    """
+    """The names of `NAMES` in a text, with commas between them."""
     names = text.split(",")
     for name in names:
         if name not in NAMES or names.count(name) > 1:
@@ -274,11 +271,6 @@ class Lora(TuningMethod):
             entry with layers never names the pooler.
         alpha_pattern: other alphas of some matrices, in the same form.
 
-    Raises:
-        UserError: a rank below 1, an alpha that is not positive, a target that
-            does not exist or is named twice, a dropout out of range, a pattern
-            that cannot be read, a gate of the pooler.
-
     Source: Hu et al. 2022, section 4.1; A starts as in their code.
     Kalajdzievski 2023 for `rs`.
     """
@@ -329,13 +321,7 @@ class Lora(TuningMethod):
                 )
 
     def check(self, config):
-        """Compares ranks and patterns with the model's matrices.
-
-        Raises:
-            UserError: a rank is above the size of its matrix; an entry of a
-                pattern names no matrix; no matrix is left; the model has no
-                pooler that is named.
-        """
+        """Compares ranks and patterns with the model's matrices."""
         check_pooler(self.name, self.targets, config)
         places = list(self._places(config))
         for argument in ("rank_pattern", "alpha_pattern"):
@@ -376,7 +362,6 @@ class Lora(TuningMethod):
         return {scope: one for scope, one in found.items() if one.rank}
 
     def _places(self, config: encoder.BertConfig) -> Iterator[Place]:
-        """All targets."""
         return places(self.targets.split(","), range(config.num_hidden_layers))
 
     def variables(self, config, pooler=True):
@@ -412,7 +397,6 @@ class Lora(TuningMethod):
 
 
 def _number(pattern: str, place: Place, default: float) -> float:
-    """The number of a matrix."""
     for entry in read_pattern(pattern):
         if entry.names(place):
             return entry.number

@@ -53,9 +53,6 @@ class NewWords(TuningMethod):
     Attributes:
         count: number n of words, whose ids follow BERT's V.
 
-    Raises:
-        UserError: a count below 1.
-
     Source: Hugging Face's peft, `trainable_token_indices`.
     """
 
@@ -83,11 +80,7 @@ def count_of(method: TuningMethod) -> int:
 
 
 def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
-    """A method that also trains the embeddings of so many new words.
-
-    Raises:
-        UserError: the method is a composition other than a stack.
-    """
+    """A method that also trains the embeddings of so many new words."""
     if not count:
         return method
     if method.parts and not isinstance(method, Stack):

@@ -77,10 +77,6 @@ class Pals(TuningMethod):
         size: S, of the small attention layers.
         heads: of each, a divisor of S.
 
-    Raises:
-        UserError: a size or number of heads below 1, or heads that do not
-            divide the size.
-
     Source: Stickland and Murray 2019, section 3.3, in the form of their code:
     next to the feed-forward sublayer, with gelu after the decoder and 6 heads.
     They train BERT with it, on all tasks at once.

@@ -96,9 +96,6 @@ class PerTask(Composition):
         parts: the method of each task, one that adds to BERT.
         tasks: their names, with commas between them, which the run fills in.
 
-    Raises:
-        UserError: not one method that adds to BERT, or one of two phases.
-
     Source: Stickland and Murray 2019, section 3, for PALs; Pfeiffer et al.
     2021, section 2.2.2, for adapters (MT-A).
     """
@@ -128,12 +125,7 @@ class PerTask(Composition):
         return self.parts[0].method
 
     def check(self, config):
-        """Compares the method with the model; there have to be tasks.
-
-        Raises:
-            UserError: as the method; or the run is of a single task; or the
-                method has a hook that is not handed on.
-        """
+        """Compares the method with the model; there have to be tasks."""
         if not self.tasks:
             raise UserError(
                 "per_task is for several tasks that are trained together; pass "

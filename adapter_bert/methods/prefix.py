@@ -103,9 +103,6 @@ class Prefix(TuningMethod):
         shared_gating: whether the gate is of both keys and values; else there
             are two, and twice as many parameters.
 
-    Raises:
-        UserError: a length or size below 1.
-
     Source: Li and Liang 2021, sections 4.2 and 4.3.
     """
 

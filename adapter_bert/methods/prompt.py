@@ -61,9 +61,6 @@ class Prompt(TuningMethod):
         heads_read: `cls`, or `prompt`: the output of the first virtual token
             takes the place of that of [CLS].
 
-    Raises:
-        UserError: a length below 1, or an unknown word.
-
     Source: Lester et al. 2021, section 2; AdapterHub's `PromptTuningConfig`,
     with `combine` of `prefix_after_bos` and `prefix`.
     """

@@ -135,13 +135,6 @@ class LoReft(TuningMethod):
         nonlinearity: a name of `functional.ACTIVATIONS`.
         dropout: of what a moved token becomes, in training; 0 to 0.99.
 
-    Raises:
-        UserError: a rank below 1, not even one token, an unknown nonlinearity,
-            a dropout out of range, layers that cannot be read or that the
-            model does not have, more tokens than its texts have, a rank that
-            is no smaller than BERT's hidden size, tied subspaces of one side
-            alone.
-
     Source: Wu et al. 2024 (ReFT), sections 3.2 and 3.3; AdapterHub's
     `ReftConfig`, whose defaults these are.
     """

@@ -69,10 +69,6 @@ def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
 
     Returns:
         The method.
-
-    Raises:
-        UserError: no such method, no such argument, or a value of the wrong
-            type or range; the message names the choices.
     """
     if len(text) > MAX_TEXT:
         raise UserError(

@@ -151,9 +151,6 @@ class LtSft(SparseMethod):
     Attributes:
         sparsity: share of BERT's parameters that may change.
 
-    Raises:
-        UserError: a sparsity that is not between 0 and 1.
-
     Source: Ansell et al. 2022, section 3. Entries that were not chosen are
     left exactly as they were; the published code chooses all equals.
     """
@@ -300,10 +297,6 @@ class DiffPruning(SparseMethod):
         gate_rate: what the learning rate is multiplied by for gates. The
             published code has 0.1 for gates and 1e-5 for w, whatever the task;
             here gates get 0.1 too, at the method's own rate for w.
-
-    Raises:
-        UserError: a sparsity that is not between 0 and 1, or a penalty or rate
-            that is not positive.
 
     Source: Guo et al. 2021, sections 3.1 to 3.3. The head is not penalized.
     """

@@ -85,11 +85,6 @@ class Vera(TuningMethod):
         d_initial: first value of d.
         layers: numbers and ranges of layers, or `all`; the pooler is of none.
 
-    Raises:
-        UserError: a rank below 1, a seed out of range, a d that is not
-            positive, a target that does not exist or is named twice, a dropout
-            out of range.
-
     Source: Kopiczko et al. 2024, section 3. A and B are those of peft 0.21,
     `VeraModel._init_vera_A_vera_B`, so that both compute the same.
     """

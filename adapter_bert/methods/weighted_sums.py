@@ -86,9 +86,6 @@ class WeightedSum:
         seed: of the values that DARE keeps; None is for 0.
         rank: of what an SVD makes; None is for the greatest of the adapters'.
 
-    Raises:
-        UserError: an argument that is out of range, missing, or of no use.
-
     Source: Ilharco et al. 2023 (linear); Yadav et al. 2023, section 3 (TIES);
     Yu et al. 2024, section 3.2 (DARE); all as peft has them.
     """
@@ -204,9 +201,6 @@ class WeightedSum:
 
         Returns:
             The method of the sum, and its values.
-
-        Raises:
-            UserError: the methods' values cannot be added up so.
         """
         first = methods[0]
         if self.by != AVERAGE and all(

@@ -43,11 +43,7 @@ class Baseline:
 
 
 def read_baseline(folder: pathlib.Path) -> Baseline:
-    """Reads `baseline.json` and `eval_results.json`.
-
-    Raises:
-        UserError: a file cannot be read, or a run of BERT is in the folder.
-    """
+    """Reads `baseline.json` and `eval_results.json`."""
     if (folder / "run.json").exists():
         raise UserError(
             f"{folder} holds a baseline and a run of BERT, so that one of them "
@@ -72,12 +68,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 def find_baselines(
     folders: Iterable[str], runs: Iterable[Run]
 ) -> dict[str, Baseline]:
-    """The baselines below some folders, by task, of tasks that have runs.
-
-    Raises:
-        UserError: a file is damaged, or a baseline has other labels or another
-            number of training rows than the runs of its task.
-    """
+    """The baselines below some folders, by task, of tasks that have runs."""
     firsts: dict[str, Run] = {}
     for run in runs:
         firsts.setdefault(run.task, run)

@@ -150,11 +150,7 @@ def notice(text: str) -> None:
 
 
 def read_run(folder: pathlib.Path) -> Optional[Run]:
-    """A run; None if it is unfinished, not evaluated, or of several tasks.
-
-    Raises:
-        UserError: a file cannot be read.
-    """
+    """A run; None if it is unfinished, not evaluated, or of several tasks."""
     path, scored, spent = (
         str(folder / name)
         for name in ("run.json", "eval_results.json", "cost.json")
@@ -239,9 +235,6 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     """All files of a name below a folder, sorted.
 
     A run may delete folders meanwhile, where `rglob` before Python 3.12 fails.
-
-    Raises:
-        UserError: a folder cannot be read.
     """
 
     def note(error: OSError) -> None:
@@ -259,11 +252,7 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
 
 
 def find_runs(folders: Iterable[str]) -> list[Run]:
-    """All evaluated trainings below some folders.
-
-    Raises:
-        UserError: a folder is missing, a file damaged, or there are no runs.
-    """
+    """All evaluated trainings below some folders."""
     # Folders may overlap.
     found: dict[pathlib.Path, Optional[Run]] = {}
     for folder in map(pathlib.Path, folders):
@@ -289,9 +278,6 @@ def group_by_task(runs: Iterable[Run]) -> dict[str, list[SeedGroup]]:
     """The seed groups of each task, in the order of their first runs.
 
     Of a seed that was run twice, the first run counts.
-
-    Raises:
-        UserError: runs of one task differ in BERT or data.
     """
     by_task: dict[str, dict[Any, dict[int, Run]]] = {}
     firsts: dict[str, Run] = {}
@@ -320,11 +306,7 @@ def group_by_task(runs: Iterable[Run]) -> dict[str, list[SeedGroup]]:
 
 
 def check_one_bert(by_task: dict[str, list[SeedGroup]]) -> None:
-    """Refuses means and shares over tasks of different BERTs.
-
-    Raises:
-        UserError: the tasks' runs started from different BERTs.
-    """
+    """Refuses means and shares over tasks of different BERTs."""
     firsts = [seed_groups[0].runs[0] for seed_groups in by_task.values()]
     for run in firsts[1:]:
         if run.data["BERT"] != firsts[0].data["BERT"]:
@@ -430,10 +412,6 @@ def replace_results(
 
     `contents` are by path in the folder, where a list of the script's files
     lies too. Other files stay.
-
-    Raises:
-        UserError: a file of that name is not the script's, or the folder
-            cannot be written; nothing is changed then.
     """
     root = pathlib.Path(folder)
     list_path = root / f"files_of_{script}.json"

@@ -51,11 +51,7 @@ class Known(NamedTuple):
 
 
 def read_table(path: pathlib.Path) -> list[list[str]]:
-    """The rows of a TSV file, its header first.
-
-    Raises:
-        UserError: the file cannot be read, or rows differ in length.
-    """
+    """The rows of a TSV file, its header first."""
     text = files.read_text(str(path), "the table")
     # `splitlines` would split at other characters too.
     rows = [line.split("\t") for line in text.rstrip("\n").split("\n")]
@@ -79,11 +75,7 @@ def tables_of(
 def read_confusion(
     path: pathlib.Path,
 ) -> tuple[list[str], list[list[int]]]:
-    """Labels, and the rows of each right label that were given each label.
-
-    Raises:
-        UserError: the file is no confusion matrix.
-    """
+    """Labels, and the rows of each right label that were given each label."""
     header, *rows = read_table(path)
     labels = header[1:]
     if [row[0] for row in rows] != labels:
@@ -105,7 +97,7 @@ def read_confusion(
 def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
     """Scores of the dev set's most frequent label, given to every row.
 
-    Empty without a confusion matrix. Raises UserError as `read_confusion`.
+    Empty without a confusion matrix.
     """
     found = {}
     for path, suffix in tables_of(folder, "eval_confusion"):
@@ -157,10 +149,6 @@ def of_an_earlier_run(
         folder: of the earlier run.
         task, results: `task` of `run.json`, and `eval_results.json`, of the
             run to be judged.
-
-    Raises:
-        UserError: the earlier run has no scores, or those of another task or
-            of other dev rows.
     """
     run = files.read_object(
         str(folder / run_record.RUN_FILE),

@@ -165,11 +165,7 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
 
 
 def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
-    """Labels, confusions and hardest examples of a run or one of its tasks.
-
-    Raises:
-        UserError: a table cannot be read.
-    """
+    """Labels, confusions and hardest examples of a run or one of its tasks."""
 
     def paths(name: str) -> list[tuple[pathlib.Path, str]]:
         """The tables of a name, and what names one of several dev sets."""
@@ -199,11 +195,7 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
 
 
 def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
-    """The calibration of a run's probabilities; empty if it made none.
-
-    Raises:
-        UserError: `calibration.json` cannot be read.
-    """
+    """The calibration of a run's probabilities; empty if it made none."""
     path = folder / "calibration.json"
     if not path.exists():
         return []
@@ -281,11 +273,7 @@ def _place(name: str, layer: Optional[int]) -> str:
 
 
 def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
-    """The norms of the variables that were added to BERT.
-
-    Raises:
-        UserError: the description at `path` has no valid BERT.
-    """
+    """The norms of the variables that were added to BERT."""
     own = encoder.list_variables(run_record.bert_config(artifact.config, path))
     norms: Norms = {}
     for name in artifact.weights.shapes:
@@ -300,11 +288,7 @@ def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of the adapter in the folder of a run or of one of its tasks.
-
-    Raises:
-        UserError: the adapter is damaged.
-    """
+    """The norms of the adapter in the folder of a run or of one of its tasks."""
     title = "Norms of the adapter"
     place = folder / "adapter"
     path = place / adapter_artifact.CONFIG_FILE
@@ -392,7 +376,6 @@ def read_run(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
-    """Configuration, versions and hashes, folded."""
     base = {"name": run["base"].get("name"), **run["bert_config"]}
     task = {k: v for k, v in run["task"].items() if k != "tasks"}
     task_and_method = {
@@ -594,10 +577,6 @@ def sections_of_run(
     Args:
         folder: of the run.
         earlier: of a run whose scores are shown next to this run's.
-
-    Raises:
-        UserError: a file cannot be read, or the earlier run is of another
-            task or was scored on other rows.
     """
     run = read_run(folder)
     members = []

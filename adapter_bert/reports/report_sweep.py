@@ -29,7 +29,6 @@ COLUMNS = (
 
 
 def _row(group: SeedGroup) -> tuple[str, ...]:
-    """The cells of COLUMNS."""
     run = group.runs[0]
     return (
         text_of(group.method),
@@ -107,11 +106,7 @@ def _task(
 
 
 def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
-    """The title and sections of a sweep's report.
-
-    Raises:
-        UserError: there is no finished run, or runs cannot be compared.
-    """
+    """The title and sections of a sweep's report."""
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
     tasks, rows = [], []

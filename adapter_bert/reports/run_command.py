@@ -130,11 +130,7 @@ def is_one_of_several(run: Mapping[str, Any]) -> bool:
 
 
 def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
-    """The command line of a run, from its output folder and `run.json`.
-
-    Raises:
-        UserError: a description in the folder cannot be read.
-    """
+    """The command line of a run, from its output folder and `run.json`."""
     task, training = run["task"], run["training"]
     versions = run.get("versions") or {}
     program = PROGRAMS.get(kind_of(task), CLASSIFIER)
@@ -277,11 +273,7 @@ def _parts(
 
 
 def _calibration(folder: pathlib.Path) -> dict[str, Any]:
-    """The flags of a run's calibration.
-
-    Raises:
-        UserError: `calibration.json` cannot be read.
-    """
+    """The flags of a run's calibration."""
     path = folder / "calibration.json"
     if not path.exists():
         return {}
@@ -294,11 +286,7 @@ def _calibration(folder: pathlib.Path) -> dict[str, Any]:
 def _settings(
     task: Mapping[str, Any], config: Optional[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """How rows were read and answered, by the adapter's description.
-
-    Raises:
-        UserError: the description is malformed.
-    """
+    """How rows were read and answered, by the adapter's description."""
     found: dict[str, Any] = {}
     if task.get("map_tags"):
         found["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")

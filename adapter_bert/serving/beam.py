@@ -148,7 +148,6 @@ class _Rows(textio._TextSourceWithFilename):
 
     @contextlib.contextmanager
     def open_file(self, file_name: str) -> Iterator[IO[bytes]]:
-        """Opens a file, decompressed."""
         plain = CompressionTypes.UNCOMPRESSED
         decompress = bulk_rows.COMPRESSED.get(bulk_rows.compression(file_name))
         with contextlib.ExitStack() as opened:
@@ -179,7 +178,6 @@ class _Lines(filebasedsink.FileBasedSink):
     """Writes texts as lines of files, and deletes no file."""
 
     def write_encoded_record(self, file_handle: IO[bytes], encoded: bytes):
-        """Writes a line."""
         file_handle.write(encoded + b"\n")
 
     def pre_finalize(self, init_result: Any, writer_results: Any) -> None:
@@ -249,11 +247,7 @@ def build(pipeline: beam.Pipeline, job: Job) -> None:
 
 
 def run(job: Job, options: PipelineOptions) -> tuple[int, int]:
-    """Runs a job; returns the numbers of answers and refusals.
-
-    Raises UserError if a file cannot be read or written, a worker has ended, or
-    the runner has ended the job.
-    """
+    """Runs a job; returns the numbers of answers and refusals."""
     threading.excepthook = _end_with_worker
     # The logger would show, with tracebacks, errors that are raised here too.
     logging.getLogger(LOGGER_OF_RAISED).setLevel(logging.CRITICAL)
@@ -315,10 +309,7 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
 
 
 def options_of(flags: Sequence[str]) -> PipelineOptions:
-    """Beam's options from flags, as `--direct_num_workers=2`.
-
-    Raises UserError if Beam has no such option or runner, or a value is wrong.
-    """
+    """Beam's options from flags, as `--direct_num_workers=2`."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):

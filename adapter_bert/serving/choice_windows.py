@@ -31,7 +31,6 @@ class ChoiceTexts(tf.Module):
     """The texts of choices, with the questions before them."""
 
     def __init__(self, tasks: Sequence[Task]):
-        """Takes all tasks, by number."""
         entries = [
             (number, *question)
             for number, task in enumerate(tasks)

@@ -114,11 +114,6 @@ class VectorForm:
         Args:
             bert: the model.
             task: whose adapter acts on it; None for BERT alone.
-
-        Raises:
-            UserError: nothing says how vectors are pooled, or layers are named
-                next to what was trained, or the form does not fit BERT, or
-                the adapter was not trained for the size.
         """
         form = self
         trained = trained_form(bert, task)
@@ -344,11 +339,6 @@ class Embedder:
             max_seq_length: longest input in tokens; default: the
                 adapter's, else for `trained` vectors that of BERT's folder,
                 else all that BERT has positions for.
-
-        Raises:
-            UserError: as `VectorForm.completed`, or no row is computed at
-                once, or inputs are cut to more tokens than BERT has positions
-                for, or to fewer than a pair needs.
         """
         completed = form.completed(bert, task)
         if batch_size < 1:
@@ -388,10 +378,6 @@ class Embedder:
         """The vectors of rows, texts or pairs, in their order.
 
         `places` name the rows in messages; default: `row 1`, ...
-
-        Raises:
-            UserError: a row is neither a text nor a pair, or its vector is not
-                finite.
         """
         features = self._featurize(rows, places)
         self.cut_rows += features.cut_rows
@@ -509,9 +495,6 @@ def embed(
     Returns:
         float32 [N, D * number of layers], or [N, size]; of `tokens` each row's
         `TokenVectors`.
-
-    Raises:
-        UserError: as `Embedder` and its calls.
     """
     if pooling is None:
         is_last = tuple(layers) == (-1,)

@@ -218,9 +218,6 @@ def explain(
         what is explained, of the `text` and of the `baseline`; the `sum` of
         attributions; the `error`, its distance from the difference; and the
         `relative` error, None without words or a difference.
-
-    Raises:
-        UserError: an output is not finite.
     """
     task, number, found = loaded.task, 0, {}
     if "scores" in answer:

@@ -28,8 +28,7 @@ def named_folders(
 
     `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
     library, or `ALL` alone, none where it is only asked for parts of
-    `adapters`. Raises UserError if none is named, two have one name, or the
-    library lacks one.
+    `adapters`.
     """
     found: list[tuple[str, str]] = []
     for text in adapters:
@@ -75,8 +74,7 @@ def exchanged_in(
 ) -> dict[str, dict[str, str]]:
     """Each adapter's new parts by their old names, by the adapter's name.
 
-    `pairs` has a part's new adapter by the old one's name. Raises UserError if
-    none of the adapters has such a part, or one is damaged.
+    `pairs` has a part's new adapter by the old one's name.
     """
     if not pairs:
         return {name: {} for name in folders}
@@ -219,12 +217,7 @@ class Embedding:
 
 
 def read_form() -> Optional[VectorForm]:
-    """The form of the flags' vectors, or None if none are asked for.
-
-    Raises:
-        UserError: flags of vectors come without --embeddings, or a layer is no
-            number.
-    """
+    """The form of the flags' vectors, or None if none are asked for."""
     asked = read(Embedding)
     if asked.embeddings is None:
         for name in ("layers", "normalize", "vector_size", "prompt"):
@@ -255,10 +248,7 @@ def read_layers(asked: Embedding) -> tuple[int, ...]:
 
 
 def read_flags() -> Answering:
-    """The flags of what answers with trained adapters.
-
-    Raises UserError if one is missing, or its value is too small.
-    """
+    """The flags of what answers with trained adapters."""
     return read_asked(Answering)
 
 

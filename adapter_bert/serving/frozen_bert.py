@@ -143,8 +143,6 @@ class FrozenBert:
         """Opens what `--init_checkpoint` names; arguments as the flags.
 
         `do_lower_case` is of texts without an adapter, which else says it.
-        Raises UserError if the model, its config or its vocabulary is missing
-        or damaged, or it is a training's checkpoint.
         """
         opened = open_init_checkpoint(path)
         if opened.trained is not None:
@@ -215,12 +213,7 @@ class FrozenBert:
             return self._tokenizers[do_lower_case]
 
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
-        """The kind of a task that was trained by a method.
-
-        Raises UserError if this BERT cannot take the method's arguments, or
-        lacks a variable that the task needs, or has matrices in int8 that the
-        method changes.
-        """
+        """The kind of a task that was trained by a method."""
         table = task_model.list_parameters(self.config, method, task.build_head)
         if self._in_int8:
             task_model.int8_variables(table)

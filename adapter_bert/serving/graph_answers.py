@@ -74,7 +74,6 @@ class SpanRules(tf.Module):
     """Rules by which each task of questions chooses its answers."""
 
     def __init__(self, tasks: Sequence[Task]):
-        """Takes all tasks, by number."""
         longest, n_best = np.ones((2, len(tasks)), np.int32)
         negative = np.zeros(len(tasks), bool)
         threshold = np.zeros(len(tasks), np.float64)
@@ -244,7 +243,6 @@ class TagRules(tf.Module):
     """Tags of each task of tagging, and what makes them BIO."""
 
     def __init__(self, tasks: Sequence[Task]):
-        """Takes all tasks, by number."""
         tags: list[Tag] = []
         first, outside = np.zeros((2, len(tasks)), np.int32)
         for number, task in enumerate(tasks):

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from typing import (
     Any,
-    AsyncContextManager,
     Callable,
     NamedTuple,
     Optional,
@@ -212,7 +211,7 @@ class GrpcServer:
         self,
         messages: Any,
         answer: Callable[[bytes], Awaitable[Message]],
-        places: AsyncContextManager[Any],
+        places: contextlib.AbstractAsyncContextManager[Any],
     ) -> bytes:
         """The answer to the first message; raises `Refused`.
 
@@ -233,7 +232,7 @@ class GrpcServer:
         return found.SerializeToString()
 
     async def _read(
-        self, messages: Any, places: AsyncContextManager[Any]
+        self, messages: Any, places: contextlib.AbstractAsyncContextManager[Any]
     ) -> bytes:
         """A request's only message; raises `Refused` without one."""
 

@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Sequence
 from typing import (
     Any,
-    AsyncContextManager,
     Callable,
     Optional,
 )
@@ -189,7 +188,7 @@ class RestServer:
         tokens: Optional[Tokens] = None,
         admin: Optional[Tokens] = None,
         beside: Callable[
-            [], AsyncContextManager[None]
+            [], contextlib.AbstractAsyncContextManager[None]
         ] = contextlib.nullcontext,
     ):
         """Takes what answers, and what clients may do.
@@ -331,7 +330,6 @@ class RestServer:
         return await self._list_models(request)
 
     async def _predict(self, request: Request, kind: str) -> Response:
-        """Computes rows, and counts."""
         with self._core.counted() as counted:
             model = self._find(request)
             counted.name = request.path_params["name"]

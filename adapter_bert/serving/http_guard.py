@@ -36,10 +36,7 @@ PORTS = {"http": "80", "https": "443"}
 
 
 def read_tokens(path: str) -> Sequence[str]:
-    """The tokens of a file, one on each line.
-
-    Raises UserError if the file cannot be read, holds none, or a line is none.
-    """
+    """The tokens of a file, one on each line."""
     lines = files.read_text(path, "the file of tokens").splitlines()
     tokens = [line.strip() for line in lines if line.strip()]
     for number, line in enumerate(lines, 1):

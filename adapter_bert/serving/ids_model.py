@@ -60,9 +60,6 @@ class IdsModel(tf.Module):
             task: of a kind in `OUTPUTS`.
             rounds_words: whether word embeddings, as the method gives them,
                 are kept in int8 with a scale for each word.
-
-        Raises:
-            UserError: the task answers no texts, or BERT is not in float32.
         """
         super().__init__()
         self.kind = kind_of(task)

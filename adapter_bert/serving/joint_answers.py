@@ -41,8 +41,7 @@ class Group:
     def answers(self, loaded: LoadedTask, outputs: Outputs) -> list[Answer]:
         """One task's answers to all rows, from its head's outputs.
 
-        Outputs are [rows of the unlabelled features, ...]. Raises UserError if
-        one is not finite.
+        Outputs are [rows of the unlabelled features, ...].
         """
         task = loaded.task
         # Contexts without tokens have no features.
@@ -107,8 +106,7 @@ def compute_frozen(
 ) -> list[np.ndarray]:
     """Each group's `frozen_features`, float32 [rows, D], in common batches.
 
-    They are [0, D] where no task of the group scores novelty. Raises UserError
-    if one is not finite.
+    They are [0, D] where no task of the group scores novelty.
     """
     none = Texts.from_rows([], {})
     asked = [

@@ -135,7 +135,6 @@ class AdapterLibrary:
         return found
 
     def _pass_over(self, name: str, why: str) -> None:
-        """Warns once."""
         if name not in self._passed_over:
             self._passed_over.add(name)
             logging.warning(
@@ -201,10 +200,7 @@ class AdapterLibrary:
         return found
 
     def entry(self, name: str) -> Entry:
-        """Describes an adapter without its weights.
-
-        Raises UserError if none has this name, or its files are damaged.
-        """
+        """Describes an adapter without its weights."""
         folder = self.folder(name)
         config = adapter_artifact.read_config(folder)
         path = os.path.join(folder, ENTRY_FILE)
@@ -229,9 +225,7 @@ class AdapterLibrary:
     def add(self, folder: str, name: Optional[str] = None) -> str:
         """Copies an adapter, or a run's adapter, into the library.
 
-        The name, by default `default_name`, is returned. Raises UserError if
-        the adapter is damaged, of another BERT, in the library already, or
-        replaced meanwhile; the name is taken or invalid.
+        The name, by default `default_name`, is returned.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -267,10 +261,7 @@ class AdapterLibrary:
         return name
 
     def remove(self, name: str, force: bool = False) -> None:
-        """Deletes an adapter, with `force` also one that others need.
-
-        Raises UserError if none has this name, or others need it.
-        """
+        """Deletes an adapter, with `force` also one that others need."""
         with self._changing() as unfinished:
             needing = ", ".join(self._needing(name))[:200]
             if needing and not force:
@@ -396,10 +387,7 @@ def check_name(name: str) -> None:
 
 
 def check(folder: str) -> Artifact:
-    """Reads an adapter, and compares its weights with its description.
-
-    Raises UserError if files are damaged, or the weights do not fit the method.
-    """
+    """Reads an adapter, and compares its weights with its description."""
     artifact = adapter_artifact.read(folder)
     config, source = artifact.config, artifact.weights.source
     bert = run_record.bert_config(config, source)

@@ -121,8 +121,7 @@ class LiveLibrary(ServedModel):
         """Loads new and replaced adapters, and lets removed ones go.
 
         An adapter that cannot be loaded is logged and left out; if it replaces
-        a served one, that goes on. Raises UserError if the library cannot be
-        read, and keeps all tasks then.
+        a served one, that goes on.
         """
         names = self._library.names()
         states = {name: self._state(name) for name in names}

@@ -33,11 +33,7 @@ TYPES = (0, 1)
 
 
 def read_config(path: str) -> list[ModelEntry]:
-    """The models of a file in protobuf's text format.
-
-    Raises:
-        UserError: the file is of another form, or has what is not there here.
-    """
+    """The models of a file in protobuf's text format."""
     config = model_server_config_pb2.ModelServerConfig()
     try:
         text_format.Parse(files.read_text(path, WHAT), config)

@@ -96,7 +96,6 @@ class LibraryVersion(ModelVersions):
     """A library, whose version stays while its tasks come and go."""
 
     def __init__(self, model: LiveLibrary):
-        """Takes the library."""
         self._model = model
 
     @property
@@ -185,8 +184,7 @@ class VersionFolder(ModelVersions):
         """Loads versions that are new, and lets others go.
 
         One that cannot be loaded is logged and left out, and tried again when
-        its files change. The last version that answers stays. Raises UserError
-        if the folder has no version at all.
+        its files change. The last version that answers stays.
         """
         found = versions_in(self.folder)
         wanted = self.policy.choose(found)

@@ -187,11 +187,6 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
 
     Returns:
         The adapters of the new library, in order.
-
-    Raises:
-        UserError: anything that the user can mend: no adapter can be moved, a
-            file is missing or does not fit, an adapter is damaged or of
-            another BERT, the folder holds other files.
     """
     output_dir = asked.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
@@ -230,11 +225,7 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
 def _choose(
     library: AdapterLibrary, old: FrozenBert, new: FrozenBert, asked: Move
 ) -> dict[str, _Adapter]:
-    """The adapters that can be moved, with their rows, by name.
-
-    Raises:
-        UserError: there is none, or as of `move`.
-    """
+    """The adapters that can be moved, with their rows, by name."""
     known = library.names()
     for flag, named in (("--texts", asked.texts), ("--dev", asked.dev)):
         for name in named:
@@ -372,8 +363,7 @@ def _compute(
 ) -> dict[str, Outputs]:
     """The outputs of heads [rows, ...] by name, by the adapter's name.
 
-    Batches mix the rows of all adapters that can be mixed. Raises UserError if
-    one is not finite.
+    Batches mix the rows of all adapters that can be mixed.
     """
     groups = [Group([loaded], rows) for loaded, rows in asked.values()]
     found = dict(zip(asked, compute(tables, groups, BATCH)))
@@ -607,11 +597,7 @@ def _agreement(
 
 
 def _add(target: AdapterLibrary, name: str, folder: str) -> None:
-    """Adds an adapter, unless an earlier process has added it.
-
-    Raises:
-        UserError: the library has another adapter of this name.
-    """
+    """Adds an adapter, unless an earlier process has added it."""
     if name in target.names():
         known, own = (
             adapter_artifact.read_config(place)["sha256"]

@@ -84,9 +84,6 @@ class Predictor:
 
         Adapters are folders by name, or folders alone, which get their tasks'
         names. Options are those of the constructor.
-
-        Raises:
-            UserError: as `FrozenBert.open` and `add`, or a name is taken twice.
         """
         predictor = cls(FrozenBert.open(bert), **options)
         if not isinstance(adapters, Mapping):
@@ -128,9 +125,6 @@ class Predictor:
             folder: the adapter.
             name: default: the task's name, which is returned.
             exchanged: adapters in the places of parts, by the parts' names.
-
-        Raises:
-            UserError: as `open`.
         """
         loaded = self.open(folder, exchanged)
         name = name or loaded.task.name
@@ -144,8 +138,7 @@ class Predictor:
     ) -> LoadedTask:
         """Loads an adapter for `answer_each`, under no name.
 
-        Arguments as of `add`. Raises UserError as `load_task`, or the task
-        answers no texts.
+        Arguments as of `add`.
         """
         loaded = load_task(
             self._bert, folder, self._max_seq_length, self._library, exchanged
@@ -184,10 +177,6 @@ class Predictor:
         Returns:
             An answer, a list, or an iterator of answers; for a list of names
             a dictionary of answers by name in place of each.
-
-        Raises:
-            UserError: no task has this name, a row does not fit the task, or
-                its answers are not explained.
         """
         names = name if isinstance(name, list) else [name]
         if not names:
@@ -237,11 +226,7 @@ class Predictor:
         asked: Sequence[tuple[LoadedTask, Row]],
         explains: bool = False,
     ) -> list[Answer]:
-        """Answers rows that fit their tasks, in order.
-
-        Raises UserError if a task's output is not finite, or `explains` and
-        a task's answers are not explained.
-        """
+        """Answers rows that fit their tasks, in order."""
         groups: dict[tuple[int, int], list[int]] = {}
         for number, (loaded, row) in enumerate(asked):
             groups.setdefault((id(loaded), len(row)), []).append(number)

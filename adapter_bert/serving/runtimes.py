@@ -100,10 +100,6 @@ def export(
 
     Returns:
         The greatest difference of outputs from TensorFlow's, as of `LIMITS`.
-
-    Raises:
-        UserError: the folder has content or cannot be written; or the model is
-            too large, has an operation that the runtime lacks, or differs.
     """
     check_folder(folder)
     runtime = RUNTIMES[form]

@@ -60,8 +60,7 @@ def export(
     """Writes a model of tasks by name as the next version in a folder.
 
     The folder holds only versions, and is made if missing. Returns the
-    version's folder, which appears when all of it is written. Raises UserError
-    if the folder holds other files, or cannot be written.
+    version's folder, which appears when all of it is written.
     """
     # Refuses a remote folder before it is made.
     next_version(folder)

@@ -103,10 +103,7 @@ class ServedModel(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, questions: Sequence[Question]) -> list[Any]:
-        """Results for `outputs` and `answer`, in order.
-
-        Raises UserError if an output is no number.
-        """
+        """Results for `outputs` and `answer`, in order."""
 
     @abc.abstractmethod
     def outputs(
@@ -151,7 +148,6 @@ class ServedExport(ServedModel):
     """An exported model."""
 
     def __init__(self, model: ExportedModel):
-        """Takes a loaded model."""
         self._model = model
         self.version = model.version
         self.signatures = {SIGNATURE: model.signature}

@@ -59,7 +59,6 @@ class ServedModels:
         models: Mapping[str, ModelVersions],
         shadow: Optional[Shadow] = None,
     ):
-        """Takes models that are loaded."""
         self.models: dict[str, ModelVersions] = dict(models)
         self.shadow = shadow
         self._read: Optional[Callable[[], Sequence[ModelEntry]]] = None
@@ -80,9 +79,6 @@ class ServedModels:
 
         Args:
             read: `model_config.read_config` of the file.
-
-        Raises:
-            UserError: as `read`, or a model cannot be loaded.
         """
         made = cls({one.name: _folder(one) for one in read()})
         made._read = read
@@ -123,12 +119,7 @@ class ServedModels:
         return served[version]
 
     def look(self) -> None:
-        """Looks for changes of all models, and for other models.
-
-        Raises:
-            UserError: the file of models, or a model, cannot be looked at. All
-                others were.
-        """
+        """Looks for changes of all models, and for other models."""
         problems = []
         with self._looking:
             try:
@@ -151,10 +142,7 @@ class ServedModels:
             raise problems[0]
 
     def _look_at_file(self) -> None:
-        """Takes models in and leaves them out as the file has them.
-
-        Raises UserError if a model cannot be loaded; all others were.
-        """
+        """Takes models in and leaves them out as the file has them."""
         if not self._read:
             return
         problem = ""

@@ -104,9 +104,6 @@ class Shadow:
             shadow: the other one, whose newest version is asked.
             place: the folder of the shadow.
             bounds: of a batch, and of the rows that wait.
-
-        Raises:
-            UserError: a task is another one there, or they have none in common.
         """
         self._name, self._model, self._shadow = name, model, shadow
         self._bounds, self._place = bounds, place

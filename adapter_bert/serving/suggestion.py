@@ -50,11 +50,7 @@ def draw(rows: Rows, count: int, seed: int) -> Rows:
 
 
 def targets(task: TextTask, rows: Rows) -> np.ndarray:
-    """Labels as LogME takes them, float64 [N, K], or scores, [N, 1].
-
-    Raises:
-        UserError: all rows have the same one.
-    """
+    """Labels as LogME takes them, float64 [N, K], or scores, [N, 1]."""
     known = task.label_features(rows.label)
     [values] = known.values()
     if len(np.unique(values)) < 2:
@@ -75,9 +71,6 @@ def load_candidates(
     """The adapters of a library that a training can begin with, by name.
 
     Others are passed over, and the log says why.
-
-    Raises:
-        UserError: there are none.
     """
     found: dict[str, LoadedTask] = {}
     reasons: dict[str, str] = {}
@@ -120,10 +113,6 @@ def rank(
         task: that is to be trained, of one label or one number for each row.
         rows: with labels.
         max_seq_length: longest input in tokens.
-
-    Raises:
-        UserError: no adapter fits, all rows have one label, or the length is
-            out of range.
     """
     explained = targets(task, rows)
     candidates: dict[Optional[str], Optional[LoadedTask]] = {None: None}

@@ -93,12 +93,6 @@ class TextModel(tf.Module):
             batch_size: windows computed at once.
             adapter_dtype: as of `MixedBert`.
             form: of vectors, one of a text or pair; None for none.
-
-        Raises:
-            UserError: the form is of vectors of tokens, or another one for
-                each task, or as of `VectorForm.completed`.
-            UserError: a task cannot be mixed or is of an unknown kind, tasks
-                differ in the case of letters, or the model is a RoBERTa.
         """
         if form:
             forms = {

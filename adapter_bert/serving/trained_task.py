@@ -100,8 +100,7 @@ def load_task(
 
     `max_seq_length` is None for the adapter's own. Missing parts are looked for
     in `library` too. `exchanged` are adapters in the places of parts, by the
-    parts' names. Raises UserError if the adapter or a part is missing, damaged
-    or of another BERT, BERT has fewer positions, or the task needs more tokens.
+    parts' names.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source

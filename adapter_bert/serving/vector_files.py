@@ -64,10 +64,6 @@ def write(
         parts: vectors of some rows at a time.
         width: entries of a vector.
         count: of all rows, if the file `needs_count`.
-
-    Raises:
-        UserError: the place cannot be written, or there are more or fewer
-            rows than `count`.
     """
     encode: dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
         NPY: lambda some: _npy(path, some, width, count),
@@ -102,5 +98,4 @@ def _table(vectors: np.ndarray) -> str:
 
 
 def _list(row: np.ndarray) -> str:
-    """A vector as JSON."""
     return f"[{', '.join(map(str, row))}]"

@@ -53,11 +53,7 @@ class Calibration:
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], source: str) -> "Calibration":
-        """Reads `task_settings` of the file `source`.
-
-        Raises:
-            UserError: the calibration is damaged.
-        """
+        """Reads `task_settings` of the file `source`."""
         found = settings.get(CALIBRATION)
         if found is None:
             return cls()
@@ -108,9 +104,6 @@ def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
         task: of any kind; those that choose no label have none.
         settings: `task_settings` of the trained one.
         source: their file, for messages.
-
-    Raises:
-        UserError: the calibration is damaged.
     """
     if not task.chooses_one:
         return task
@@ -125,9 +118,6 @@ def measured_rows(
 
     `texts` and `strata` are text and labels of each row; each half gets its
     share of each label.
-
-    Raises:
-        UserError: a half has too few rows, or all rows have one label.
     """
     labels = [label for label, *_ in strata]
     if len(set(labels)) == 1 and labels[0] is not None:

@@ -38,10 +38,6 @@ class Corpus:
 
         Title and text are joined by a blank, as in BEIR's programs (Thakur et
         al. 2021).
-
-        Raises:
-            UserError: as of `read_rows`, or a document has no id, neither title
-                nor text, or the id of another.
         """
         rows = read_rows(path, layout)
         texts = rows.text_a
@@ -58,11 +54,7 @@ class Corpus:
         return cls(path, texts, rows.places_by_id(), rows.text_a)
 
     def find(self, rows: Rows, ids: Sequence[str]) -> list[int]:
-        """The places of documents, by the id in each of the rows.
-
-        Raises:
-            UserError: no document has such an id.
-        """
+        """The places of documents, by the id in each of the rows."""
         for row, name in enumerate(ids):
             if name not in self.places:
                 raise UserError(
@@ -113,9 +105,6 @@ class Search:
         """The search of pairs whose second text is a document's id.
 
         The label of a pair is its gain, 1 if there is none.
-
-        Raises:
-            UserError: no document has such an id.
         """
         places: dict[str, int] = {}
         asked = [places.setdefault(x, len(places)) for x in rows.text_a]
@@ -129,7 +118,6 @@ class Search:
         return cls(questions, corpus.texts, pairs, gains, copies)
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self.questions) + len(self.documents)
 
     def first(self, count: int) -> "Search":

@@ -73,11 +73,7 @@ class OwnFiles:
         return HeldOut(self.dev_share, self.split_seed)
 
     def place(self, name: Optional[str]) -> Optional[Column]:
-        """A column's name, or its number where files have no header.
-
-        Raises:
-            UserError: it is no number there.
-        """
+        """A column's name, or its number where files have no header."""
         if name is None or self.header:
             return name
         if not (name.isascii() and name.isdigit() and len(name) < 10):
@@ -143,10 +139,6 @@ def custom_task(
     Returns:
         A task whose labels are still to be read from the training file, unless
         `label_columns` names them.
-
-    Raises:
-        UserError: a setting is out of range, a column of files without a header
-            is no number, or settings contradict each other.
     """
     own = check(Table(*columns, **settings))
     asked: dict[str, type] = {}

@@ -43,9 +43,6 @@ def restore_task(
         description: `task` of `adapter_config.json`.
         settings: `task_settings` of the same file; may be empty.
         source: the file, for messages.
-
-    Raises:
-        UserError: the description fits no task.
     """
     name = description["name"]
     if name == "squad":
@@ -90,9 +87,6 @@ def recorded_in(
     Args:
         declaring: the dataclass; see `About.recorded`.
         settings, source: as of `restore_task`.
-
-    Raises:
-        UserError: a setting is of another type, or out of its range.
     """
     found: dict[str, Any] = {}
     for name, about, field in declared([declaring]):

@@ -39,10 +39,6 @@ def processor_task(
             `run_classifier.py` has them.
         data_dir: handed to it.
         splits: `train`, `dev`, `test`.
-
-    Raises:
-        UserError: a file cannot be read, a split has no examples, an example
-            to learn or to score has no label, or some examples alone are pairs.
     """
     rows = {split: _examples(processor, data_dir, split) for split in splits}
     pairs = {split: found.text_b is not None for split, found in rows.items()}

@@ -78,11 +78,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> "Pieces":
-        """Reads a tokenizer's vocabulary.
-
-        Raises:
-            UserError: it has no `[MASK]`.
-        """
+        """Reads a tokenizer's vocabulary."""
         if tokenizer.mask_id is None:
             raise UserError(
                 "the vocabulary lacks [MASK] (of RoBERTa <mask>), which stands "
@@ -454,7 +450,6 @@ class Lines:
         return cls(path, count)
 
     def __len__(self) -> int:
-        """Number of lines."""
         return self.count
 
     def __iter__(self) -> Iterator[str]:
@@ -519,11 +514,7 @@ class MaskedLM(Task[Lines]):
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """`[CLS] text [SEP]`, one or several of each line.
-
-        Raises:
-            UserError: there is no `[MASK]`, or no text with a known token.
-        """
+        """`[CLS] text [SEP]`, one or several of each line."""
         pieces = Pieces.of(tokenizer)
         features = MaskedText.from_rows(
             _make_rows(rows, tokenizer, max_seq_length, pieces),

@@ -256,7 +256,6 @@ class RowsByTask:
     by_task: Mapping[str, Any]
 
     def __len__(self) -> int:
-        """Number of all rows."""
         return sum(map(len, self.by_task.values()))
 
     @property
@@ -568,11 +567,7 @@ def _folder(name: str) -> str:
 
 
 def find_folder(data_dir: str, name: str) -> str:
-    """The folder of a task's data in `data_dir`, in any case of letters.
-
-    Raises:
-        UserError: there is none, or more than one.
-    """
+    """The folder of a task's data in `data_dir`, in any case of letters."""
     if not data_dir:
         return ""
     folders = files.folders(data_dir)
@@ -593,10 +588,6 @@ def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
     Args:
         tasks: at least two, by the names of their folders.
         sampling: of `SAMPLINGS`.
-
-    Raises:
-        UserError: a name is malformed or is there twice, or a task cannot be
-            learned together with others.
     """
     seen = set()
     for name, task in tasks:

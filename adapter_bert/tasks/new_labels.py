@@ -304,10 +304,6 @@ def extend_labels(
         task: of classification, over the user's own files.
         replay_file, distill_weight: as of `NewLabels`; None is for the default,
             which is 0 with a file.
-
-    Raises:
-        UserError: the task has no labels that its files decide, or both the
-            file and the weight are given.
     """
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(

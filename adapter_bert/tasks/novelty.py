@@ -95,11 +95,7 @@ class Sketch:
 
     @classmethod
     def restore(cls, found: Any, source: str) -> "Sketch":
-        """Reads `settings` of the file `source`.
-
-        Raises:
-            UserError: the sketch is damaged.
-        """
+        """Reads `settings` of the file `source`."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             if sorted(found) != sorted(names):
@@ -135,9 +131,6 @@ def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
         task: of any kind; those that score no novelty have none.
         settings: `task_settings` of the trained one.
         source: their file, for messages.
-
-    Raises:
-        UserError: the sketch is damaged.
     """
     if not task.scores_novelty or NOVELTY not in settings:
         return task

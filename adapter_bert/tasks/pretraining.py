@@ -116,7 +116,6 @@ class Records:
         return cls(tuple(paths), count)
 
     def __len__(self) -> int:
-        """Number of records."""
         return self.count
 
     def __iter__(self) -> Iterator[bytes]:
@@ -198,12 +197,7 @@ class Pretraining(Task[Records]):
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """The tokens of each record without padding, and its labels.
-
-        Raises:
-            UserError: a record has another form or length, or a token that
-                the vocabulary lacks.
-        """
+        """The tokens of each record without padding, and its labels."""
         length, most = max_seq_length, self.max_predictions_per_seq
         form = {
             "input_ids": tf.io.FixedLenFeature([length], tf.int64),

@@ -13,11 +13,7 @@ TASKS: dict[str, Task] = {
 
 
 def get_task(name: str, others: Iterable[str] = ()) -> Task:
-    """The declared task called `name`, in any case of letters.
-
-    Raises:
-        UserError: no task has this name; the error lists `others` too.
-    """
+    """The declared task called `name`, in any case of letters."""
     task = TASKS.get(name.lower())
     if task is None:
         raise UserError(

@@ -56,11 +56,6 @@ def read_questions(path: str, with_negative: bool) -> list[Question]:
     """Reads all questions of a file.
 
     `with_negative` says that questions may have no answer, as in SQuAD 2.0.
-
-    Raises:
-        UserError: the file is missing or is not JSON, a part of it is missing
-            or of the wrong type, an id occurs twice, or there are no
-            questions.
     """
     file = files.read_json(path, "the SQuAD file")
     found: dict[str, Question] = {}
@@ -113,9 +108,6 @@ def read_pairs(path: str) -> Rows:
 
     A row's line is the number of its question. Its label is `ANSWERED` where
     the paragraph has an answer, or where the file says nothing.
-
-    Raises:
-        UserError: as of `read_questions`, or a text is empty.
     """
     questions = read_questions(path, with_negative=True)
     for question in questions:
@@ -136,11 +128,7 @@ def read_pairs(path: str) -> Rows:
 def check_answers(
     questions: list[Question], path: str, with_negative: bool
 ) -> None:
-    """Checks that questions can be scored.
-
-    Raises:
-        UserError: one has no answer where it needs one.
-    """
+    """Checks that questions can be scored."""
     for question in questions:
         if question.answers is None or not (question.answers or with_negative):
             raise UserError(

@@ -575,10 +575,6 @@ def tagging_task(
 
     `map_tags` is a file of `read_map` or "", other arguments are as of
     `Tagging`.
-
-    Raises:
-        UserError: as `read_map`; or a file is named, and the split that is
-            scored is not `dev`.
     """
     if split_files.named and eval_split != "dev":
         raise UserError(

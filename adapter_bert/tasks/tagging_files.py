@@ -82,11 +82,7 @@ def split_tag(text: str) -> Optional[Tag]:
 
 
 def find_scheme(rows: "Sentences") -> Optional[str]:
-    """The one scheme of all tags of a file, None if there is no entity.
-
-    Raises:
-        UserError: a tag does not follow the others' scheme.
-    """
+    """The one scheme of all tags of a file, None if there is no entity."""
     tags = rows.tags
     used = {tag.prefix for tag in tags}
     if "" in used:
@@ -252,11 +248,7 @@ class Columns:
     )
 
     def numbers(self, path: str) -> tuple[int, int]:
-        """The columns of a CoNLL file, by default the first and the last.
-
-        Raises:
-            UserError: one is no number, or both are the same.
-        """
+        """The columns of a CoNLL file, by default the first and the last."""
         found = []
         for name, default in (("token", "0"), ("tag", "-1")):
             text = getattr(self, name) or default
@@ -310,7 +302,6 @@ class Sentences:
         )
 
     def __len__(self) -> int:
-        """Number of sentences."""
         return len(self.starts) - 1
 
     def where(self, word: int) -> str:
@@ -355,10 +346,6 @@ def read_sentences(
         path, columns: of the file.
         needs_tags: whether there must be tags; else they are not looked at.
         keeps_text: whether predictions will be written into the file's lines.
-
-    Raises:
-        UserError: the file is missing, not UTF-8, or without a word, or a line
-            is malformed, lacks a tag, or has one that is none.
     """
     lines = files.read_lines(path, "the data file", "\n")
     text = list(lines) if keeps_text else ()
@@ -536,11 +523,7 @@ def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
 
 
 def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
-    """Writes a file, whose text was kept, again with other tags.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Writes a file, whose text was kept, again with other tags."""
     _, write = FORMATS[ending_of(path)]
     files.write_parts(path, (line.encode() for line in write(rows, tags)))
 
@@ -553,12 +536,7 @@ FORMATS: dict[str, tuple[Callable, Callable]] = {
 
 
 def read_map(path: str) -> dict[str, str]:
-    """Reads a table of types: an old type, a tab, a new one or `O`.
-
-    Raises:
-        UserError: the file is missing, is not UTF-8 or empty, or a line is
-            malformed or names a type again.
-    """
+    """Reads a table of types: an old type, a tab, a new one or `O`."""
     found: dict[str, str] = {}
     text = files.read_text(path, "the table of --map_tags")
     for number, line in enumerate(text.split("\n"), 1):
@@ -582,11 +560,7 @@ def read_map(path: str) -> dict[str, str]:
 
 
 def map_types(rows: Sentences, table: dict[str, str], source: str) -> Sentences:
-    """Sentences in BIO with other types, or `O`, of a table from `source`.
-
-    Raises:
-        UserError: types are not in the table.
-    """
+    """Sentences in BIO with other types, or `O`, of a table from `source`."""
     unknown = sorted({t.type for t in rows.tags} - {"", *table})
     if unknown:
         first = next(n for n, t in enumerate(rows.tags) if t.type in unknown)

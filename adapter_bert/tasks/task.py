@@ -202,9 +202,6 @@ class Task(abc.ABC, Generic[RowsType]):
 
         `description` are name and `describe()` of the task that was trained,
         `source` is the head's file.
-
-        Raises:
-            UserError: the head is of another task.
         """
 
     def check_name(self, description: Mapping[str, Any], source: str) -> None:
@@ -218,11 +215,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def check_held_out(
         self, description: Mapping[str, Any], source: str
     ) -> None:
-        """Compares `held_out` with a trained head's; see `restore`.
-
-        Raises:
-            UserError: other rows were held out.
-        """
+        """Compares `held_out` with a trained head's; see `restore`."""
         if not self.held_out:
             return
         trained = f"{source} was trained on the task {description['name']}"
@@ -241,11 +234,7 @@ class Task(abc.ABC, Generic[RowsType]):
             )
 
     def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
-        """Looks for the files of splits, before any long step; see `read`.
-
-        Raises:
-            UserError: a file is missing, or there are two of one split.
-        """
+        """Looks for the files of splits, before any long step; see `read`."""
         return
 
     @property
@@ -272,9 +261,6 @@ class Task(abc.ABC, Generic[RowsType]):
         Returns:
             This task, completed from its data (labels); the splits' rows, in
             the order of `splits`.
-
-        Raises:
-            UserError: a file is missing or empty, or a row is malformed.
         """
 
     def first(self, rows: RowsType, count: int) -> RowsType:
@@ -282,19 +268,11 @@ class Task(abc.ABC, Generic[RowsType]):
         return rows[:count]
 
     def learn(self, rows: RowsType) -> "Task":
-        """This task, with statistics of its training rows (class weights).
-
-        Raises:
-            UserError: the rows do not fit what was asked for.
-        """
+        """This task, with statistics of its training rows (class weights)."""
         return self
 
     def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, with what an unfinished run's `learn` found.
-
-        Raises:
-            UserError: the description, as of `restore`, is damaged.
-        """
+        """This task, with what an unfinished run's `learn` found."""
         return self
 
     def fit_base(self, opened: Any) -> "Task":
@@ -371,11 +349,7 @@ class Task(abc.ABC, Generic[RowsType]):
         return type(self)
 
     def check_texts(self, texts: Sequence[str], where: str) -> None:
-        """Checks a row's texts, whose number is right.
-
-        Raises:
-            UserError: the task does not take a text of the row at `where`.
-        """
+        """Checks a row's texts, whose number is right."""
         return
 
     def make_rows(self, texts: Sequence[tuple[str, ...]]) -> RowsType:
@@ -402,11 +376,7 @@ class Task(abc.ABC, Generic[RowsType]):
     def count_train_steps(
         self, features: Features, batch_size: int, epochs: float
     ) -> int:
-        """Counts the training steps of `epochs`.
-
-        Raises:
-            UserError: too many to count, or nothing to train on.
-        """
+        """Counts the training steps of `epochs`."""
         return count_train_steps(len(features), batch_size, epochs)
 
     def plan(

@@ -400,8 +400,6 @@ def list_parameters(
         build_head: the task's head; always trained.
 
     Raises:
-        UserError: an argument of the method that this BERT cannot take, or a
-            method that two sides cannot have for themselves.
         ValueError: a defect of the method: it trains no variable of BERT that
             its expression names.
     """
@@ -522,11 +520,7 @@ def narrow_variables(table: ParameterTable) -> frozenset[str]:
 
 
 def int8_variables(table: ParameterTable) -> frozenset[str]:
-    """Names of BERT's matrices that are kept with `--base_dtype=int8`.
-
-    Raises:
-        UserError: the method trains one, or changes it as it is read.
-    """
+    """Names of BERT's matrices that are kept with `--base_dtype=int8`."""
     own = {p.name: p for p in table.parameters if not p.is_added}
     found = int8.names(own)
     if "parameter" in table.hooks.places or any(

@@ -166,11 +166,7 @@ class TextClassification(TextTask):
         return self.with_labels(found, train.path)
 
     def labels_in(self, rows: Rows) -> set[str]:
-        """The labels of rows, none of them empty.
-
-        Raises:
-            UserError: one is.
-        """
+        """The labels of rows, none of them empty."""
         found = set(rows.label)
         if empty := [label for label in found if not label.strip()]:
             where = rows.where(rows.label.index(empty[0]))
@@ -180,11 +176,7 @@ class TextClassification(TextTask):
     def with_labels(
         self, found: Collection[str], path: str
     ) -> "TextClassification":
-        """This task with the labels of a file, sorted.
-
-        Raises:
-            UserError: a label cannot be written into a table.
-        """
+        """This task with the labels of a file, sorted."""
         for label in found:
             if not is_one_cell(label):
                 raise UserError(
@@ -386,9 +378,6 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
     Args:
         task: of classification.
         text: `BALANCED`, or a JSON object of weights by label.
-
-    Raises:
-        UserError: the task has no classes, or the text is malformed.
     """
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(

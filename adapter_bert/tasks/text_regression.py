@@ -32,11 +32,7 @@ class LabelUnit(NamedTuple):
 
     @classmethod
     def of(cls, labels: np.ndarray, path: str) -> "LabelUnit":
-        """The unit of labels, float64 [rows], of the file `path`.
-
-        Raises:
-            UserError: the labels are equal, or equal in float32.
-        """
+        """The unit of labels, float64 [rows], of the file `path`."""
         low, high = float(labels.min()), float(labels.max())
         unit = cls(float(labels.mean()), float(labels.std()), low, high)
         if low == high:
@@ -57,11 +53,7 @@ class LabelUnit(NamedTuple):
 
     @classmethod
     def restore(cls, description: Mapping[str, Any], source: str):
-        """`label_unit` of a task's description; `AS_IS` if there is none.
-
-        Raises:
-            UserError: it is malformed.
-        """
+        """`label_unit` of a task's description; `AS_IS` if there is none."""
         found = description.get("label_unit")
         if found is None:
             return AS_IS

@@ -59,9 +59,6 @@ class HeadShape:
         """The shape on a model: a new layer replaces a missing pooler.
 
         Source: transformers, `RobertaClassificationHead` and the like.
-
-        Raises:
-            UserError: there is no pooler, and no layer can replace it.
         """
         if config.has_pooler or not self.pooler:
             return self
@@ -84,11 +81,7 @@ class HeadShape:
     def restore(
         cls, description: Mapping[str, Any], source: str
     ) -> "HeadShape":
-        """Reads `head` of a task's description.
-
-        Raises:
-            UserError: it is no shape; the message opens with `source`.
-        """
+        """Reads `head` of a task's description."""
         found = description.get("head", {})
         default = dataclasses.asdict(cls())
         if (
@@ -217,22 +210,14 @@ class TextTask(Task[Rows]):
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> str:
-        """The task's own spelling of the label of the row at `where`.
-
-        Raises:
-            UserError: the label is none.
-        """
+        """The task's own spelling of the label of the row at `where`."""
 
     @abc.abstractmethod
     def label_features(self, labels: Sequence[str]) -> dict[str, np.ndarray]:
         """The head's feature of these labels, [rows]."""
 
     def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
-        """The labels of each row, which both parts of a split should have.
-
-        Raises:
-            UserError: a row's labels are malformed.
-        """
+        """The labels of each row, which both parts of a split should have."""
         return [(label,) for label in rows.label]
 
     def describe(self):

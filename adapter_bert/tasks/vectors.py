@@ -203,11 +203,7 @@ class Vectors(Task[Union[Rows, Search]]):
     columns = ("text",)
 
     def __post_init__(self):
-        """Takes the sizes as numbers, the greatest first.
-
-        Raises:
-            UserError: one is none, or a setting does not fit the columns.
-        """
+        """Takes the sizes as numbers, the greatest first."""
         try:
             sizes = sorted(set(map(int, self.sizes)), reverse=True)
         except ValueError:
@@ -309,12 +305,7 @@ class Vectors(Task[Union[Rows, Search]]):
         return about
 
     def restore(self, description, source):
-        """This task, with the adapter's form of vectors.
-
-        Raises:
-            UserError: it is another kind of task, a value is malformed, or the
-                flags say another.
-        """
+        """This task, with the adapter's form of vectors."""
         self.check_name(description, source)
         self.check_held_out(description, source)
         form = Pooled.restore(
@@ -367,12 +358,7 @@ class Vectors(Task[Union[Rows, Search]]):
         return restored
 
     def go_on(self, description, source):
-        """This task.
-
-        Raises:
-            UserError: the run has two adapters, and this task one, or the
-                reverse.
-        """
+        """This task."""
         has_two = "tasks" in description
         if description.get("name") == self.name and (
             has_two != self.two_adapters
@@ -497,10 +483,6 @@ class Vectors(Task[Union[Rows, Search]]):
 
         Rows to train on are those that belong together. Rows to score are a
         `Search` if there is a corpus.
-
-        Raises:
-            UserError: as of `Task.read`, or a text is empty, a score is no
-                number, single texts are to be scored, or as of `Corpus`.
         """
         if self.layout.text_b is None and {*splits} - {"train"}:
             raise UserError(
@@ -566,11 +548,7 @@ class Vectors(Task[Union[Rows, Search]]):
         return {split: sides[split] for split in splits}
 
     def _is_match(self, rows: Rows) -> np.ndarray:
-        """Which pairs belong together, bool [rows].
-
-        Raises:
-            UserError: none of them.
-        """
+        """Which pairs belong together, bool [rows]."""
         if rows.label is None or self.has_scores:
             return np.ones(len(rows), bool)
         if self.matching is None:
@@ -609,11 +587,7 @@ class Vectors(Task[Union[Rows, Search]]):
                     )
 
     def learn(self, rows):
-        """This task, if the rows to train on can be told apart.
-
-        Raises:
-            UserError: there is only one text to find, or all scores are equal.
-        """
+        """This task, if the rows to train on can be told apart."""
         if self.has_scores:
             if len(set(map(float, rows.label))) < 2:
                 raise UserError(
@@ -805,11 +779,7 @@ def endings_of(layout: Layout) -> Collection[str]:
 
 
 def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
-    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks.
-
-    Raises:
-        UserError: it is none of `MATCHING`.
-    """
+    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
     known = {task.name: task.labelled for task in glue.GLUE}
     known[SQUAD] = QUESTIONS
     if name.lower() not in MATCHING:
@@ -828,11 +798,7 @@ def own_layout(
     score: Optional[Column],
     header: bool = True,
 ) -> Layout:
-    """The layout of the user's own tables, by names or numbers of columns.
-
-    Raises:
-        UserError: a column is named twice, or needs another.
-    """
+    """The layout of the user's own tables, by names or numbers of columns."""
     named = {
         "--text_a_column": text_a,
         "--text_b_column": text_b,

@@ -37,11 +37,7 @@ class Found:
 
 
 def exchanged(texts: Sequence[str]) -> dict[str, str]:
-    """Reads `--exchange_part`: the new adapter by the name of the old one.
-
-    Raises:
-        UserError: a text is not OLD=NEW, or one is replaced twice.
-    """
+    """Reads `--exchange_part`: the new adapter by the name of the old one."""
     pairs: dict[str, str] = {}
     for text in texts:
         old, _, new = text.partition("=")
@@ -57,9 +53,6 @@ def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
     """A composition with some adapters replaced, as by another language's.
 
     `pairs` have the new adapter by the name of the old one.
-
-    Raises:
-        UserError: the method has no such adapter.
     """
     names = [part.name for part in method.parts if part.name]
     for old in pairs:
@@ -83,9 +76,6 @@ def by_name(
     """A method with the adapters that a trained one has under its names.
 
     `hashes` are SHA-256 of the trained one's adapters, by name.
-
-    Raises:
-        UserError: a name is a folder with another adapter.
     """
     known = {part.name: part for part in trained.parts if part.name}
     found = []
@@ -124,10 +114,6 @@ def find(
         library: folder of adapters, or "".
         places: folders where adapters lay before, by name.
         trained: description of a trained composition, which holds its adapters.
-
-    Raises:
-        UserError: an adapter is missing or damaged, or has another method than
-            the text says; or as of `exchange`.
     """
     held: dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
@@ -215,10 +201,6 @@ def open_weights(
     """The values of the adapters that have folders, or None.
 
     `weights` are those of the BERT.
-
-    Raises:
-        UserError: an adapter is damaged, belongs to another BERT, or has
-            changed since it was found.
     """
     own = encoder.list_variables(config)
     opened: list[Weights] = []
@@ -249,9 +231,6 @@ def complete(
 
     Some of those that were `found` may be exchanged; others are looked for in
     `folders`, libraries.
-
-    Raises:
-        UserError: an adapter is not found.
     """
     needed = {part.name for part in found.method.parts} - set(found.folders)
     held = trained.config.get("parts") or {}

@@ -14,11 +14,7 @@ LANE_ROWS = 32
 
 
 def count(hardware: Hardware) -> int:
-    """The number of GPUs to use, or of logical CPUs without a GPU.
-
-    Raises:
-        UserError: there are fewer GPUs than `--num_devices`.
-    """
+    """The number of GPUs to use, or of logical CPUs without a GPU."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus and hardware.num_devices > gpus:
         raise UserError(
@@ -33,9 +29,6 @@ def use_lanes(hardware: Hardware) -> int:
 
     Cores that share each operation wait for one another at its end; cores with
     a lane each, a group of rows, do not.
-
-    Raises:
-        UserError: the flags ask for several lanes and for other devices.
     """
     others = hardware.use_tpu or hardware.num_devices > 1
     if others or tf.config.list_physical_devices("GPU"):
@@ -119,11 +112,7 @@ def names(hardware: Hardware) -> list[str]:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """The strategy of a training.
-
-    Raises:
-        UserError: a device is missing, or TF_CONFIG cannot be used.
-    """
+    """The strategy of a training."""
     workers = multi_worker.is_cluster()
     if hardware.num_devices and (hardware.use_tpu or workers):
         raise UserError(

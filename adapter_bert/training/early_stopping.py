@@ -45,11 +45,7 @@ class Watch:
         rows: evaluation.Rows,
         first_step: int,
     ):
-        """Reads the scores of the steps before `first_step`.
-
-        Raises:
-            UserError: they are damaged, or missing.
-        """
+        """Reads the scores of the steps before `first_step`."""
         self._setup, self._rows = setup, rows
         self._folder = setup.experiment.output_dir
         self._keep_best = setup.experiment.training.keep_best

@@ -134,7 +134,6 @@ class Engine(abc.ABC):
     """
 
     def __init__(self, hardware: Hardware):
-        """Makes TensorFlow's operations deterministic."""
         self._hardware = hardware
         self.shards = self.lanes = self.workers = 1
         self.is_chief = self.can_pause = self.can_compare = True
@@ -150,22 +149,13 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def check_devices(self) -> None:
-        """Looks for the devices.
-
-        Raises:
-            UserError: one is missing, or cannot be used.
-        """
+        """Looks for the devices."""
 
     @abc.abstractmethod
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains, and saves checkpoints in the job's folder.
-
-        Raises:
-            UserError: a loss or a value is no number any more, or another
-                process has stopped or trains something else.
-        """
+        """Trains, and saves checkpoints in the job's folder."""
 
     def predictor(self, job: Job) -> RowPredictor:
         """Predicts with the job's model, in this process alone.
@@ -190,10 +180,6 @@ def choose_engine(name: str) -> tuple[type[Engine], str]:
 
     TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is
     chosen where it can run.
-
-    Raises:
-        UserError: no engine has this name, or it cannot run here, or
-            TF_CONFIG cannot be used.
     """
     if name not in ("auto", *ENGINES):
         raise UserError(
@@ -217,11 +203,7 @@ def choose_engine(name: str) -> tuple[type[Engine], str]:
 
 
 def check_batch_size(batch_size: int, devices: int, parts: int) -> None:
-    """Checks that every device and part gets equally many rows.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Checks that every device and part gets equally many rows."""
     if batch_size % (devices * parts):
         raise UserError(
             f"--train_batch_size {batch_size} cannot be divided evenly among "

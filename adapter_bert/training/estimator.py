@@ -43,7 +43,6 @@ class LoadHook(v1.train.SessionRunHook):
     """Sets variables of a session when it begins."""
 
     def __init__(self, values: dict[str, np.ndarray]):
-        """Takes arrays by name."""
         self._values = values
 
     def after_create_session(self, session, coord):
@@ -142,7 +141,6 @@ class EstimatorEngine(Engine):
     """Runs a `Job` with TPUEstimator."""
 
     def __init__(self, hardware: Hardware):
-        """Prepares TensorFlow for reproducible graphs."""
         super().__init__(hardware)
         self._resolver: Optional[Any] = None
         self._devices = ["CPU:0"]
@@ -153,12 +151,7 @@ class EstimatorEngine(Engine):
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:
-        """Looks for the TPU, if one was asked for, or for GPUs.
-
-        Raises:
-            UserError: no TPU was named, it cannot be reached, or it has
-                another number of cores; or there are too few GPUs.
-        """
+        """Looks for the TPU, if one was asked for, or for GPUs."""
         hardware = self._hardware
         self.lanes = devices.use_lanes(hardware)
         if not hardware.use_tpu:

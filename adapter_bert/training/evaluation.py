@@ -39,9 +39,6 @@ def answer(
     """The task's answers for splits, and the values of `Hooks.observe`.
 
     Both are by the name of the split.
-
-    Raises:
-        UserError: an output is no number.
     """
     experiment, evaluated = setup.experiment, dict(splits.dev).values()
     answers, shown = {}, {}

@@ -91,9 +91,6 @@ def run(experiment: Experiment) -> dict[str, float]:
 
     Returns:
         The evaluation's results under BERT's key names; empty without one.
-
-    Raises:
-        UserError: anything that the user can mend.
     """
     began = time.monotonic()
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
@@ -281,10 +278,7 @@ def _read(
 def _measured_rows(
     task: Task, rows: dict[str, Any], splits: Splits
 ) -> tuple[str, np.ndarray]:
-    """The name of the dev set of a calibration; the rows that measure it.
-
-    Raises UserError as `calibration.measured_rows`.
-    """
+    """The name of the dev set of a calibration; the rows that measure it."""
     _, name = splits.dev[0]
     dev = rows[name]
     return name, calibration.measured_rows(dev.texts, task.strata(dev))
@@ -441,9 +435,6 @@ def _train(
     `features` are the training rows', `rows` those of the splits that score
     steps. Gives the job with the values that it started from, the folder's
     state, and whether an earlier process began the training.
-
-    Raises:
-        UserError: the disk is too full, or as of `FrozenLayers`.
     """
     experiment, model, first_step = setup.experiment, setup.model, state.step
     is_over = first_step >= schedule.num_train_steps

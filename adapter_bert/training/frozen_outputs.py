@@ -89,7 +89,6 @@ class KnownOutputs(Features):
         return self.inner.row_shape
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.inner)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
@@ -138,12 +137,7 @@ class _Outputs(Head):
 
 
 def check(setup: Setup) -> None:
-    """Refuses a run that cannot cache frozen layers.
-
-    Raises:
-        UserError: the task's rows change with the step; the lowest layer is
-            trained; another process takes part; the folder is not local.
-    """
+    """Refuses a run that cannot cache frozen layers."""
     experiment, config = setup.experiment, setup.model.config
     if not setup.task.rows_are_fixed:
         raise UserError(
@@ -189,10 +183,6 @@ class FrozenLayers:
         """Finds the file, or checks that there is room for it.
 
         Takes a setup that `check` accepted, and the training's job and rows.
-
-        Raises:
-            UserError: the file needs more room than there is, or than the flags
-                allow; or its folder cannot be written.
         """
         self._setup, self._job, self._features = setup, job, features
         config = setup.model.config
@@ -224,12 +214,7 @@ class FrozenLayers:
             self._check_space()
 
     def read(self, engine: Engine) -> KnownOutputs:
-        """The rows with their outputs, computed by `engine` if need be.
-
-        Raises:
-            UserError: a file cannot be written or is damaged, or there is no
-                room left for it.
-        """
+        """The rows with their outputs, computed by `engine` if need be."""
         with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
@@ -242,7 +227,6 @@ class FrozenLayers:
         return KnownOutputs.of(self._features, self._open(), self._first_token)
 
     def _rows(self) -> Features:
-        """The tokens, without labels."""
         own = self._features
         return Features(own.tokens, own.segments, own.starts, {})
 

@@ -26,11 +26,7 @@ FORGETTING_FILE = "forgetting.json"
 
 
 def check(model: Model) -> None:
-    """Refuses an adapter, or a place, that cannot learn new labels.
-
-    Raises:
-        UserError: the adapter is a composition, or several processes train.
-    """
+    """Refuses an adapter, or a place, that cannot learn new labels."""
     source = model.sources.trained.source
     if model.method.parts:
         raise UserError(
@@ -50,9 +46,6 @@ def begin(
 
     With distillation the features have the old adapter's logits. `features` are
     of the training rows. A run that goes on computes the same again.
-
-    Raises:
-        UserError: an output is no number.
     """
     task, model = setup.task, setup.model
     old = len(task.old_labels)

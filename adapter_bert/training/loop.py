@@ -17,11 +17,7 @@ from adapter_bert.training.training_step import Job
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
-    """The learning rates of the setup's training over these rows.
-
-    Raises:
-        UserError: too many steps, or fewer than those that warm up.
-    """
+    """The learning rates of the setup's training over these rows."""
     training = setup.experiment.training
     steps = training.num_train_steps or setup.task.count_train_steps(
         features, training.batch_size, training.epochs

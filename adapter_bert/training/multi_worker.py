@@ -37,9 +37,6 @@ def read() -> tuple[dict[str, Any], str, int]:
     Returns:
         Addresses by the kind of task, `chief` or `worker`; this process's kind
         and index. Without a cluster `{}`, "" and 0.
-
-    Raises:
-        UserError: TF_CONFIG is no such description, or has other tasks.
     """
     try:
         config = json.loads(os.environ.get(VARIABLE) or "{}")
@@ -97,11 +94,7 @@ def unseen() -> Iterator[None]:
 
 
 def strategy() -> tf.distribute.Strategy:
-    """The strategy for all workers; waits for them.
-
-    Raises:
-        UserError: TF_CONFIG or a worker cannot be used.
-    """
+    """The strategy for all workers; waits for them."""
     cluster, kind, index = read()
     # TensorFlow would take no GPU unless told, and expects as many of all
     # workers.
@@ -142,9 +135,6 @@ def check_agreement(
         found: the strategy of all workers.
         first_step: steps done before.
         training: what decides the training's result, as text.
-
-    Raises:
-        UserError: they see different checkpoints, flags or data.
     """
     digest = hashlib.sha256(training.encode()).digest()
     mine = [[first_step, int.from_bytes(digest[:7], "big")]]
@@ -178,11 +168,7 @@ def check_agreement(
 
 @contextlib.contextmanager
 def one_line_of_lost_workers() -> Iterator[None]:
-    """Makes one line of the errors that follow when another worker stops.
-
-    Raises:
-        UserError: another worker has stopped.
-    """
+    """Makes one line of the errors that follow when another worker stops."""
     try:
         yield
     except LOST_WORKER as error:

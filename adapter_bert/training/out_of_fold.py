@@ -51,7 +51,6 @@ class Chosen(Features):
         return self.inner.lengths[self.rows]
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.rows)
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
@@ -84,10 +83,6 @@ class Trainings:
             task: with its labels.
             rows: with labels.
             folder: for the frozen layers, unless the experiment has one.
-
-        Raises:
-            UserError: the BERT is trained already, or the BERT, the method or
-                the rows do not fit one another.
         """
         experiment = dataclasses.replace(
             experiment,
@@ -145,9 +140,6 @@ class Trainings:
 
         Returns:
             The outputs by name, [N, ...].
-
-        Raises:
-            UserError: the training diverges.
         """
         with files.temporary_folder() as folder:
             job = dataclasses.replace(self._job, output_dir=folder)
@@ -174,9 +166,6 @@ def predict(
 
     Returns:
         The head's outputs by name, [N, ...].
-
-    Raises:
-        UserError: as of `Trainings` and its `predict`.
     """
     with files.temporary_folder() as folder:
         trainings = Trainings(experiment, task, rows, folder)

@@ -21,11 +21,7 @@ Outputs = dict[str, np.ndarray]
 
 
 def check_finite(outputs: Outputs, what: str) -> None:
-    """Refuses outputs [rows, ...] that are infinite or no number.
-
-    Raises:
-        UserError: there are some; names the number of rows.
-    """
+    """Refuses outputs [rows, ...] that are infinite or no number."""
     bad = np.any(
         [
             ~np.isfinite(values).reshape(len(values), -1).all(axis=1)

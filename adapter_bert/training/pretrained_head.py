@@ -46,11 +46,7 @@ def _compared(opened: Pretrained, task: Task) -> list[str]:
 
 
 def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
-    """The task with the labels of a BERT's own head, if no file has labels.
-
-    Raises:
-        UserError: the head's labels cannot be the task's.
-    """
+    """The task with the labels of a BERT's own head, if no file has labels."""
     described, kind, labels = _about(task)
     is_one = "" in task.members
     if labels or kind not in LABELS or not opened.labels or not is_one:
@@ -92,9 +88,6 @@ def check(
         base: the result of `fit`.
         table: the variables that the task needs.
         task: to be evaluated or predicted.
-
-    Raises:
-        UserError: `fit` left out one of these variables.
     """
     left_out = set(opened.weights.shapes) - set(base.shapes)
     if not left_out & {p.name for p in table.trained}:

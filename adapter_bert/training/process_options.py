@@ -26,10 +26,6 @@ def restored() -> Iterator[None]:
     These are Grappler's options, TensorFloat-32, deterministic operations and
     the level of TensorFlow's log. Of several threads the last one that leaves
     restores them.
-
-    Raises:
-        UserError: eager execution is off, or the process is a fork of one that
-            has computed.
     """
     global _users, _before, _process
     if _process not in (None, os.getpid()):

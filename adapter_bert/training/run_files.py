@@ -37,9 +37,6 @@ def write_artifact(
 
     Each of `Task.members` has one, and a `run.json` as a run of that task alone
     would write it. `record` is the run's, `checkpoint` the one to keep.
-
-    Raises:
-        UserError: a value is infinite or no number.
     """
     model = setup.model
     weights = google.open_tensorflow(checkpoint)
@@ -165,11 +162,7 @@ def write_calibration(
 
 
 def forget_calibration(output_dir: str) -> None:
-    """Deletes `calibration.json`, which tells of an earlier adapter.
-
-    Raises:
-        UserError: it cannot be deleted.
-    """
+    """Deletes `calibration.json`, which tells of an earlier adapter."""
     path = os.path.join(output_dir, CALIBRATION_FILE)
     if not files.exists(path):
         return
@@ -223,11 +216,7 @@ def log_results(results: dict[str, float]) -> None:
 
 
 def write_curves(output_dir: str, scores: dict[str, float], step: int) -> None:
-    """Adds the scores of a step to TensorBoard's curves.
-
-    Raises:
-        UserError: they cannot be written.
-    """
+    """Adds the scores of a step to TensorBoard's curves."""
     curves = Curves(os.path.join(output_dir, "eval"))
     for name, value in scores.items():
         curves.add_scalar(name, value, step)

@@ -32,11 +32,7 @@ def split_file(use: str) -> str:
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
-    """The files of splits that the flags name, found with these endings.
-
-    Raises:
-        UserError: a folder is named too, or a file is not as expected.
-    """
+    """The files of splits that the flags name, found with these endings."""
     given = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
     named = SplitFiles(*given)
     if FLAGS.data_dir and named.named:
@@ -50,11 +46,7 @@ def named_files(endings: Collection[str]) -> SplitFiles:
 
 
 def tuning_method() -> dict[str, Any]:
-    """The fields of `Experiment` about the method.
-
-    Raises:
-        UserError: no such method, or two flags contradict each other.
-    """
+    """The fields of `Experiment` about the method."""
     named = vars(read(Tuning)).copy()
     text = named.pop("tuning_method")
     named = {key: value for key, value in named.items() if value is not None}
@@ -77,11 +69,7 @@ def tuning_method() -> dict[str, Any]:
 
 
 def _training(task: Task) -> Training:
-    """How the flags train a task, with the scorings that they imply.
-
-    Raises:
-        UserError: a flag is out of range, or needs another.
-    """
+    """How the flags train a task, with the scorings that they imply."""
     training = read(Training)
     every, keep_best = training.eval_steps, training.keep_best
     if training.early_stopping and not keep_best:
@@ -111,9 +99,6 @@ def experiment_from_flags(
     """The experiment that the flags describe.
 
     `own` are further fields that a program declares for itself.
-
-    Raises:
-        UserError: a flag is missing or out of range.
     """
     found = read(
         Experiment,
@@ -170,9 +155,6 @@ def run_or_describe(
 
     Returns the results, as of `experiment.run`. `own` is as of
     `experiment_from_flags`.
-
-    Raises:
-        UserError: anything that the user can mend.
     """
     has_folder = "data_dir" in FLAGS
     data_dir = FLAGS.data_dir if has_folder else ""
@@ -190,22 +172,14 @@ def run_or_describe(
 
 
 def adapter_description() -> Optional[dict[str, Any]]:
-    """The description of `--adapter`, or None without one.
-
-    Raises:
-        UserError: the adapter is missing or damaged.
-    """
+    """The description of `--adapter`, or None without one."""
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
     )
 
 
 def max_seq_length() -> int:
-    """Longest input in tokens: the user's, else the adapter's, else a default.
-
-    Raises:
-        UserError: the length is too small, or the adapter is damaged.
-    """
+    """Longest input in tokens: the user's, else the adapter's, else a default."""
     length, source = FLAGS.max_seq_length, "--max_seq_length"
     description = adapter_description() or {}
     known = description.get("training", {}).get("max_seq_length")

@@ -76,9 +76,6 @@ def dev_curve(experiment: Experiment) -> dict[int, float]:
     """The main dev score by step, as `eval_steps` says, of a training.
 
     Its folder is a temporary one.
-
-    Raises:
-        UserError: anything that the user can mend.
     """
     with files.temporary_folder() as folder:
         experiment = dataclasses.replace(
@@ -100,9 +97,6 @@ def measure(experiment: Experiment, init_adapter: str) -> SavedSteps:
 
     The experiment's method must be the adapter's. `num_train_steps` says the
     length of both, and a tenth of it is the distance of dev scores.
-
-    Raises:
-        UserError: anything that the user can mend.
     """
     training = experiment.training
     every = max(1, training.num_train_steps // SCORINGS)

@@ -177,10 +177,7 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 
 def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
-    """The task's own tokens, of what was trained or of the flags.
-
-    Raises UserError if both have tokens, and others.
-    """
+    """The task's own tokens, of what was trained or of the flags."""
     given, before = [], None
     if experiment.new_tokens:
         given = read_new_tokens(experiment.new_tokens)
@@ -265,12 +262,7 @@ def _places_of_parts(
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters, as text; needs no checkpoint and no rows.
-
-    Raises:
-        UserError: the config, the method or the task's labels are missing or
-            do not fit.
-    """
+    """The table of parameters, as text; needs no checkpoint and no rows."""
     sources = _open_sources(experiment)
     config = sources_module.read_config(
         sources.opened, experiment.bert_config_file
@@ -283,11 +275,7 @@ def describe_parameters(experiment: Experiment) -> str:
 
 
 def open_model(experiment: Experiment) -> Model:
-    """Opens model, vocabulary and adapter, and checks that they fit.
-
-    Raises:
-        UserError: one is missing, damaged, or does not fit the others.
-    """
+    """Opens model, vocabulary and adapter, and checks that they fit."""
     sources = _open_sources(experiment)
     opened, trained = sources.opened, sources.trained
     if opened is None:
@@ -362,11 +350,7 @@ def _with_parts(
 
 
 def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
-    """Lists a model's variables for its task with labels, and their values.
-
-    Raises:
-        UserError: a value is missing or damaged, or has another shape.
-    """
+    """Lists a model's variables for its task with labels, and their values."""
     opened, trained = model.sources.opened, model.sources.trained
     base = opened.weights
     if opened.head or opened.labels:

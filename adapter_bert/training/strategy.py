@@ -40,16 +40,11 @@ class StrategyEngine(Engine):
     """Runs a `Job` with tf.distribute."""
 
     def __init__(self, hardware: Hardware):
-        """Prepares TensorFlow for reproducible computation."""
         super().__init__(hardware)
         self._strategy = tf.distribute.get_strategy()
 
     def check_devices(self) -> None:
-        """Looks for the devices and, under TF_CONFIG, the other workers.
-
-        Raises:
-            UserError: a device is missing, or TF_CONFIG cannot be used.
-        """
+        """Looks for the devices and, under TF_CONFIG, the other workers."""
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync

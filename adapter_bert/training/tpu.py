@@ -75,12 +75,7 @@ def refusal(name: str, zone: str, project: str) -> UserError:
 
 
 def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
-    """The `Node` of a TPU in version 2 of Google Cloud's API.
-
-    Raises:
-        UserError: there is no such TPU, Google Cloud does not answer, or the
-            client is not installed.
-    """
+    """The `Node` of a TPU in version 2 of Google Cloud's API."""
     try:
         for module in MODULES:
             importlib.import_module(module)
@@ -192,11 +187,7 @@ def _metadata(path: str) -> str:
 
 
 def name_of(hardware: Hardware) -> str:
-    """The name of the TPU.
-
-    Raises:
-        UserError: neither a flag nor the environment names one.
-    """
+    """The name of the TPU."""
     name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
     if not name:
         raise UserError(
@@ -207,11 +198,7 @@ def name_of(hardware: Hardware) -> str:
 
 
 def resolve(hardware: Hardware) -> Any:
-    """The resolver of this machine's own TPU.
-
-    Raises:
-        UserError: no TPU was named, or it is not this machine's.
-    """
+    """The resolver of this machine's own TPU."""
     name = name_of(hardware)
     # Batches and initial values are made in this process.
     if name != LOCAL and not is_own(name):
@@ -221,11 +208,7 @@ def resolve(hardware: Hardware) -> Any:
 
 
 def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
-    """Checks that the TPU has one host and `--num_tpu_cores` cores.
-
-    Raises:
-        UserError: it has not; `advice` follows the message about cores.
-    """
+    """Checks that the TPU has one host and `--num_tpu_cores` cores."""
     name = name_of(hardware)
     if hosts > 1:
         raise UserError(

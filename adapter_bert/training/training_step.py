@@ -358,11 +358,7 @@ def predict(
 
 
 def check_loss(step: int, loss: float) -> None:
-    """Stops a training that has diverged.
-
-    Raises:
-        UserError: the loss is no number any more.
-    """
+    """Stops a training that has diverged."""
     if not math.isfinite(loss):
         raise UserError(
             f"the loss of step {step} is {loss}; lower --learning_rate and "

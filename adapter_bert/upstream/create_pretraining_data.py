@@ -53,7 +53,6 @@ class TrainingInstance:
         masked_lm_labels: list[str],
         is_random_next: bool,
     ):
-        """Takes the fields."""
         self.tokens = tokens
         self.segment_ids = segment_ids
         self.masked_lm_positions = masked_lm_positions

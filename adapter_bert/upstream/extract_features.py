@@ -45,7 +45,6 @@ class InputFeatures:
         input_mask: list[int],
         input_type_ids: list[int],
     ):
-        """Takes the fields."""
         self.unique_id = unique_id
         self.tokens = tokens
         self.input_ids = input_ids

@@ -227,7 +227,6 @@ class BertModel:
             RuntimeError: TensorFlow executes eagerly.
             ValueError: sizes or shapes that do not fit.
             TypeError: ids that are no whole numbers.
-            UserError: no tuning method, or none that this BERT can take.
         """
         if tf.executing_eagerly():
             raise RuntimeError(
@@ -363,7 +362,6 @@ class _VariableMaker:
         self._seed = v1.get_default_graph().seed or 0
 
     def __call__(self, name: str, shape: encoder.Shape, _: Any) -> Any:
-        """A variable of BERT's own."""
         kind = name.rpartition("/")[2]
         if kind == "gamma":
             initializer = v1.ones_initializer()

@@ -43,7 +43,6 @@ class InputExample:
         text_b: Optional[str] = None,
         label: Optional[str] = None,
     ):
-        """Takes the fields."""
         self.guid = guid
         self.text_a = text_a
         self.text_b = text_b
@@ -73,7 +72,6 @@ class InputFeatures:
         label_id: int,
         is_real_example: bool = True,
     ):
-        """Takes the fields."""
         self.input_ids = input_ids
         self.input_mask = input_mask
         self.segment_ids = segment_ids
@@ -129,15 +127,12 @@ class _TableProcessor(DataProcessor):
     guid: Optional[int] = None
 
     def get_train_examples(self, data_dir):
-        """The training set."""
         return self._read(data_dir, "train")
 
     def get_dev_examples(self, data_dir):
-        """The development set."""
         return self._read(data_dir, "dev")
 
     def get_test_examples(self, data_dir):
-        """What is predicted."""
         return self._read(data_dir, "test")
 
     def get_labels(self):
@@ -203,7 +198,6 @@ class XnliProcessor(DataProcessor):
     """
 
     def __init__(self):
-        """Chooses Chinese."""
         self.language = "zh"
 
     def get_train_examples(self, data_dir):

@@ -55,7 +55,6 @@ class SquadExample:
         end_position: Optional[int] = None,
         is_impossible: bool = False,
     ):
-        """Takes the fields."""
         self.qas_id = qas_id
         self.question_text = question_text
         self.doc_tokens = doc_tokens
@@ -112,7 +111,6 @@ class InputFeatures:
         end_position: Optional[int] = None,
         is_impossible: Optional[bool] = None,
     ):
-        """Takes the fields."""
         self.unique_id = unique_id
         self.example_index = example_index
         self.doc_span_index = doc_span_index
@@ -494,7 +492,6 @@ class FeatureWriter:
     """
 
     def __init__(self, filename: str, is_training: bool):
-        """Opens the file."""
         self.filename = filename
         self.is_training = is_training
         self.num_features = 0

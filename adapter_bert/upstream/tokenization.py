@@ -156,7 +156,6 @@ class FullTokenizer(tokenization.FullTokenizer):
 
         Raises:
             tf.errors.NotFoundError: there is no such file.
-            UserError: no vocabulary of BERT's.
         """
         tf.io.gfile.stat(vocab_file)
         super().__init__(vocab_file, do_lower_case)

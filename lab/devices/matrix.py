@@ -163,11 +163,7 @@ def versions() -> dict[str, str]:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """A file of cells; none if it is missing.
-
-    Raises:
-        UserError: it is none, or was made in another way.
-    """
+    """A file of cells; none if it is missing."""
     made = {"versions": versions(), "counting": COUNTING}
     if not path.exists():
         return {**made, "cells": []}
@@ -304,7 +300,6 @@ def main() -> None:
     """Compiles, and writes the page.
 
     Raises:
-        UserError: nothing is asked for, or the file is of other versions.
         SystemExit: a step does not compile.
     """
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])

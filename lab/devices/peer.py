@@ -47,7 +47,6 @@ class Adapter(nn.Module):
     """
 
     def __init__(self, hidden, size):
-        """Makes both layers."""
         super().__init__()
         self.down, self.up = nn.Linear(hidden, size), nn.Linear(size, hidden)
         for layer in (self.down, self.up):
@@ -64,7 +63,6 @@ class Layer(nn.Module):
     """A layer of BERT with two adapters."""
 
     def __init__(self, sizes, adapter):
-        """Makes the layer."""
         super().__init__()
         hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
         self.heads = sizes["num_attention_heads"]
@@ -148,7 +146,6 @@ class Classifier(nn.Module):
 
 
 def _hub_model(sizes, adapter, labels):
-    """The same of AdapterHub's library."""
     from transformers import BertConfig, BertForSequenceClassification
 
     names = {"gelu": "gelu_new", "gelu_erf": "gelu"}

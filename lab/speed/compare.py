@@ -199,11 +199,7 @@ def to_markdown(results: dict[str, Any]) -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Reads the command line.
-
-    Raises:
-        UserError: as `measuring.parse`, or no comparison has such a name.
-    """
+    """Reads the command line."""
     parser = measuring.make_parser(__doc__, rounds=3)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = measuring.parse(parser)
@@ -217,12 +213,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs the comparisons that the arguments name.
-
-    Raises:
-        UserError: as `parse_arguments`; a model or its rows cannot be read, or
-            a process has died.
-    """
+    """Runs the comparisons that the arguments name."""
     arguments = parse_arguments()
     minilm = measuring.open_model(arguments.model)
     base = BertConfig(minilm["config"]["vocab_size"])

@@ -60,11 +60,7 @@ class Worker:
         )
 
     def measure(self) -> dict[str, float]:
-        """Makes one measurement.
-
-        Raises:
-            UserError: the process has died.
-        """
+        """Makes one measurement."""
         # The empty answer tells of a process that has died.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(self._request)
@@ -186,11 +182,7 @@ def make_parser(module_doc: str, rounds: int) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Reads the command line.
-
-    Raises:
-        UserError: there is no such peer, or nothing to measure.
-    """
+    """Reads the command line."""
     arguments = parser.parse_args()
     peer = arguments.peer_python
     if not os.access(peer, os.X_OK):

@@ -64,9 +64,6 @@ class Program:
         Returns:
             Seconds from the command to the process's `exit`, and to the
             `step` line if one is named.
-
-        Raises:
-            UserError: the program has failed, or there was no such line.
         """
         times: dict[str, float] = {}
         last = ""
@@ -119,9 +116,6 @@ def find_data(glue_dir: str) -> tuple[str, list[str], dict[str, int]]:
     Returns:
         Their folder, the flags of `run_classifier.py` that name them, and the
         number of rows of `train` and `dev`.
-
-    Raises:
-        UserError: they cannot be read, or are too few for the first steps.
     """
     if glue_dir:
         task, folder = get_task("rte"), os.path.join(glue_dir, "RTE")
@@ -154,9 +148,6 @@ def programs(
 
     Args:
         arguments: of the command line.
-
-    Raises:
-        UserError: the model or the data cannot be read.
     """
     folder, flags, counts = find_data(arguments.glue_dir)
     model = arguments.model or minilm.folder()
@@ -273,12 +264,7 @@ def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures both ends, and writes what was found.
-
-    Raises:
-        UserError: there is no such peer, nothing to measure, no model or no
-            data, or a program has failed.
-    """
+    """Measures both ends, and writes what was found."""
     parser = measuring.make_parser(__doc__, rounds=5)
     arguments = measuring.parse(parser)
     compared, counts = programs(arguments)

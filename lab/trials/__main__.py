@@ -187,11 +187,7 @@ def rows(counts: Counter) -> list[list[str]]:
 
 
 def read_soaks(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The soaks of a file; none if it is missing.
-
-    Raises:
-        UserError: it is no file of soaks.
-    """
+    """The soaks of a file; none if it is missing."""
     if not path.exists():
         return []
     try:
@@ -206,11 +202,7 @@ def read_soaks(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def add(path: pathlib.Path, about: dict[str, Any], counts: Counter) -> None:
-    """Adds a soak to a file of soaks, and writes the page's table of all.
-
-    Raises:
-        UserError: the file is no file of soaks, or cannot be written.
-    """
+    """Adds a soak to a file of soaks, and writes the page's table of all."""
     own = [[*kind, number] for kind, number in sorted(counts.items())]
     soaks = [*read_soaks(path), {**about, "counts": own}]
     files.write_json(str(path), soaks)
@@ -230,12 +222,7 @@ def add(path: pathlib.Path, about: dict[str, Any], counts: Counter) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Reads the command line.
-
-    Raises:
-        UserError: it asks for nothing, or for what there is not; or the file
-            of earlier soaks is none.
-    """
+    """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--only", choices=tuple(COLUMNS))
@@ -274,7 +261,6 @@ def main() -> None:
     """Makes the trials that the command line asks for.
 
     Raises:
-        UserError: it asks for nothing, or a run fails that is left alone.
         SystemExit: a trial has lost something.
     """
     arguments = parse_arguments()

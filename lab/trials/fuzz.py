@@ -47,11 +47,7 @@ SETTINGS = "-rss_limit_mb=0 -timeout=60 -detect_leaks=0 -print_final_stats=1"
 
 
 def load(packages: str = PACKAGES, module: str = READERS) -> Any:
-    """Imports a module of readers so that libFuzzer sees the lines they run.
-
-    Raises:
-        UserError: Atheris is not installed.
-    """
+    """Imports a module of readers so that libFuzzer sees the lines they run."""
     if packages not in sys.path:
         sys.path.append(packages)
     try:
@@ -116,11 +112,7 @@ def defects_of(output: pathlib.Path, name: str) -> list[list[str]]:
 
 
 def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
-    """Leads inputs of a reader for some seconds; returns their number.
-
-    Raises:
-        UserError: Atheris cannot be started.
-    """
+    """Leads inputs of a reader for some seconds; returns their number."""
     output, inputs = arguments.output_dir, 0
     corpus = output / file_name(name)
     corpus.mkdir(parents=True, exist_ok=True)
@@ -245,11 +237,7 @@ def write_kept(folder: pathlib.Path, name: str, contents: list[bytes]) -> None:
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; what it does not know is for libFuzzer.
-
-    Raises:
-        UserError: there is nothing to try, or no end.
-    """
+    """Reads the command line; what it does not know is for libFuzzer."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--reader", default="", help="name of one of them")
     parser.add_argument(
@@ -277,12 +265,7 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
 
 
 def main() -> None:
-    """Tries inputs, keeps some, and fails if there is a defect.
-
-    Raises:
-        UserError: as `parse_arguments`; Atheris is not installed, there is no
-            such reader, or there is a defect.
-    """
+    """Tries inputs, keeps some, and fails if there is a defect."""
     arguments, words = parse_arguments()
     if arguments.lead:
         readers = load(arguments.packages, arguments.readers).readers()

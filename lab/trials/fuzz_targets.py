@@ -133,7 +133,6 @@ def _folder(path: pathlib.Path) -> dict[str, bytes]:
 
 
 def _foreign(case: str, changed: str) -> Reader:
-    """An adapter of another program's."""
     content = json.loads((GOLDEN / "bert" / "config.json").read_text())
     names = BertConfig.__dataclass_fields__
     config = BertConfig(**{k: v for k, v in content.items() if k in names})
@@ -244,7 +243,6 @@ def _post(folder: pathlib.Path) -> None:
 
 
 def _predict(folder: pathlib.Path) -> None:
-    """Reads a request of gRPC."""
     content = (folder / "message").read_bytes()
     kind = predict_pb2.PredictRequest
     grpc_api.read_rows(grpc_api.read_message(kind, content), 100)

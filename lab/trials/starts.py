@@ -24,7 +24,6 @@ class Moment(NamedTuple):
     changes: float = float("inf")  # of its folder
 
     def __str__(self) -> str:
-        """The moment in words."""
         if self == NEVER:
             return "at the start"
         if self.changes < float("inf"):
@@ -62,7 +61,6 @@ class End(NamedTuple):
         return lines[-1]
 
     def __str__(self) -> str:
-        """The end in a line."""
         if self.is_late:
             return f"no end after {self.seconds:.0f} s"
         if not self.code:

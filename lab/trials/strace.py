@@ -60,11 +60,7 @@ class Operation(NamedTuple):
 
 
 def check() -> None:
-    """Checks that strace works here.
-
-    Raises:
-        UserError: strace is not installed, or may follow no program here.
-    """
+    """Checks that strace works here."""
     if not shutil.which("strace"):
         raise UserError(
             "power cuts need strace, which is not installed; install it (as "
@@ -128,7 +124,6 @@ def _text(quoted: str) -> str:
 
 
 def _bytes(quoted: str) -> bytes:
-    """Decodes strace's hexadecimal bytes."""
     if quoted.endswith("..."):
         raise RuntimeError(f"a program has written more than {LONGEST} bytes")
     return bytes.fromhex(quoted.strip('"').replace("\\x", ""))

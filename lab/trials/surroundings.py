@@ -38,12 +38,10 @@ def set_clock(changes: Sequence[tuple[float, float]]) -> None:
 
         @classmethod
         def now(cls, tz=None):
-            """The wrong time."""
             return cls.fromtimestamp(time.time(), tz)
 
         @classmethod
         def utcnow(cls):
-            """The wrong time."""
             return cls.now(datetime.timezone.utc).replace(tzinfo=None)
 
     time.time = lambda: right() + wrong()
