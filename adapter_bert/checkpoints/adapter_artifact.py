@@ -148,7 +148,7 @@ def sha256(values: dict[str, np.ndarray]) -> str:
 def write(
     folder: str, config: dict[str, Any], values: dict[str, np.ndarray]
 ) -> None:
-    """Writes `adapter.safetensors`, then `adapter_config.json` with its hash."""
+    """Writes `adapter.safetensors`, `adapter_config.json` with its hash."""
     content = _content(values)
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
@@ -156,7 +156,7 @@ def write(
 
 
 def change_settings(folder: str, settings: dict[str, Any]) -> None:
-    """Replaces `task_settings` of an adapter, whose weights stay as they are."""
+    """Replaces `task_settings` of an adapter; its weights stay."""
     config = {**read_config(folder), "task_settings": settings}
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
 

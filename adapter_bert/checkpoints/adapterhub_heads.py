@@ -242,7 +242,7 @@ def _read_masked_lm(
 def write(
     head: Head, name: str, config: BertConfig, source: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
-    """The config, what stands next to it, and the tensors of a flexible head."""
+    """Returns a flexible head: config, what stands next to it, tensors."""
     if head.kind == CHOICE:
         config = config.for_choices
     prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)

@@ -63,7 +63,7 @@ def check(tensors: Tensors, config: BertConfig, path: str) -> None:
 def read(
     adapter: Adapter,
 ) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
-    """Embeddings of new words [n, D], and BERT's own [V, D] if they are there."""
+    """Reads embeddings of new words [n, D], and BERT's [V, D] if present."""
     described, tensors, config, path, _ = adapter
     said = described.get(FIELD)
     if not said:

@@ -175,7 +175,7 @@ def _find_model(folder: str) -> str:
 
 
 def open_pretrained(path: str) -> Pretrained:
-    """Opens what `open_init_checkpoint` takes, without the base of a training."""
+    """Opens what `open_init_checkpoint` takes, without a training's base."""
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
     if hugging_face_hub.is_named(path):

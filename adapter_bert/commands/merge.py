@@ -177,7 +177,7 @@ def add(
 def head_of(
     artifact: adapter_artifact.Artifact, config: encoder.BertConfig
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Values of an adapter's head for a plain BERT, and fields of its config."""
+    """Returns an adapter's head for a plain BERT, and fields of its config."""
     source, described = artifact.weights.source, artifact.config["task"]
     settings = artifact.config.get("task_settings", {})
     task = from_description.restore_task(described, settings, source)

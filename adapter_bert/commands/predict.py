@@ -137,7 +137,7 @@ def answer_lines(
 
 
 def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
-    """Loads the adapters that the flags name, and unless it is open the BERT."""
+    """Loads the named adapters, and the BERT unless it is open."""
     asked = adapter_flags.read_flags()
     folders = named_folders(asked.adapter, asked.library, asked.task)
     exchanged = exchanged_in(

@@ -666,7 +666,7 @@ class Average(Composition):
         return [weight / sum(found) for weight in found]
 
     def check(self, config):
-        """Compares the parts with the model; they may act within layers only."""
+        """Compares the parts with the model; they act within layers only."""
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (

@@ -288,7 +288,7 @@ def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
-    """The norms of the adapter in the folder of a run or of one of its tasks."""
+    """Reads the norms of the adapter of a run or one of its tasks."""
     title = "Norms of the adapter"
     place = folder / "adapter"
     path = place / adapter_artifact.CONFIG_FILE

@@ -179,7 +179,7 @@ def adapter_description() -> Optional[dict[str, Any]]:
 
 
 def max_seq_length() -> int:
-    """Longest input in tokens: the user's, else the adapter's, else a default."""
+    """Longest input in tokens: the user's, the adapter's or the default."""
     length, source = FLAGS.max_seq_length, "--max_seq_length"
     description = adapter_description() or {}
     known = description.get("training", {}).get("max_seq_length")

@@ -39,7 +39,7 @@ class FirstPhase:
         features: input_pipeline.Features,
         schedule: Schedule,
     ):
-        """Takes the job of the method itself, and the training rows' features."""
+        """Takes the method's job and the training rows' features."""
         self._engine, self._setup, self._job = engine, setup, job
         self._features, self._schedule = features, schedule
         self._method = setup.model.method.first_phase
