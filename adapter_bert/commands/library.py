@@ -307,7 +307,7 @@ def _tokenizer(
     artifact: adapter_artifact.Artifact,
     name: str,
 ) -> dict[str, Any]:
-    """Reads the tokenizer files of an adapter's BERT, which lie next to vectors."""
+    """Reads tokenizer files of an adapter's BERT, which lie next to vectors."""
     if opened is None:
         raise UserError(
             f"{name} makes vectors, which sentence-transformers reads with the "
