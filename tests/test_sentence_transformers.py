@@ -23,7 +23,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks.vector_form import Pooled
+from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
 pytestmark = pytest.mark.newer_stack
@@ -218,6 +218,16 @@ def recorded_vectors(folder):
     names = {"default": None, "text": "it is "}
     with np.load(folder / "vectors.npz") as found:
         return {names.get(name, name): found[name] for name in found}
+
+
+def test_a_dense_layer_of_another_width_is_refused(tmp_path, tiny_bert):
+    kernel = np.ones((3, 5), np.float32)
+    dense = Dense(3, 5, False, "linear", (kernel,))
+    folder = write(
+        tmp_path / "st", tiny_bert, Pooled("mean", True, dense=(dense,))
+    )
+    with pytest.raises(UserError, match="has 3 inputs, but .* have 16 entries"):
+        sources.open_init_checkpoint(str(folder))
 
 
 @pytest.mark.parametrize("form", FORMS, indirect=True)

@@ -251,6 +251,7 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
     folder = os.path.dirname(path)
     if sentence_transformers.is_folder(folder):
         place, pooled = sentence_transformers.read(folder)
+        sentence_transformers.check_width(folder, pooled, config.hidden_size)
         if described.get("task_type") not in (None, FEATURES):
             raise UserError(
                 f"{path}: task_type is {described['task_type']!r:.80}, but "

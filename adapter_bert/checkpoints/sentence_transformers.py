@@ -115,6 +115,16 @@ def read(folder: str) -> tuple[str, Pooled]:
     )
 
 
+def check_width(folder: str, pooled: Pooled, width: int) -> None:
+    """Refuses a first dense layer that does not read the model's vectors."""
+    if pooled.dense and pooled.dense[0].in_features != width:
+        raise UserError(
+            f"{folder}: the first dense layer has "
+            f"{pooled.dense[0].in_features} inputs, but the model's vectors "
+            f"have {width} entries"
+        )
+
+
 def _modules(path: str) -> tuple[list[str], list[str]]:
     """The folders of the modules, and their kinds."""
     listed = files.read_json(path, WHAT)

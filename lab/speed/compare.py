@@ -1,4 +1,4 @@
-"""Compares speed and memory with AdapterHub's `adapters`, in one run.
+"""Compares speed and memory with AdapterHub's `adapters` and peft, in one run.
 
     make benchmark
 
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from adapter_bert import command_line
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.commands import mpnet
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores
 from lab import report
@@ -35,6 +36,8 @@ from lab.speed.measuring import (
 # The rows where GLUE is at hand.
 GLUE_ROWS = "MRPC and CoLA"
 PREDICTED_ROWS = 512
+# Of MPNet's LoRA.
+RANK = 8
 # How AdapterHub's users pad: as its examples do, as is usual, and by the
 # Trainer's option that most leave off.
 PADDINGS = {
@@ -50,7 +53,8 @@ class Comparison(NamedTuple):
     Attributes:
         kind: `train` or `predict`.
         rows: `pairs` or `sentences`.
-        model: `minilm` or `base`, which has random weights.
+        model: `minilm`, `base`, which has random weights, or `mpnet`, which has
+            LoRA and peft as its peer, since `adapters` lacks it.
         dtype: of the computation.
         steps: of ours in each measurement, a multiple of the batches that are
             grouped by length together, so that all lengths occur.
@@ -70,6 +74,16 @@ class Comparison(NamedTuple):
         return "-".join(self[:4])
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Options of both sides that name what is trained."""
+        if self.model == "mpnet":
+            return {"method": f"lora(rank={RANK})", "lora_rank": RANK}
+        return {
+            "method": f"houlsby(size={ADAPTER_SIZE})",
+            "adapter_size": ADAPTER_SIZE,
+        }
+
+    @property
     def paddings(self) -> list[str]:
         """The peer's ways of padding that are measured."""
         is_small = self.kind == "train" and self.model == "minilm"
@@ -80,7 +94,9 @@ TRAININGS = (
     ("pairs", "minilm", 24, 12),
     ("sentences", "minilm", 48, 32),
     ("pairs", "base", 8, 4),
+    ("pairs", "mpnet", 8, 4),
 )
+PREDICTIONS = ("pairs", "minilm"), ("sentences", "minilm"), ("pairs", "mpnet")
 COMPARISONS = [
     *(
         Comparison("train", rows, model, dtype, steps, peer_steps)
@@ -88,8 +104,8 @@ COMPARISONS = [
         for dtype in DTYPES
     ),
     *(
-        Comparison("predict", rows, "minilm", dtype)
-        for rows in ("pairs", "sentences")
+        Comparison("predict", rows, model, dtype)
+        for rows, model in PREDICTIONS
         for dtype in DTYPES
     ),
 ]
@@ -112,8 +128,7 @@ def compare(
         "rows": rows,
         "batch_size": BATCH_SIZE,
         "dtype": one.dtype,
-        "method": f"houlsby(size={ADAPTER_SIZE})",
-        "adapter_size": ADAPTER_SIZE,
+        **one.options,
         "cores": cpu_cores.count(),
         **model,
     }
@@ -192,7 +207,8 @@ def to_markdown(results: dict[str, Any]) -> str:
             )
             first, last = ["", ""], ""
     about = (
-        f"batches of {BATCH_SIZE}, adapters of size {ADAPTER_SIZE}, "
+        f"batches of {BATCH_SIZE}, adapters of size {ADAPTER_SIZE}, LoRA of "
+        f"rank {RANK} for mpnet, "
         f"{results['rounds']} rounds; {results['rows']}"
     )
     return measuring.table(results, about, rows)
@@ -228,14 +244,21 @@ def main() -> None:
         "comparisons": {},
         "measurements": {},
     }
-    features = measuring.read_features(minilm["model"], arguments.glue_dir)
+    chosen = [one for one in COMPARISONS if arguments.only in one.name]
+    if any(one.model == "mpnet" for one in chosen):
+        models["mpnet"] = measuring.open_model(mpnet.folder())
+    # The model of random weights has MiniLM's vocabulary.
+    features = {
+        name: measuring.read_features(
+            model["model"] or minilm["model"], arguments.glue_dir
+        )
+        for name, model in models.items()
+    }
     with tempfile.TemporaryDirectory() as scratch:
-        for one in COMPARISONS:
-            if arguments.only not in one.name:
-                continue
+        for one in chosen:
             path = f"{scratch}/rows.npz"
             count = PREDICTED_ROWS if one.kind == "predict" else 0
-            measuring.write_rows(path, features[one.rows], count)
+            measuring.write_rows(path, features[one.model][one.rows], count)
             model, peer = models[one.model], arguments.peer_python
             measured = compare(one, path, model, peer, arguments.rounds)
             found = summarize(measured)

@@ -1,25 +1,30 @@
-"""AdapterHub's `adapters` on PyTorch, measured as `lab/speed/worker.py` is.
+"""AdapterHub's `adapters`, or peft, measured as `lab/speed/worker.py` is.
 
 Runs in an environment of its own (requirements.txt next to this file) and
 imports nothing of this project. The training is what the library's users
 write: an adapter after each sublayer, AdamW, gradients clipped to norm 1,
 autocast for bfloat16. Fewer variables are trained than by the paper's recipe
-(no LayerNorm), as is this library's way.
+(no LayerNorm), as is this library's way. An MPNet, which `adapters` lacks, has
+peft's LoRA.
 """
 
 import json
 import sys
 import time
 
-import adapters
 import numpy as np
 import torch
-from adapters import DoubleSeqBnConfig
 from torch.nn.utils.rnn import pad_sequence
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    MPNetForSequenceClassification,
+)
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 FULL_LENGTH = 128
+# The number of padding's token, where it is not 0.
+MPNET_PADDING = 1
 
 
 def read_rows(path):
@@ -34,8 +39,27 @@ def read_rows(path):
         ]
 
 
+def make_mpnet(options):
+    """MPNet with LoRA at queries and values, as our method has by default."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    model = MPNetForSequenceClassification.from_pretrained(
+        options["model"], num_labels=2
+    )
+    config = LoraConfig(
+        task_type=TaskType.SEQ_CLS,
+        r=options["lora_rank"],
+        lora_alpha=options["lora_rank"],
+        target_modules=["q", "v"],
+    )
+    return get_peft_model(model, config)
+
+
 def make_model(options):
     """BERT with adapters of the asked-for size, ready to train them."""
+    import adapters
+    from adapters import DoubleSeqBnConfig
+
     if options["model"]:
         model = BertForSequenceClassification.from_pretrained(
             options["model"], num_labels=2
@@ -57,22 +81,24 @@ def make_model(options):
     return model
 
 
-def collate(rows, padding):
+def collate(rows, padding, is_mpnet):
     """Pads rows to the longest, or to the full length."""
     tokens, segments, labels = zip(*rows)
     if padding == "full":
         blank = torch.zeros(FULL_LENGTH, dtype=torch.int64)
         tokens, segments = (*tokens, blank), (*segments, blank)
-    ids = pad_sequence(tokens, batch_first=True)[: len(rows)]
+    ids = pad_sequence(
+        tokens, batch_first=True, padding_value=is_mpnet * MPNET_PADDING
+    )[: len(rows)]
     kinds = pad_sequence(segments, batch_first=True)[: len(rows)]
     lengths = torch.tensor([len(t) for t in tokens[: len(rows)]])
     mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-    return {
+    batch = {
         "input_ids": ids,
-        "token_type_ids": kinds,
         "attention_mask": mask,
         "labels": torch.tensor(labels),
     }
+    return batch if is_mpnet else {**batch, "token_type_ids": kinds}
 
 
 def train_batches(rows, options):
@@ -92,7 +118,7 @@ def train_batches(rows, options):
             order = torch.randperm(len(rows), generator=generator).tolist()
         for first in range(0, len(rows) - size + 1, size):
             chosen = [rows[i] for i in order[first : first + size]]
-            yield collate(chosen, padding)
+            yield collate(chosen, padding, "lora_rank" in options)
 
 
 def answer(**values):
@@ -106,7 +132,9 @@ def answer(**values):
 def main():
     """Trains or predicts, as far as the lines on stdin ask."""
     options = json.loads(sys.argv[1])
-    rows, model = read_rows(options["rows"]), make_model(options)
+    is_mpnet = "lora_rank" in options
+    rows = read_rows(options["rows"])
+    model = (make_mpnet if is_mpnet else make_model)(options)
     torch.set_num_threads(options["cores"])
     autocast = torch.autocast(
         "cpu", torch.bfloat16, enabled=options["dtype"] == "bfloat16"
@@ -133,7 +161,8 @@ def main():
             for first in range(0, len(rows), size):
                 if first == size:
                     began = time.perf_counter()
-                batch = collate(rows[first : first + size], options["padding"])
+                chosen = rows[first : first + size]
+                batch = collate(chosen, options["padding"], is_mpnet)
                 del batch["labels"]
                 model(**batch).logits.float().numpy()
                 shapes.append(batch["input_ids"].shape)
