@@ -5,8 +5,9 @@
 #
 #   BERT=... GLUE_DIR=... SPAM=... REVIEWS=... scripts/fusion.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
-# Safe to interrupt and start again at any moment. SPAM and REVIEWS as of
-# scripts/reproduce.sh.
+# Safe to interrupt and start again at any moment. SPAM and REVIEWS name the SMS
+# spam collection and rotten tomatoes' training file (label, text), without
+# headers.
 source "$(dirname "$0")/internal/grid.sh"
 open_grid 'usage: BERT=PRETRAINED_MODEL GLUE_DIR=FOLDER_OF_TASKS SPAM=FILE REVIEWS=FILE scripts/fusion.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]' "$@"
 open_sweeps MRPC RTE CoLA STS-B SST-2

@@ -20,7 +20,7 @@ SMALL = {
 # waits for the file `go` where `slow` does, and writes what a run writes; more
 # of it by the program `finish`, if there is one.
 STAND_IN = """#!/usr/bin/env bash
-case $3 in grid_status | paper | baseline) exec {python} "$@" ;; esac
+case $3 in grid_status | paper | baseline | ablate) exec {python} "$@" ;; esac
 for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_stand_in import SCRIPTS, wait_for
 from task_files import PROPERTY, refusal
+from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import paper
 from adapter_bert.reports import difference
@@ -108,13 +109,23 @@ def test_one_file_is_cut_in_tenths(tmp_path):
 # Writes what a run writes: of houlsby, size 4 is best on the choice half. Each
 # seed has wrong answers of its own, and more of them without adapters.
 FINISH = """#!{python}
-import json, pathlib, sys
+import json, pathlib, shutil, sys
 out, _, *words = sys.argv[1:]
 out = pathlib.Path(out)
 flags = dict(x[2:].split("=", 1) for x in words if "=" in x)
+# Without layers it knows less.
+if "adapter" in flags:
+    scores = {{"eval_accuracy": 0.5 + 0.1 * flags["adapter"].endswith("none")}}
+    (out / "eval_results.json").write_text(json.dumps(scores))
+    raise SystemExit
 run = json.loads(pathlib.Path("{folder}/run.json").read_text())
 size = flags.get("adapter_size")
-run["method"] = f"houlsby(size={{size}})" if size else flags["tuning_method"]
+scale = flags.get("adapter_init_scale", "1e-2")
+run["method"] = flags["tuning_method"]
+if size:
+    run["method"] = f"houlsby(size={{size}}, init_scale={{scale}})"
+shutil.copytree("{folder}/adapter", out / "adapter")
+(out / "places.json").write_text(json.dumps({{"base": flags["init_checkpoint"]}}))
 seed = int(flags["seed"])
 run["training"].update(
     learning_rate=float(flags["learning_rate"]),
@@ -122,17 +133,19 @@ run["training"].update(
     seed=seed,
 )
 run["parameters"]["kept"] = int(size or 1000)
-run["task"]["name"] = flags["task_name"].lower()
+name = flags.get("task_name", "squad").lower()
+run["task"]["name"] = name
 (out / "run.json").write_text(json.dumps(run))
 (out / "eval_results.json").write_text(json.dumps({{
     "eval_accuracy": 0.5 + 0.1 * (size == "4"), "global_step": 3,
+    **({{"eval_f1": 50.0 + 10 * bool(size)}} if name == "squad" else {{}}),
     "dev_data": {{"dev": "rows"}},
 }}))
 (out / "cost.json").write_text(json.dumps({{
     "resumed": False, "seconds": 36.0, "processor_seconds": 2.0,
     "peak_memory_bytes": 3.0,
 }}))
-if flags["do_predict"] == "false":
+if flags.get("do_predict", "false") == "false":
     raise SystemExit
 report = pathlib.Path(flags["data_dir"], "report.tsv").read_text()
 column = "label" if flags["task_name"] == "custom" else "prediction"
@@ -154,7 +167,7 @@ RTE_RUNS = [
 
 
 @pytest.fixture
-def study(sweep, tiny_config):
+def study(sweep, tiny_bert, tiny_config):
     """Starts a study with a stand-in; its sweep is the attribute."""
     write_dev(sweep.folder / "glue/RTE", "RTE", [0, 1] * 20)
     rows = [(f"good film {n} {n % 2}", "ab"[n % 2]) for n in range(40)]
@@ -165,6 +178,9 @@ def study(sweep, tiny_config):
     fake = FakeRuns(sweep.folder / "fake", tiny_config)
     run = fake.add("rte", "full", {}) / "run.json"
     run.rename(sweep.folder / "run.json")
+    make_artifact(sweep.folder / "adapter", tiny_bert, "houlsby(size=2)")
+    for split in ("train", "dev"):
+        (sweep.folder / f"glue/{split}-v1.1.json").touch()
     finish = sweep.folder / "finish"
     finish.write_text(FINISH.format(python=sys.executable, folder=sweep.folder))
     finish.chmod(0o755)
@@ -253,9 +269,71 @@ def test_figure_7_has_a_curve_for_each_method_and_variant(study):
             ("full", 1e-4),
         )
     )
-    assert {line.split("\t")[-1] for line in lines[1:]} == {"2"}
+    assert {line.split("\t")[-2] for line in lines[1:]} == {"2"}
     picture = (study.sweep.out / "figure_7.png").read_bytes()
     assert picture.startswith(b"\x89PNG")
+
+
+# Study -> lines of its table, some cells of each.
+CURVES = {
+    "figure_1": {
+        ("GLUE (1)", "houlsby", "2"): ("+0.0", "+0.0", "+0.0"),
+        ("GLUE (1)", "top_layers", "1"): ("+0.0", "+0.0", "+0.0"),
+        ("GLUE (1)", "full", "-"): ("+0.0", "+0.0", "+0.0"),
+    },
+    "figure_3": {
+        (panel, method, size): ("+0.0", "+0.0", gain)
+        for panel, gain in (("GLUE (1)", "+0.0"), ("other tasks (1)", "+0.0"))
+        for method, size in (
+            ("houlsby", "2"),
+            ("top_layers", "1"),
+            ("full", "-"),
+        )
+    },
+    "figure_4": {
+        ("RTE", method, "", size): ("50", "0", "2", "-")
+        for method, size in (
+            *(("houlsby", "2"), ("top_layers", "1")),
+            *(("layernorm", "-"), ("full", "-")),
+        )
+    },
+    "figure_5": {
+        ("SQuAD", "houlsby", "", "2"): ("60", "0", "2", "89.9"),
+        ("SQuAD", "top_layers", "", "1"): ("50", "0", "2", "-"),
+        ("SQuAD", "full", "", "-"): ("50", "0", "2", "90.7"),
+    },
+    "figure_6": {
+        ("RTE", "houlsby", "", "0.01"): ("50", "0", "2", "-"),
+        ("RTE", "houlsby", "", "1"): ("50", "0", "2", "-"),
+        **{
+            ("RTE", f"without layers {span}", "", "-"): ("-10", "0", "1", "-")
+            for span in ("0-0", "0-1", "1-1")
+        },
+    },
+    "section_3_6": {
+        ("houlsby, size 2",): ("50.0 ± 0.0 (2)", "50.0 of 1", "-"),
+        ("houlsby(depth=2), size 2",): ("50.0 ± 0.0 (2)", "50.0 of 1", "-"),
+    },
+}
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("name", CURVES)
+def test_a_figure_has_each_point(study, name):
+    done = study(name, "--quick")
+    assert done.returncode == 0, done.stderr
+    out, expected = study.sweep.out, CURVES[name]
+    lines = (out / f"{name}.tsv").read_text().splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    count = len(next(iter(expected)))
+    ends = {
+        tuple(row[:count]): tuple(row[-len(expected[tuple(row[:count])]) :])
+        for row in rows
+    }
+    assert ends == expected
+    for picture in (name, *["RTE_spans"] * (name == "figure_6")):
+        content = (out / f"{picture}.png").read_bytes()
+        assert content.startswith(b"\x89PNG")
 
 
 @pytest.mark.gate
@@ -327,6 +405,11 @@ def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
     monkeypatch.setattr(paper, "_rows_of", lambda *_: [row(bert="other")])
     assert "other" in refusal(paper.collect, str(path), tmp_path, "c")
     assert path.read_bytes() == before
+
+
+def test_an_interval_of_one_seed_is_refused(tmp_path):
+    rows = [row(seed=1, split=x, score=50.0) for x in ("dev", "test")]
+    assert "one seed" in refusal(paper.table_1, rows, tmp_path, {})
 
 
 def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):

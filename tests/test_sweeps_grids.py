@@ -1,7 +1,6 @@
 """Which runs are in grids of sweeps, and which commands are refused."""
 
 import collections
-import re
 import shlex
 import subprocess
 
@@ -218,54 +217,6 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     row = sweep.rows()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row
     assert " --data_dir=gs://bucket/glue/RTE " in row
-
-
-def test_the_reproduction_has_all_its_sweeps_and_checks_them_first(sweep):
-    sweep.add_tasks("MRPC", "RTE", "CoLA", "STS-B", "WNLI", "SST-2")
-    spam = sweep.folder / "spam"
-    squad = sweep.folder / "squad"
-    squad.mkdir()
-
-    def run(*arguments):
-        return sweep.run_script(
-            "reproduce.sh",
-            *arguments,
-            GLUE_DIR=sweep.folder / "glue",
-            # Of another sweep of the user's.
-            INIT_SCALES="1e-3",
-            SPAM=spam,
-            SQUAD_DIR=squad,
-        )
-
-    assert "holds no sweep; start it first" in run("--status").stderr
-    assert f"SPAM is {spam}, where there is no file" in run().stderr
-    assert not sweep.out.exists()
-    spam.write_text("ham\thello\n")
-    # Of a sweep that comes late.
-    missing = run()
-    assert missing.returncode == 1
-    assert "train_file is" in missing.stderr
-    assert sweep.started() == []
-    for name in ("train", "dev"):
-        (squad / f"{name}-v1.1.json").touch()
-    refused = run("--", "--seed=3")
-    assert refused.returncode == 1
-    assert "error: --seed is given after --" in refused.stderr
-    done = run("--grid")
-    assert done.returncode == 0, done.stderr
-    shown = run("--status").stdout
-    sweeps = re.split(r"^== (.*)\n", shown, flags=re.M)[1:]
-    waiting = [counts(text)["waiting"] for text in sweeps[1::2]]
-    # A task has 3 sizes and 2 numbers of layers at 2 rates, and 2 rates of
-    # full tuning, so 12 settings.
-    assert dict(zip(sweeps[::2], waiting)) == {
-        "three_seeds": 2 * 12 * 3,
-        "one_seed": 4 * 12,
-        "spam": 12,
-        "squad": 4,
-        "init_scale": 5,
-        "init_scale_mrpc": 5,
-    }
 
 
 def test_the_comparison_has_every_method_on_every_task(sweep):

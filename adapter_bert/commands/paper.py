@@ -5,13 +5,14 @@ These are the steps of scripts/paper/:
     adapter-bert paper divide TASK FOLDER NEW_FOLDER SEED
     adapter-bert paper missing RESULTS COMMIT < NAMES
     adapter-bert paper collect RESULTS FOLDER COMMIT
-    adapter-bert paper best RESULTS task=RTE method=houlsby size=64
+    adapter-bert paper best RESULTS [each] task=RTE method=houlsby size=64
     adapter-bert paper show STUDY RESULTS
 
 `divide` gives a task rows to choose by and rows to report. `missing` prints the
 names of runs that RESULTS lacks. `collect` adds the finished runs below FOLDER.
-`best` prints the setting with the best dev score, as variables of a sweep.
-`show` prints a table beside the paper's numbers, or draws a figure.
+`best` prints the setting with the best dev score, as variables of a sweep on a
+line; with the word `each` that of each task, method and size. `show` prints a
+table beside the paper's numbers, and draws a figure.
 """
 
 import csv
@@ -23,7 +24,7 @@ import re
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -48,6 +49,8 @@ NAME = re.compile(
 )
 # Rows to choose by, to predict, and the latter with their labels.
 CHOICE, PREDICTED, REPORT = "dev.tsv", "test.tsv", "report.tsv"
+# What a method's size is called.
+SIZES = "size", "k"
 CUSTOM = tables.Layout("text", label="label")
 BASELINE = "no BERT"
 # Method, its size if only one counts -> its title.
@@ -232,7 +235,11 @@ def _rows_of(
         "run": name,
         "task": parts["task"],
         "method": collect_runs.text_of(run.method, with_sizes=False),
-        "size": int(parts["size"]) if parts["size"] else None,
+        "size": next(
+            (getattr(run.method, x) for x in SIZES if hasattr(run.method, x)),
+            None,
+        ),
+        "scale": getattr(run.method, "init_scale", None),
         "rate": run.rate,
         "epochs": run.epochs,
         "seed": run.seed,
@@ -334,14 +341,16 @@ def choose(rows: Iterable[Row], **wanted: Any) -> Optional[Row]:
         row
         for row in rows
         if row["split"] == "dev"
-        and all(row[key] == value for key, value in wanted.items())
+        and all(row.get(key) == value for key, value in wanted.items())
     ]
     first = min((row["seed"] for row in fitting), default=None)
     candidates = [row for row in fitting if row["seed"] == first]
     return max(candidates, key=lambda row: row["score"], default=None)
 
 
-SETTING = ("task", "method", "size", "rate", "epochs", "variant")
+SETTING = ("task", "method", "size", "scale", "rate", "epochs", "variant")
+# A point of most figures; the best of its settings is shown.
+POINT = ("task", "method", "variant", "size")
 
 
 def seeds_of(rows: Iterable[Row], chosen: Row, split: str) -> list[Row]:
@@ -350,7 +359,7 @@ def seeds_of(rows: Iterable[Row], chosen: Row, split: str) -> list[Row]:
         row
         for row in rows
         if row["split"] == split
-        and all(row[key] == chosen[key] for key in SETTING)
+        and all(row.get(key) == chosen.get(key) for key in SETTING)
     ]
 
 
@@ -379,6 +388,11 @@ Table = list[list[str]]
 def table_1(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
     """Makes Table 1, with the interval of adapters less full fine-tuning."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
+    if len({row["seed"] for row in rows}) == 1:
+        raise UserError(
+            "the results are of one seed, expected two or more for the "
+            "interval of the difference"
+        )
     lines = [["", *tasks, "mean"]]
     for (method, size), title in METHODS.items():
         per_task = [reported(rows, task, method, size) for task in tasks]
@@ -448,55 +462,259 @@ def table_2(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
     return lines
 
 
-def figure_7(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
-    """Makes Figure 7: the best score at each learning rate."""
-    lines = [["task", "method", "variant", "rate", "score", "error", "seeds"]]
-    curves: dict[tuple[str, str, str], list[list[float]]] = {}
+class Point(NamedTuple):
+    """The dev scores of a setting.
+
+    Attributes:
+        row: one of its rows.
+        error: standard error of the mean; 0 of one seed.
+        seeds: how many there are.
+    """
+
+    row: Row
+    mean: float
+    error: float
+    seeds: int
+
+
+def points_of(rows: Sequence[Row], members: Sequence[str]) -> list[Point]:
+    """Chooses the best setting for each combination of members of rows."""
+    points = []
     for key in dict.fromkeys(
-        (row["task"], row["method"], row["variant"], row["rate"])
-        for row in sorted(rows, key=lambda row: row["rate"])
+        tuple(row.get(x) for x in members)
+        for row in rows
+        if row["split"] == "dev"
     ):
-        wanted = dict(zip(("task", "method", "variant", "rate"), key))
-        chosen = choose(rows, **wanted)
+        chosen = choose(rows, **dict(zip(members, key)))
         scores = [x["score"] for x in seeds_of(rows, chosen, "dev")]
         error = 0.0
         if len(scores) > 1:
             error = statistics.stdev(scores) / math.sqrt(len(scores))
-        point = [key[3], statistics.fmean(scores), error]
-        curves.setdefault(key[:3], []).append(point)
-        lines.append([*key[:3], *map("{:g}".format, point), str(len(scores))])
-    _draw(curves, folder / "figure_7.png")
+        mean = statistics.fmean(scores)
+        points.append(Point(chosen, mean, error, len(scores)))
+    return points
+
+
+# A panel's title, a line's label -> points: x, y, what y may be less, and more.
+Curves = dict[tuple[str, str], list[tuple[float, float, float, float]]]
+
+
+def _figure(
+    rows: list[Row],
+    path: pathlib.Path,
+    published: Any,
+    members: Sequence[str],
+    x: str,
+    label: str,
+) -> Table:
+    """Draws a panel for each task, and lists its points.
+
+    Args:
+        rows: of the results.
+        path: of the picture.
+        published: the paper's scores by task, then by method and size.
+        members: of rows that tell points apart.
+        x: the member that is drawn from left to right.
+        label: what that is called.
+    """
+    members = [name for name in members if name != x]
+    lines = [[*members, x, "score", "error", "seeds", "paper"]]
+    curves: Curves = {}
+    points = points_of(rows, [*members, *[x] * (x != "trained")])
+    for point in sorted(points, key=lambda point: point.row[x]):
+        row = point.row
+        kind = collect_runs.TITLES.get(row["method"], row["method"])
+        title = f"{kind}, {row['variant']}" if row["variant"] else kind
+        place = float(row[x]), point.mean, point.error, point.error
+        curves.setdefault((row["task"], title), []).append(place)
+        name = f"{row['method']} {row['size'] or ''}".strip()
+        theirs = published.get(row["task"], {}).get(name, "-")
+        cells = ["-" if row[n] is None else str(row[n]) for n in members]
+        cells += [f"{row[x]:.10g}", f"{point.mean:g}", f"{point.error:g}"]
+        lines.append([*cells, str(point.seeds), str(theirs)])
+    _draw(curves, path, label, "dev score")
+    return lines
+
+
+def figure_4(
+    rows: list[Row], folder: pathlib.Path, published: Any, name="figure_4"
+) -> Table:
+    """Makes Figure 4, or 5: scores over the trained parameters of a task."""
+    path = folder / f"{name}.png"
+    label = "trained parameters"
+    return _figure(rows, path, published, POINT, "trained", label)
+
+
+def figure_5(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 5: as Figure 4, of SQuAD."""
+    return figure_4(rows, folder, published, "figure_5")
+
+
+def figure_7(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 7: the best score at each learning rate."""
+    members = ("task", "method", "variant", "rate")
+    path = folder / "figure_7.png"
+    return _figure(rows, path, published, members, "rate", "learning rate")
+
+
+def figure_6(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 6: deviations of first values, and spans of layers."""
+    # It loads what draws.
+    from adapter_bert.commands import plot
+
+    path = folder / "figure_6.png"
+    members = ("task", "method", "variant", "scale")
+    label = "deviation of first values"
+    lines = _figure(rows, path, published, members, "scale", label)
+    place = folder / "ablation"
+    if not place.is_dir():
+        return lines
+    lost: dict[tuple[str, str], list[float]] = {}
+    for task in sorted(x.name for x in place.iterdir()):
+        ablations = plot.read_ablations([str(place / task)])
+        for grid, whole, _ in ablations.values():
+            for (first, last), score in np.ndenumerate(grid):
+                if not np.isnan(score):
+                    span = f"without layers {first}-{last}"
+                    lost.setdefault((task, span), []).append(score - whole)
+        if ablations:
+            content = plot.render("spans", plot.draw_ablations, ablations)
+            for name, picture in content.items():
+                files.write_bytes(str(folder / f"{task}_{name}"), picture)
+    for (task, span), values in lost.items():
+        error = statistics.stdev(values) if len(values) > 1 else 0.0
+        error /= math.sqrt(len(values))
+        cells = [f"{statistics.fmean(values):+g}", f"{error:g}"]
+        lines.append([task, span, "", "-", *cells, str(len(values)), "-"])
+    return lines
+
+
+def _trade_off(rows: list[Row], path: pathlib.Path) -> Table:
+    """Draws points against full fine-tuning, percentiles over tasks.
+
+    A method and size that some task of a panel lacks is left out.
+    """
+    panels: dict[str, list[Point]] = {}
+    for point in points_of(rows, POINT):
+        is_glue = point.row["task"].lower() in collect_runs.GLUE
+        panels.setdefault("GLUE" if is_glue else "other tasks", []).append(
+            point
+        )
+    lines = [["tasks", "method", "size", "trained", "20%", "50%", "80%"]]
+    curves: Curves = {}
+    for title, points in panels.items():
+        full = {
+            point.row["task"]: point.mean
+            for point in points
+            if point.row["method"] == "full"
+        }
+        by_kind: dict[tuple[str, Any], list[Point]] = {}
+        for point in points:
+            key = point.row["method"], point.row["size"]
+            by_kind.setdefault(key, []).append(point)
+        for (method, size), of_kind in sorted(
+            by_kind.items(), key=lambda item: item[1][0].row["trained"]
+        ):
+            if {point.row["task"] for point in of_kind} != {*full}:
+                continue
+            gains = [p.mean - full[p.row["task"]] for p in of_kind]
+            low, middle, high = np.percentile(gains, (20, 50, 80))
+            trained = statistics.median(p.row["trained"] for p in of_kind)
+            kind = collect_runs.TITLES.get(method, method)
+            place = trained, middle, middle - low, high - middle
+            curves.setdefault((title, kind), []).append(place)
+            gained = [f"{x:+.1f}" for x in (low, middle, high)]
+            cells = [f"{title} ({len(of_kind)})", method, str(size or "-")]
+            lines.append([*cells, f"{trained:.10g}", *gained])
+    label = "trained parameters of a task"
+    _draw(curves, path, label, "points against full fine-tuning")
+    return lines
+
+
+def figure_1(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 1: the trade-off on GLUE."""
+    return _trade_off(rows, folder / "figure_1.png")
+
+
+def figure_3(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes Figure 3: the trade-off on GLUE and on other tasks."""
+    return _trade_off(rows, folder / "figure_3.png")
+
+
+def section_3_6(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
+    """Makes a table of section 3.6: sizes and variants of adapters.
+
+    The last column is the paper's mean accuracy over eight tasks of GLUE.
+    """
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    by_kind: dict[str, dict[str, Row]] = {}
+    for point in points_of(rows, POINT):
+        row = point.row
+        kind = f"{row['method']}, size {row['size']}"
+        by_kind.setdefault(kind, {})[row["task"]] = row
+    lines = [["", *tasks, "mean", "paper"]]
+    for kind, chosen in by_kind.items():
+        of_tasks = [
+            seeds_of(rows, chosen[x], "dev") if x in chosen else []
+            for x in tasks
+        ]
+        means = [statistics.fmean(r["score"] for r in x) for x in of_tasks if x]
+        mean = f"{statistics.fmean(means):.1f} of {len(means)}"
+        theirs = str(published.get(kind, "-"))
+        lines.append([kind, *map(_mean, of_tasks), mean, theirs])
+    compared: Curves = {}
+    for row in lines[1:]:
+        number = float(row[-2].split()[0])
+        place = float(len(compared) + 1), number, 0.0, 0.0
+        compared["mean of tasks", row[0]] = [place]
+    path = folder / "section_3_6.png"
+    _draw(compared, path, "kind of adapter", "dev score", scale="linear")
     return lines
 
 
 def _draw(
-    curves: dict[tuple[str, str, str], list[list[float]]], path: pathlib.Path
+    curves: Curves,
+    path: pathlib.Path,
+    x_label: str,
+    y_label: str,
+    scale: str = "log",
 ) -> None:
-    """Draws a panel for each task, a line for each method and variant."""
+    """Draws a panel for each title, a line for each label."""
     from matplotlib.figure import Figure
 
-    tasks = sorted({task for task, _, _ in curves})
-    figure = Figure(figsize=(4 * len(tasks), 3.5), layout="constrained")
-    panels = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for panel, task in zip(panels, tasks):
-        for (name, method, variant), points in sorted(curves.items()):
-            if name != task:
-                continue
-            x, y, error = zip(*points)
-            title = collect_runs.TITLES.get(method, method)
-            label = f"{title}, {variant}" if variant else title
-            style = "--" if variant else "-"
-            colour = "#0072B2" if method == "houlsby" else "#E69F00"
-            panel.errorbar(x, y, error, label=label, ls=style, color=colour)
-        panel.set(title=task, xscale="log", xlabel="learning rate")
-    panels[0].set_ylabel("dev score")
-    panels[-1].legend()
+    titles = sorted({title for title, _ in curves})
+    figure = Figure(figsize=(4 * len(titles), 3.5), layout="constrained")
+    panels = figure.subplots(1, len(titles), squeeze=False)[0]
+    for panel, title in zip(panels, titles):
+        for (name, label), points in sorted(curves.items()):
+            if name == title:
+                x, y, less, more = zip(*points)
+                style = "--" if "bias_correction" in label else "-"
+                panel.errorbar(
+                    x, y, (less, more), label=label, ls=style, marker="o"
+                )
+        panel.set(title=title, xscale=scale, xlabel=x_label)
+        panel.legend(fontsize="small")
+    panels[0].set_ylabel(y_label)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=150)
     files.write_bytes(str(path), content.getvalue())
 
 
-STUDIES = {"table_1": table_1, "table_2": table_2, "figure_7": figure_7}
+STUDIES = {
+    study.__name__: study
+    for study in (
+        table_1,
+        table_2,
+        figure_1,
+        figure_3,
+        figure_4,
+        figure_5,
+        figure_6,
+        figure_7,
+        section_3_6,
+    )
+}
 
 
 def show(study: str, path: str) -> None:
@@ -517,21 +735,33 @@ def show(study: str, path: str) -> None:
 
 
 def print_best(path: str, arguments: Sequence[str]) -> None:
-    """Prints the chosen setting as variables of a sweep, one a line."""
-    wanted: dict[str, Any] = dict(x.split("=", 1) for x in arguments)
-    if "size" in wanted:
-        wanted["size"] = int(wanted["size"])
-    chosen = choose(read_results(path), variant="", **wanted)
-    if chosen is None:
-        return
-    parts = NAME.fullmatch(chosen["run"])
-    size, rate, epochs = parts["size"], parts["rate"], parts["epochs"]
-    print(
-        *(f"TASKS={parts['task']}", f"METHODS={parts['method']}"),
-        *(f"SIZES={size}", f"LAYERS={size}", f"RATES={rate}"),
-        *(f"FULL_RATES={rate}", f"EPOCHS={epochs}", f"FULL_EPOCHS={epochs}"),
-        sep="\n",
-    )
+    """Prints chosen settings, each a line of variables with tabs between."""
+    rows = [row for row in read_results(path) if row["method"] != BASELINE]
+    kinds = {"size": int, "scale": float}
+    pairs = (x.split("=", 1) for x in arguments if x != "each")
+    wanted = {key: kinds.get(key, str)(value) for key, value in pairs}
+    rows = [
+        row
+        for row in rows
+        if not row["variant"]
+        and all(row.get(key) == value for key, value in wanted.items())
+    ]
+    members = (*POINT, "scale") if "each" in arguments else ()
+    for point in points_of(rows, members):
+        parts = NAME.fullmatch(point.row["run"])
+        size, rate, epochs = parts["size"], parts["rate"], parts["epochs"]
+        method, added = parts["method"], parts["arguments"]
+        scale = added.removeprefix("-scale")
+        is_scale = scale != added
+        print(
+            f"TASKS={parts['task']}",
+            f"METHODS={method if is_scale else method + added}",
+            f"INIT_SCALES={scale if is_scale else ''}",
+            *(f"SIZES={size}", f"LAYERS={size}", f"RATES={rate}"),
+            *(f"FULL_RATES={rate}", f"EPOCHS={epochs}"),
+            f"FULL_EPOCHS={epochs}",
+            sep="\t",
+        )
 
 
 def main() -> None:

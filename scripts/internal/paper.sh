@@ -1,10 +1,16 @@
 # A table or figure of the paper, for the scripts of scripts/paper/:
 #
 #   open_study NAME PRESETS "$@"   reads OUT, --preset and the options of grids
-#   prepare TASK...          divides the rows of tasks into OUT/data
+#   prepare TASK FOLDER      divides the rows of a task into OUT/data
+#   link TASK FOLDER         a task whose dev rows choose and are shown; the preset
+#                            minilm has the first 5,000 rows of SST-2
 #   sweep VARIABLES...       runs a part of the grid, as scripts/sweep_glue.sh
 #                            names its axes; adds rows to OUT/NAME.json
-#   repeat VARIABLES...      further seeds of what has the best dev score
+#   repeat WANTED... -- VARIABLES...
+#                            further seeds of what has the best dev score; with
+#                            `each` of each method and size
+#   curves TASK VARIABLES... the first seed of all, then the others of each
+#                            method's and size's best
 #   show_study               prints the table, draws the figure
 #
 # Rows that OUT/NAME.json holds are not run again: copy it from results/paper to
@@ -27,7 +33,8 @@ open_study() { # name, its presets between blanks, arguments ...
   [[ " $presets " == *" $preset "* ]] || refuse "--preset=$preset, expected one of: $presets"
   open_grid "usage: BERT=PRETRAINED_MODEL DATA=FOLDER_OF_TASKS scripts/paper/$study.sh OUT [--quick] [--preset=NAME] [OPTIONS] [-- FLAGS]
   --preset=NAME  one of: $presets" "${words[@]}" "$@"
-  results=$output/$study.json failed=0
+  results=$output/$study.json failed=0 run_flags=()
+  METHODS='houlsby full' INIT_SCALES='' LAYERS='' BATCH=32 TASK_NAME='' VARIANT=''
   commit=$(git -C "$project" describe --always --abbrev=40 --dirty 2> /dev/null) || commit=unknown
   if [ "$task" = status ]; then
     grid_status "$output"
@@ -44,23 +51,46 @@ prepare() { # task, its folder or file
   adapter_bert paper divide "$1" "$2" "$output/data/$1" 1
 }
 
-# TASK_NAME is custom for tables that are no tasks of GLUE.
-add_paper_run() { # name, flags ...
-  add_run "$glue${VARIANT:+~$VARIANT}/$1" "$python" run_classifier.py \
-    --task_name="${TASK_NAME:-$glue}" --data_dir="$output/data/$glue" \
-    --init_checkpoint="$BERT" --do_train=true --do_eval=true \
-    --eval_batch_size=32 --predict_batch_size=32 --compute_dtype=bfloat16 \
-    "${run_flags[@]}" "${@:2}"
+link() { # task, its folder or file
+  if [ "$preset:$1" = minilm:SST-2 ]; then
+    "$internal/cut_training_set.sh" "$2" "$output/data/$1" 5000
+  else
+    mkdir -p "$output/data"
+    ln -sfn "$2" "$output/data/$1"
+  fi
 }
 
-run_flags=(--do_predict=true)
+# TASK_NAME is custom for tables that are no tasks of GLUE.
+add_paper_run() { # name, flags ...
+  local data=$output/data/$glue name=$glue${VARIANT:+~$VARIANT}/$1 predict=false
+  shift
+  if [ "$glue" = SQuAD ]; then
+    add_run "$name" "$python" run_squad.py --train_file="$data/$TRAIN_FILE" \
+      --predict_file="$data/$PREDICT_FILE" --init_checkpoint="$BERT" \
+      --do_train=true --do_eval=true --predict_batch_size=32 \
+      --compute_dtype=bfloat16 "${run_flags[@]}" "$@"
+    return
+  fi
+  # Rows to report are predicted.
+  [ ! -e "$data/report.tsv" ] || predict=true
+  add_run "$name" "$python" run_classifier.py \
+    --task_name="${TASK_NAME:-$glue}" --data_dir="$data" \
+    --init_checkpoint="$BERT" --do_train=true --do_eval=true \
+    --eval_batch_size=32 --predict_batch_size=32 --compute_dtype=bfloat16 \
+    --do_predict=$predict "${run_flags[@]}" "$@"
+}
 
-sweep() { # VARIABLE=VALUE ...
-  local METHODS='houlsby full' INIT_SCALES='' LAYERS='' BATCH=32 TASK_NAME='' VARIANT='' glue words missing
+add_rows() { # VARIABLE=VALUE ...
+  local METHODS=$METHODS INIT_SCALES=$INIT_SCALES LAYERS=$LAYERS BATCH=$BATCH TASK_NAME=$TASK_NAME VARIANT=$VARIANT
+  local glue words
   local "$@"
-  rows=()
   split_words TASKS
   for glue in "${words[@]}"; do add_tunings add_paper_run; done
+}
+
+run_rows() {
+  local missing
+  [ ${#rows[@]} -gt 0 ] || return 0
   missing=$(printf '%s\n' "${rows[@]%%$'\t'*}" | adapter_bert paper missing "$results" "$commit")
   mapfile -t rows < <(printf '%s\n' "${rows[@]}" | awk -F '\t' -v names="$missing" \
     'BEGIN { split(names, list, "\n"); for (i in list) wanted[list[i]] } $1 in wanted')
@@ -69,16 +99,34 @@ sweep() { # VARIABLE=VALUE ...
   [ "$task" = grid ] || collect
 }
 
+sweep() { # VARIABLE=VALUE ...
+  rows=()
+  add_rows "$@"
+  run_rows
+}
+
 collect() {
   adapter_bert paper collect "$results" "$output" "$commit"
 }
 
 repeat() { # task=TASK method=METHOD ... -- VARIABLE=VALUE of the sweep ...
-  local wanted=() setting
+  local wanted=() line setting settings
   while [ "$1" != -- ]; do wanted+=("$1") && shift; done
-  mapfile -t setting < <(adapter_bert paper best "$results" "${wanted[@]}")
   # A grid that is only written has no scores yet.
-  [ ${#setting[@]} = 0 ] || sweep "${setting[@]}" "${@:2}"
+  mapfile -t settings < <(adapter_bert paper best "$results" "${wanted[@]}")
+  rows=()
+  for line in "${settings[@]}"; do
+    IFS=$'\t' read -ra setting <<< "$line"
+    add_rows "${setting[@]}" "${@:2}"
+  done
+  run_rows
+}
+
+curves() { # task, VARIABLE=VALUE of its sweeps ...
+  local first others
+  read -r first others <<< "$SEEDS"
+  sweep TASKS="$1" SEEDS="$first" "${@:2}"
+  repeat each task="$1" -- SEEDS="$others"
 }
 
 show_study() {

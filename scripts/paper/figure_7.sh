@@ -19,12 +19,12 @@ esac
 
 split_words TASKS
 tasks=("${words[@]}")
+own_flags=("${run_flags[@]}")
 for name in "${tasks[@]}"; do
-  mkdir -p "$output/data"
-  ln -sfn "$DATA/$name" "$output/data/$name"
-  run_flags=("${run_flags[@]/--do_predict=true/--do_predict=false}" --noadam_bias_correction)
+  link "$name" "$DATA/$name"
+  run_flags=("${own_flags[@]}" --noadam_bias_correction)
   sweep TASKS="$name"
-  run_flags=("${run_flags[@]/--noadam_bias_correction/--adam_bias_correction}")
+  run_flags=("${own_flags[@]}" --adam_bias_correction)
   sweep TASKS="$name" VARIANT=bias_correction
 done
 show_study

@@ -35,7 +35,8 @@ for name in "${tasks[@]}"; do
   if [ $preset = two_cores ]; then
     # One more rate where the highest is the best, then the largest size.
     for size in $SIZES; do
-      if [ "$(adapter_bert paper best "$results" task="$name" method=houlsby size="$size" | grep ^RATES)" = RATES=1e-3 ]; then
+      best=$(adapter_bert paper best "$results" task="$name" method=houlsby size="$size")
+      if [[ $best == *$'\t'RATES=1e-3$'\t'* ]]; then
         sweep TASKS="$name" SEEDS="$first" METHODS=houlsby SIZES="$size" RATES=3e-3
       fi
     done

@@ -55,7 +55,7 @@ for name in "${tasks[@]}"; do
       --output_dir="$output/no_bert/$name"
     collect
   fi
-  sweep TASK_NAME=custom TASKS="$name" SEEDS="$first" METHODS='houlsby full top_layers' LAYERS="$LAYERS"
+  sweep TASK_NAME=custom TASKS="$name" SEEDS="$first" METHODS='houlsby full top_layers'
   for method in houlsby full top_layers; do
     repeat task="$name" method=$method -- TASK_NAME=custom SEEDS="$others"
   done
