@@ -87,7 +87,7 @@ quickstart: setup
 test: setup
 	$(IN_VENV) -m pytest -n $(JOBS) --dist loadfile
 
-# About an hour. The machine should do nothing else meanwhile.
+# An hour and a half. The machine should do nothing else meanwhile.
 benchmark: setup mpnet $(PEER)/installed
 	$(IN_VENV) -m lab.speed.compare --peer_python=$(PEER)/bin/python
 	$(IN_VENV) -m lab.speed.start --peer_python=$(PEER)/bin/python

@@ -68,9 +68,6 @@ NOT_RUN = {
     r"--exchange_part": "needs two languages; tests/test_language_adapters.py",
     r"out/(methods|wnut17|german|mta)\b": "an experiment of hours or minutes",
     r"out/sweep\b": "needs a sweep; tests/test_summarize.py",
-    r"out/(paper|no_bert|third|corrected|plain|protocol)\b": (
-        "an experiment of hours"
-    ),
 }
 # As long as the commands learn what the pages say, they take minutes.
 EDITS = (

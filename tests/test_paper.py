@@ -125,7 +125,8 @@ run["method"] = flags["tuning_method"]
 if size:
     run["method"] = f"houlsby(size={{size}}, init_scale={{scale}})"
 shutil.copytree("{folder}/adapter", out / "adapter")
-(out / "places.json").write_text(json.dumps({{"base": flags["init_checkpoint"]}}))
+places = {{"base": flags["init_checkpoint"]}}
+(out / "places.json").write_text(json.dumps(places))
 seed = int(flags["seed"])
 run["training"].update(
     learning_rate=float(flags["learning_rate"]),
