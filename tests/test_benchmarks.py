@@ -248,3 +248,12 @@ def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(UserError, match=problem):
         compare.main()
+
+
+@pytest.mark.pretrained
+def test_without_mpnet_it_says_how_to_get_it(monkeypatch, pretrained_dir):
+    words = ["", "--peer_python", sys.executable, "--only=mpnet"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    with pytest.raises(UserError, match="make mpnet"):
+        compare.main()
