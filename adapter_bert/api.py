@@ -64,7 +64,7 @@ from adapter_bert.training.run_files import ADAPTER
 
 Path = Union[str, "os.PathLike[str]"]
 # Rows in memory, as of `data/memory_rows.py`, or a file's path.
-Table = Any
+RowsOrPath = Any
 Function = TypeVar("Function", bound=Callable)
 CUSTOM, QUESTIONS = run_classifier.CUSTOM, "squad"
 # Programs by the tasks that they alone have.
@@ -105,13 +105,13 @@ def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
     """Adds settings to a function's signature, for help and completion."""
-    found: dict[str, dataclasses.Field] = {}
+    fields: dict[str, dataclasses.Field] = {}
     for name, _, field in declared(classes):
-        found.setdefault(name, field)
+        fields.setdefault(name, field)
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        *own, _ = signature.parameters.values()
+        *parameters, _ = signature.parameters.values()
         more = [
             inspect.Parameter(
                 name,
@@ -119,10 +119,12 @@ def _shows_settings(
                 default=DEFAULTS.get(name, _default_of(field)),
                 annotation=field.type,
             )
-            for name, field in found.items()
+            for name, field in fields.items()
             if name not in (*without, *signature.parameters)
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *more])
+        function.__signature__ = signature.replace(
+            parameters=[*parameters, *more]
+        )
         return function
 
     return decorate
@@ -230,10 +232,10 @@ class Run:
         path = os.path.join(self.output_dir, "eval_results.json")
         if not files.exists(path):
             return {}
-        found = files.read_object(path, "a run's scores", RESULTS)
+        results = files.read_object(path, "a run's scores", RESULTS)
         return {
             name.removeprefix("eval_"): value
-            for name, value in found.items()
+            for name, value in results.items()
             if name.startswith("eval_")
         }
 
@@ -254,14 +256,14 @@ class Run:
     @property
     def adapter(self) -> str:
         """The trained adapter's folder."""
-        found = self.adapters
-        if len(found) != 1:
+        folders = self.adapters
+        if len(folders) != 1:
             raise UserError(
-                f"{self.output_dir} holds {len(found)} adapters"
-                + f" ({', '.join(found)})" * bool(found)
+                f"{self.output_dir} holds {len(folders)} adapters"
+                + f" ({', '.join(folders)})" * bool(folders)
                 + ", expected one; Run.adapters has each by its task"
             )
-        return next(iter(found.values()))
+        return next(iter(folders.values()))
 
     @property
     def adapters(self) -> dict[str, str]:
@@ -282,13 +284,13 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The run's description, `run.json`: settings, engine, versions."""
-        found = run_record.read_run(self.output_dir)
-        if found is None:
+        run = run_record.read_run(self.output_dir)
+        if run is None:
             raise UserError(
                 f"{self.output_dir} holds no {run_record.RUN_FILE}; expected "
                 "the output_dir of a training"
             )
-        return found
+        return run
 
     @property
     def engine(self) -> str:
@@ -325,9 +327,9 @@ def _folder(adapter: Any) -> str:
 @_shows_settings(OF_PROGRAMS, OF_RUNS)
 def train(
     bert: Bert,
-    rows: Table = None,
-    eval_rows: Table = None,
-    predict_rows: Table = None,
+    rows: RowsOrPath = None,
+    eval_rows: RowsOrPath = None,
+    predict_rows: RowsOrPath = None,
     *,
     task_name: str = CUSTOM,
     **settings: Any,
@@ -355,15 +357,15 @@ def train(
     Returns:
         The run, whose folder is `output_dir`.
     """
-    given = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
-    return _run("train()", bert, task_name, given, settings, do_train=True)
+    tables = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
+    return _run("train()", bert, task_name, tables, settings, do_train=True)
 
 
 @_shows_settings(OF_PROGRAMS, (*OF_RUNS, "adapter"))
 def evaluate(
     bert: Bert,
     adapter: Adapter,
-    rows: Table = None,
+    rows: RowsOrPath = None,
     **settings: Any,
 ) -> dict[str, float]:
     """Scores a trained adapter on labelled rows.
@@ -400,7 +402,7 @@ def _run(
     caller: str,
     bert: Bert,
     task_name: str,
-    given: Mapping[str, Table],
+    tables: Mapping[str, RowsOrPath],
     settings: Mapping[str, Any],
     do_train: bool,
 ) -> Run:
@@ -418,8 +420,8 @@ def _run(
     }
     if program is run_classifier:
         values["task_name"] = task_name
-    given = {name: rows for name, rows in given.items() if rows is not None}
-    if program is run_squad and {"eval_rows", "predict_rows"} <= set(given):
+    tables = {name: rows for name, rows in tables.items() if rows is not None}
+    if program is run_squad and {"eval_rows", "predict_rows"} <= set(tables):
         raise UserError(
             f"eval_rows and predict_rows exclude each other for {QUESTIONS}, "
             "where the rows that are scored are answered too"
@@ -430,7 +432,7 @@ def _run(
         place = stack.enter_context(files.temporary_folder())
         paths = {
             name: _file_of(name, rows, program, columns, place)
-            for name, rows in given.items()
+            for name, rows in tables.items()
         }
         for name, path in paths.items():
             flag = SPLITS[name]
@@ -445,14 +447,14 @@ def _run(
             # Not next to a file that is deleted.
             values["frozen_layers_dir"] = settings.get("output_dir")
         if program is run_squad:
-            values["do_eval"] = "eval_rows" in given
+            values["do_eval"] = "eval_rows" in tables
         else:
             sources_of_dev = ("eval_file", "dev_share", "data_dir")
-            values["do_eval"] = "eval_rows" in given or any(
+            values["do_eval"] = "eval_rows" in tables or any(
                 settings.get(name) for name in sources_of_dev
             )
         values["do_predict"] = bool(
-            "predict_rows" in given
+            "predict_rows" in tables
             or settings.get("predict_file")
             or (program is run_squad and values["do_eval"])
         )
@@ -485,11 +487,11 @@ def _named(paths: Mapping[str, str], place: str) -> Iterator[None]:
 
 
 def _refuse(
-    caller: str, settings: Mapping[str, Any], own: Sequence[str]
+    caller: str, settings: Mapping[str, Any], reserved: Sequence[str]
 ) -> None:
     """Refuses keywords that other arguments stand for."""
     for name in settings:
-        if name in own:
+        if name in reserved:
             raise UserError(
                 f"{caller} takes no keyword {name!r}: "
                 + (
@@ -502,7 +504,7 @@ def _refuse(
 
 def _file_of(
     name: str,
-    rows: Table,
+    rows: RowsOrPath,
     program: Any,
     columns: tuple[Sequence[str], Sequence[str]],
     folder: str,
@@ -537,24 +539,24 @@ def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
         return [text, *filter(None, others)], [score] if score else []
     if program not in (run_classifier, run_tagger):
         return [], []
-    known: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if adapter:
         trained = adapter_artifact.read_config(adapter)
-        known = trained.get("task_settings", {})
+        columns = trained.get("task_settings", {})
         if trained["task"].get("name") == CUSTOM:
             source = f"the adapter {adapter}"
-            known = custom_arguments(trained["task"], known, source)
+            columns = custom_arguments(trained["task"], columns, source)
     if program is run_tagger:
-        asked = read(tagging_files.Columns)
+        flags = read(tagging_files.Columns)
         token, tag = tagging_files.Columns(
-            asked.token or known.get("token_column"),
-            asked.tag or known.get("tag_column"),
+            flags.token or columns.get("token_column"),
+            flags.tag or columns.get("tag_column"),
         ).keys
         return [token], [tag]
-    own = vars(read(custom.Table))
+    table = vars(read(custom.Table))
 
     def named(flag: str) -> Any:
-        return own[flag] if is_given(flag) else known.get(flag, own[flag])
+        return table[flag] if is_given(flag) else columns.get(flag, table[flag])
 
     texts = [named("text_a_column"), named("text_b_column")]
     labels = [] if is_given("label_column") else named("label_columns")
@@ -657,7 +659,7 @@ class Predictor:
 
     def predict(
         self,
-        texts: Table,
+        texts: RowsOrPath,
         task: Union[None, str, Sequence[str]] = None,
         explain: bool = False,
     ) -> Answers:
@@ -686,8 +688,8 @@ class Predictor:
                 )
             [task] = predictor.names
         names = None if isinstance(task, str) else list(task)
-        asked = [task] if names is None else names or predictor.names
-        first = predictor.task(asked[0]).task
+        tasks = [task] if names is None else names or predictor.names
+        first = predictor.task(tasks[0]).task
         rows = _rows_of(texts, first.columns, first.takes_tokens)
         if names is None:
             names = [task] * len(rows)
@@ -708,20 +710,20 @@ class Predictor:
 
 
 def _rows_of(
-    texts: Table, columns: Sequence[str], takes_tokens: bool = False
+    texts: RowsOrPath, columns: Sequence[str], takes_tokens: bool = False
 ) -> list[Any]:
     """Rows of any form; a file has these columns, or the usual ones."""
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
         return list(memory_rows.records(texts, "texts"))
-    found = row_stream.file_rows(
+    rows = row_stream.file_rows(
         _path(texts),
         [columns, TEXT_COLUMNS[: len(columns)]],
         lambda size: None,
         takes_tokens,
     )
-    return [row for row, _ in found]
+    return [row for row, _ in rows]
 
 
 def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
@@ -742,7 +744,7 @@ def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
 
 def embed(
     bert: Bert,
-    texts: Table,
+    texts: RowsOrPath,
     *,
     adapter: Optional[Adapter] = None,
     pooling: Optional[str] = None,
@@ -793,7 +795,7 @@ def embed(
     }
     folder = None if adapter is None else _folder(adapter)
     with of_keywords((Answering, Embedding), values, "embed()"):
-        asked, vectors = read(Answering), read(Embedding)
+        answering, vectors = read(Answering), read(Embedding)
     numbers = adapter_flags.read_layers(vectors)
     form = VectorForm(
         pooling or embeddings.MEAN,
@@ -807,7 +809,7 @@ def embed(
         frozen = bert.frozen
         devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
         if folder is not None:
-            task = load_task(frozen, folder, asked.max_seq_length)
+            task = load_task(frozen, folder, answering.max_seq_length)
         columns = task.task.columns if task else TEXT_COLUMNS[:1]
         rows = [
             _texts_at(
@@ -828,8 +830,8 @@ def embed(
             normalize=form.normalize,
             size=form.size,
             prompt=vectors.prompt,
-            batch_size=asked.predict_batch_size,
-            max_seq_length=asked.max_seq_length,
+            batch_size=answering.predict_batch_size,
+            max_seq_length=answering.max_seq_length,
         )
 
 
@@ -838,7 +840,7 @@ def embed(
 )
 def audit(
     bert: Bert,
-    rows: Table = None,
+    rows: RowsOrPath = None,
     *,
     task_name: str = CUSTOM,
     **settings: Any,
@@ -883,7 +885,7 @@ def audit(
 
 def select(
     bert: Bert,
-    pool: Table,
+    pool: RowsOrPath,
     count: int = 100,
     *,
     adapter: Optional[Adapter] = None,
@@ -938,11 +940,11 @@ def select(
             process_options.restored(),
             of_keywords(classes, values, "select()"),
         ):
-            asked, frozen = read(select_program.Selection), bert.frozen
+            selection, frozen = read(select_program.Selection), bert.frozen
             devices.choose_graph_optimizer(
                 Hardware(), frozen.compute_dtype.name
             )
-            return select_program.choose(asked, frozen)
+            return select_program.choose(selection, frozen)
 
 
 @_shows_settings(export_program.SETTINGS, OF_ADAPTERS)

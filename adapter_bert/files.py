@@ -136,12 +136,12 @@ def exists(path: str) -> bool:
     """Whether a file or folder exists."""
     with _reading(path):
         try:
-            found = tf.io.gfile.exists(path)
-            if not found and "://" not in path:
+            is_there = tf.io.gfile.exists(path)
+            if not is_there and "://" not in path:
                 # What cannot be seen, for want of rights or of a network, may
                 # exist.
                 os.stat(path)
-            return found
+            return is_there
         except OSError as error:
             if error.errno not in NOT_THERE:
                 raise
@@ -182,7 +182,7 @@ def matching(patterns: str, flag: str) -> list[str]:
     """
     if not patterns:
         raise UserError(f"{flag} is missing")
-    found: list[str] = []
+    files: list[str] = []
     for pattern in patterns.split(","):
         with _reading(pattern):
             paths = sorted(tf.io.gfile.glob(pattern))
@@ -192,8 +192,8 @@ def matching(patterns: str, flag: str) -> list[str]:
             paths = [p for p, n in zip(paths, names) if n[:1] != "."]
         if not paths:
             raise UserError(f"{flag}: no file is called {pattern!r}")
-        found += paths
-    return found
+        files += paths
+    return files
 
 
 def folders(path: str) -> list[str]:
@@ -339,8 +339,8 @@ def read_object(
                 for element in part:
                     check(element, below, key, kind)
             elif "*" in name:
-                for found in fnmatch.filter(part, name):
-                    check(part[found], below, found, kind)
+                for member in fnmatch.filter(part, name):
+                    check(part[member], below, member, kind)
             elif part.get(plain) is not None or not (below or plain != name):
                 check(part.get(plain), below, key, kind)
             return

@@ -163,11 +163,11 @@ def _delete_left(folder: str, unfinished: str) -> None:
 
     No other process may hold the lock.
     """
-    found = []
+    left = []
     with contextlib.suppress(OSError):
         # Later reads tell of a folder that cannot be read.
-        found = os.listdir(folder)
-    for name in filter(re.compile(unfinished).fullmatch, found):
+        left = os.listdir(folder)
+    for name in filter(re.compile(unfinished).fullmatch, left):
         path = os.path.join(folder, name)
         logging.info("deleting %s, left by a killed process", path)
         shutil.rmtree(path, ignore_errors=True)
@@ -181,7 +181,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
     """Tells `check` of a folder, its lock file, and that file's descriptor."""
     path = os.path.abspath(folder)
     try:
-        found = path, os.stat(path)
+        place = path, os.stat(path)
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
     if not _is_still(lock, os.fstat(opened)):
@@ -189,7 +189,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
             f"{lock} was deleted or taken away while this process waited for "
             "it; start the same command again"
         )
-    _held.append(found)
+    _held.append(place)
     try:
         yield
     except UserError:
@@ -199,7 +199,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
         check(folder)
         raise
     finally:
-        _held.remove(found)
+        _held.remove(place)
 
 
 def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):

@@ -76,10 +76,10 @@ def licences(environment: str) -> dict[str, str]:
     if not folders:
         raise UserError(f"{environment} is no virtual environment")
     packages = importlib.metadata.distributions(path=folders)
-    found = {
+    by_name = {
         normalized(p.metadata["Name"]): licence(p.metadata) for p in packages
     }
-    return {name: found[name] for name in locked() & set(found)}
+    return {name: by_name[name] for name in locked() & set(by_name)}
 
 
 def page(environments: list[str]) -> str:

@@ -54,7 +54,7 @@ class LiveServer:
         """Waits until it answers."""
         until = time.monotonic() + START_S
         try:
-            while not (found := ADDRESS.search(self.log())):
+            while not (address := ADDRESS.search(self.log())):
                 if not self.is_alive or time.monotonic() > until:
                     last = self.log().strip().splitlines()[-1:] or ["no log"]
                     raise UserError(f"the server did not start: {last[0]}")
@@ -63,7 +63,7 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
             raise
-        self.port = int(found[1])
+        self.port = int(address[1])
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -99,8 +99,8 @@ class LiveServer:
             status = open(f"/proc/{self._process.pid}/status").read()
         except OSError:
             return 0.0
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 / 1e6 if found else 0.0
+        resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(resident[1]) * 1024 / 1e6 if resident else 0.0
 
 
 class Client:

@@ -467,10 +467,10 @@ def load(folder):
         model.set_active_adapters(name)
         model.train_adapter(name)
         return model
-    said = transformers.AutoConfig.from_pretrained(folder)
-    [kind] = said.architectures
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    [kind] = settings.architectures
     # peft's users know how many labels they have.
-    base = load_model(kind, list(said.id2label.values()))
+    base = load_model(kind, list(settings.id2label.values()))
     new = config.get("trainable_token_indices") or ()
     base.resize_token_embeddings(
         base.config.vocab_size + len(new), mean_resizing=False

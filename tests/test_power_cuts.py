@@ -12,7 +12,7 @@ from lab.trials import __main__ as soak
 from lab.trials import power_cuts, strace
 from lab.trials import trial as benches
 from lab.trials.power_cuts import Disk, order_faults
-from lab.trials.runs import Run
+from lab.trials.runs import ProgramRun
 from lab.trials.strace import (
     DELETE,
     EMPTY,
@@ -315,7 +315,7 @@ def make_bench(tmp_path):
     def make(sync=SYNCS):
         program = tmp_path / "program.py"
         program.write_text(PROGRAM.replace("{sync}", sync))
-        run = Run("stand-in", str(program), ("{place}/out",))
+        run = ProgramRun("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
         benches.make_reference(tmp_path, run)
         power_cuts.record(tmp_path, run)

@@ -15,7 +15,7 @@ from lab import report
 from lab.trials import __main__ as soak
 from lab.trials import faults, runs, starts
 from lab.trials import trial as benches
-from lab.trials.runs import Run
+from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
@@ -64,7 +64,7 @@ def make_bench(tmp_path):
         program.write_text(
             PROGRAM.replace("{write}", write).replace("{damaged}", damaged)
         )
-        run = Run("stand-in", str(program), ("{place}/out",))
+        run = ProgramRun("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
         benches.make_reference(tmp_path, run)
         reference = benches.read_reference(tmp_path, run)
@@ -147,7 +147,7 @@ def test_the_end_of_a_program_is_told(tmp_path, inside):
     ):
         program.write_text(text)
         end = starts.start([str(program)], str(tmp_path), inside=inside)
-        assert end.code == code and said in end.said
+        assert end.code == code and said in end.stderr
         assert end.refusal == ("error: no" if said == "error: no" else None)
 
 

@@ -18,7 +18,7 @@ from adapter_bert.training import run_from_flags
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class MlmBatches:
     """Further settings of a run."""
 
     max_seq_length: int = Topic.DATA.setting(
@@ -31,7 +31,7 @@ class Rows:
     )
 
 
-SETTINGS = (MaskedLM, Rows, *run_from_flags.SETTINGS)
+SETTINGS = (MaskedLM, MlmBatches, *run_from_flags.SETTINGS)
 
 
 def run() -> dict[str, float]:
@@ -42,7 +42,9 @@ def run() -> dict[str, float]:
             "--do_eval to score it"
         )
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
-    return run_from_flags.run_or_describe(task, read(Rows).eval_batch_size)
+    return run_from_flags.run_or_describe(
+        task, read(MlmBatches).eval_batch_size
+    )
 
 
 def main() -> None:

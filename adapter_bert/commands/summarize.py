@@ -37,7 +37,7 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
-    Run,
+    ScoredRun,
     SeedGroup,
     best,
     by_kind,
@@ -101,9 +101,9 @@ def _latex(cell: str) -> str:
 
 def kinds(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
     """Seed groups by kind, in the order of the tables."""
-    found = by_kind(seed_groups)
-    first = [kind for kind in TITLES if kind in found]
-    return {kind: found[kind] for kind in dict.fromkeys((*first, *found))}
+    groups = by_kind(seed_groups)
+    first = [kind for kind in TITLES if kind in groups]
+    return {kind: groups[kind] for kind in dict.fromkeys((*first, *groups))}
 
 
 def title_of(kind: str) -> str:
@@ -195,9 +195,9 @@ def glue_table(
     ]
     cells = []
     if any(task in baselines for task in tasks):
-        own = show_baselines(baselines, columns)
+        baseline_rows = show_baselines(baselines, columns)
         average = mean_of_baselines(baselines, shared)
-        cells.append((NO_BERT, NONE, NONE, *own, average))
+        cells.append((NO_BERT, NONE, NONE, *baseline_rows, average))
     for name, chosen in rows.items():
         cells.append(
             (
@@ -235,12 +235,14 @@ def other_table(
         }
         for task in tasks
     }
-    names = dict.fromkeys(kind for found in chosen.values() for kind in found)
+    names = dict.fromkeys(
+        kind for by_kind in chosen.values() for kind in by_kind
+    )
     columns = [["", *tasks, "mean", "parameters", "of a task"]]
     if any(task in baselines for task in tasks):
-        own = show_baselines(baselines, scores.items())
+        baseline_rows = show_baselines(baselines, scores.items())
         average = mean_of_baselines(baselines, list(scores.items()))
-        columns.append([NO_BERT, *own, average, NONE, NONE])
+        columns.append([NO_BERT, *baseline_rows, average, NONE, NONE])
     for name in names:
         groups = [chosen[task].get(name) for task in tasks]
         cells = [show(s, scores[t]) for t, s in zip(tasks, groups)]
@@ -351,14 +353,14 @@ def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
 
 def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
     """All settings with all scores of every seed."""
-    found = []
+    settings = []
     for task, seed_groups in by_task.items():
         for runs in (seed_group.runs for seed_group in seed_groups):
             seeds = {
                 str(run.seed): {k: round(v, 4) for k, v in run.scores.items()}
                 for run in runs
             }
-            found.append(
+            settings.append(
                 {
                     "task": task,
                     "method": str(runs[0].method),
@@ -371,10 +373,10 @@ def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
                     "seeds": seeds,
                 }
             )
-    return found
+    return settings
 
 
-def hparams_files(runs: Iterable[Run]) -> dict[str, bytes]:
+def hparams_files(runs: Iterable[ScoredRun]) -> dict[str, bytes]:
     """A trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
     with files.temporary_folder() as scratch:

@@ -140,13 +140,13 @@ def compare(
         chosen = rng.integers(scores.shape[1], size=scores.shape)
         return np.take_along_axis(scores, chosen, axis=1).mean(axis=1)
 
-    found = scored(times[np.newaxis])[0]
+    difference = scored(times[np.newaxis])[0]
     drawn = scored(weights)
-    own = len(adapters)
+    middle = len(adapters)
     return Comparison(
-        adapters=found[:own],
-        full=found[own:],
-        draws=resampled(drawn[:, :own]) - resampled(drawn[:, own:]),
+        adapters=difference[:middle],
+        full=difference[middle:],
+        draws=resampled(drawn[:, :middle]) - resampled(drawn[:, middle:]),
     )
 
 

@@ -99,22 +99,22 @@ def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
 
     Empty without a confusion matrix.
     """
-    found = {}
+    texts = {}
     for path, suffix in tables_of(folder, "eval_confusion"):
         _, confusion = read_confusion(path)
         counts = [sum(row) for row in confusion]
         if not sum(counts):
             continue
         labels = np.repeat(np.arange(len(counts)), counts)
-        given = np.full_like(labels, int(np.argmax(counts)))
+        answers = np.full_like(labels, int(np.argmax(counts)))
         for name, metric in METRICS.items():
             full = f"{name}_{suffix}" if suffix else name
             if full in scores:
-                found[full] = f"{metric(labels, given):.4f}"
+                texts[full] = f"{metric(labels, answers):.4f}"
     return Known(
         "one label for all",
         "“One label for all” gives all rows the dev set's most frequent label.",
-        found,
+        texts,
     )
 
 
@@ -170,14 +170,14 @@ def of_an_earlier_run(
             f"{folder} was scored on other dev rows, so its scores cannot be "
             "compared; name another run by --earlier"
         )
-    own = collect_runs.evaluated(dict(results))
-    found: dict[str, str] = {}
+    scores = collect_runs.evaluated(dict(results))
+    texts: dict[str, str] = {}
     for name, value in collect_runs.evaluated(earlier).items():
-        if name in own:
-            found[name] = f"{value:.4f} ({own[name] - value:+.4f} since)"
+        if name in scores:
+            texts[name] = f"{value:.4f} ({scores[name] - value:+.4f} since)"
     return Known(
         "earlier run",
         f"The earlier run is {folder.resolve().name}, {run['method']}; “since” "
         "is what this run has more.",
-        found,
+        texts,
     )

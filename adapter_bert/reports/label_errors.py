@@ -27,8 +27,8 @@ def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     probabilities = probabilities.astype(np.float64)
     rows = np.arange(len(labels))
     others = suggested(probabilities, labels)
-    own, other = probabilities[rows, labels], probabilities[rows, others]
-    return (own - other + 1) / 2
+    labelled, other = probabilities[rows, labels], probabilities[rows, others]
+    return (labelled - other + 1) / 2
 
 
 def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:

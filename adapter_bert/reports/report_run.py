@@ -101,24 +101,24 @@ def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
     # 0: no sampling.
     events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
     events.Reload()
-    found = {}
+    curves = {}
     for name in events.Tags()[TENSORS]:
         by_step = {
             event.step: float(tensor_util.make_ndarray(event.tensor_proto))
             for event in events.Tensors(name)
         }
-        found[name] = sorted(by_step.items())
-    return found
+        curves[name] = sorted(by_step.items())
+    return curves
 
 
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     labels, counts = read_confusion(path)
     if len(labels) > MOST_LABELS:
         wrong = [
-            (label, given, str(count))
+            (label, answer, str(count))
             for label, row in zip(labels, counts)
-            for given, count in zip(labels, row)
-            if label != given and count
+            for answer, count in zip(labels, row)
+            if label != answer and count
         ]
         wrong.sort(key=lambda cells: -int(cells[-1]))
         return table(
@@ -129,12 +129,12 @@ def _confusion(path: pathlib.Path, of_set: str) -> Element:
     shown = []
     for label, row in zip(labels, counts):
         cells = []
-        for given, count in zip(labels, row):
+        for answer, count in zip(labels, row):
             shade = 0.4 * count / max(1, sum(row))
             style = f"background: rgba(128, 128, 128, {shade:.2f})"
             # Right answers are bold, which prints show too.
             text = str(count)
-            text = element("strong", text) if given == label else text
+            text = element("strong", text) if answer == label else text
             cells.append(element("td", text, class_="number", style=style))
         shown.append((label, *cells))
     return table(
@@ -185,8 +185,8 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
     confusions = [_confusion(*place) for place in paths("eval_confusion")]
     hardest = [_hardest(*place) for place in paths("eval_hardest")]
     return [
-        section(level, title, *(found or [f"The run has no {what}."]))
-        for title, what, found in (
+        section(level, title, *(scores or [f"The run has no {what}."]))
+        for title, what, scores in (
             ("Labels", "scores of single labels", labels),
             ("Confusions", "confusion matrix", confusions),
             ("Hardest examples", "list of its hardest examples", hardest),
@@ -199,15 +199,15 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
     path = folder / "calibration.json"
     if not path.exists():
         return []
-    found = files.read_object(str(path), "a run's calibration", MEASURED)
+    fit = files.read_object(str(path), "a run's calibration", MEASURED)
     percent = {
         when: [
             (100 * point["probability"], 100 * point["accuracy"])
-            for point in found[f"points_{when}"]
+            for point in fit[f"points_{when}"]
         ]
         for when in ("before", "after")
     }
-    scale = f"temperature {found['temperature'] or 1:.4g}"
+    scale = f"temperature {fit['temperature'] or 1:.4g}"
     places = (x for points in percent.values() for x, _ in points)
     least = min(places, default=0.0)
     content: list[Content] = [
@@ -215,7 +215,7 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             "reliability",
             "Reliability diagram",
             "Right answers over the mean probability of the answer, in 15 bins "
-            f"of probabilities, of {found['rows_measured']:,} dev rows that "
+            f"of probabilities, of {fit['rows_measured']:,} dev rows that "
             f"fitted nothing, before and after the {scale}. Probabilities "
             "that mean what they say lie on the third line.",
             {**percent, "equal": [(least, least), (100.0, 100.0)]},
@@ -228,8 +228,8 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             [
                 (
                     name,
-                    f"{found[f'{key}before']:.4f}",
-                    f"{found[f'{key}after']:.4f}",
+                    f"{fit[f'{key}before']:.4f}",
+                    f"{fit[f'{key}after']:.4f}",
                 )
                 for name, key in (
                     ("expected calibration error", ""),
@@ -246,22 +246,22 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
                     f"{point['probability']:.4f}",
                     f"{point['accuracy']:.4f}",
                 )
-                for point in found["points_after"]
+                for point in fit["points_after"]
             ],
         ),
     ]
-    if found.get("abstain_below") is not None:
-        precision = found.get("precision")
+    if fit.get("abstain_below") is not None:
+        precision = fit.get("precision")
         right = "" if precision is None else f", {precision:.1%} of these right"
         content.append(
-            f"Rows below the probability {found['abstain_below']:.4f} have no "
-            f"label, for a wanted precision of {found['abstain_at']:g}: "
-            f"{found['coverage']:.1%} of the rows have one{right}."
+            f"Rows below the probability {fit['abstain_below']:.4f} have no "
+            f"label, for a wanted precision of {fit['abstain_at']:g}: "
+            f"{fit['coverage']:.1%} of the rows have one{right}."
         )
-    elif found.get("abstain_at") is not None:
+    elif fit.get("abstain_at") is not None:
         content.append(
             "All rows are answered: no least probability gives the wanted "
-            f"precision of {found['abstain_at']:g}."
+            f"precision of {fit['abstain_at']:g}."
         )
     return [section(level, "Calibration", *content)]
 
@@ -274,10 +274,12 @@ def _place(name: str, layer: Optional[int]) -> str:
 
 def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
     """The norms of the variables that were added to BERT."""
-    own = encoder.list_variables(run_record.bert_config(artifact.config, path))
+    shapes = encoder.list_variables(
+        run_record.bert_config(artifact.config, path)
+    )
     norms: Norms = {}
     for name in artifact.weights.shapes:
-        if name in own or name.endswith((INDICES, VALUES)):
+        if name in shapes or name.endswith((INDICES, VALUES)):
             continue
         layer = layer_of(name)
         by_layer = norms.setdefault(_place(name, layer), {})
@@ -391,10 +393,10 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     }
     results = folder / "eval_results.json"
     if results.exists():
-        found = files.read_object(
+        scores = files.read_object(
             str(results), "a run's scores", collect_runs.RESULTS
         )
-        hashes["dev rows"] = found["dev_data"]
+        hashes["dev rows"] = scores["dev_data"]
     if (folder / "adapter" / adapter_artifact.CONFIG_FILE).exists():
         config = adapter_artifact.read_config(str(folder / "adapter"))
         hashes["adapter"] = config["sha256"]
@@ -466,24 +468,24 @@ def _scores(
         str(path), "a run's scores", collect_runs.RESULTS
     )
     scores = collect_runs.evaluated(results)
-    known = [
+    others = [
         known_scores.of_one_answer(folder, scores),
         known_scores.of_the_paper(task, results),
     ]
     if earlier:
-        known.append(known_scores.of_an_earlier_run(earlier, task, results))
-    known = [one for one in known if one.scores]
+        others.append(known_scores.of_an_earlier_run(earlier, task, results))
+    others = [one for one in others if one.scores]
     rows = [
         (
             name.replace("_", " "),
             f"{value:.4f}",
-            *(one.scores.get(name, "–") for one in known),
+            *(one.scores.get(name, "–") for one in others),
         )
         for name, value in scores.items()
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
-    header = ("score", "this run", *(one.title for one in known))
-    meanings = [element("p", one.meaning) for one in known]
+    header = ("score", "this run", *(one.title for one in others))
+    meanings = [element("p", one.meaning) for one in others]
     return section(level, title, table(caption, header, rows), *meanings)
 
 

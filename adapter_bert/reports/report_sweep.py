@@ -57,9 +57,9 @@ def _trade_off(
     for same in by_method(groups).values():
         chosen = best(same, score)
         if chosen:
-            own = points.setdefault(kind_of(chosen.method), [])
+            line = points.setdefault(kind_of(chosen.method), [])
             # The axis is logarithmic.
-            own.append((max(1, chosen.runs[0].kept), chosen.mean(score)))
+            line.append((max(1, chosen.runs[0].kept), chosen.mean(score)))
     in_text = score.replace("_", " ")
     return line_figure(
         name,
@@ -128,8 +128,8 @@ def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
         "initial scale that most of them have. The best of many looks better "
         "on the dev set than it is.",
     ]
-    found = find_files(folder, "run.json")
-    left = sum(path.parent.name != "phase_1" for path in found) - len(runs)
+    files = find_files(folder, "run.json")
+    left = sum(path.parent.name != "phase_1" for path in files) - len(runs)
     if left:
         content.append(
             f"Runs that are left out: {left}. They are not finished, have no "

@@ -134,10 +134,10 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     task, training = run["task"], run["training"]
     versions = run.get("versions") or {}
     program = PROGRAMS.get(kind_of(task), CLASSIFIER)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     config = _adapter_config(folder, task)
     if program == CLASSIFIER:
-        found["task_name"] = ",".join(
+        values["task_name"] = ",".join(
             f"{CUSTOM}:{name}" if one.get("name") == CUSTOM else name
             for name, one in task.get("tasks", {task["name"]: {}}).items()
         )
@@ -148,40 +148,40 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
         for where in ("", "tasks/*/")
         for name in ("test_*", "predictions.json")
     )
-    found.update(_data(program, run, evaluates, predicts))
+    values.update(_data(program, run, evaluates, predicts))
     try:
-        found["init_checkpoint"] = run_record.place_of_base(str(folder))
+        values["init_checkpoint"] = run_record.place_of_base(str(folder))
     except UserError:
         name = run["base"].get("name")
         meaning = "the pretrained model" + f", called {name}" * bool(name)
-        found["init_checkpoint"] = Unknown("BERT", meaning)
-    found["do_lower_case"] = run["tokenizer"].get("do_lower_case")
+        values["init_checkpoint"] = Unknown("BERT", meaning)
+    values["do_lower_case"] = run["tokenizer"].get("do_lower_case")
     if training.get("start") or not trains:
         flag = "init_adapter" if training.get("new_head") else "adapter"
-        found[flag] = Unknown(
+        values[flag] = Unknown(
             "ADAPTER", "the folder of the trained adapter that it began with"
         )
     if run["tokenizer"].get(NEW):
-        found["new_tokens"] = Unknown("NEW_TOKENS", "the file of new words")
-    found.update(_parts(folder, run, config))
-    found["tuning_method"] = run["method"]
-    found["do_train"], found["do_eval"] = trains, evaluates
-    found["do_predict"] = predicts
-    found.update({flag: training.get(k) for k, flag in TRAINING.items()})
+        values["new_tokens"] = Unknown("NEW_TOKENS", "the file of new words")
+    values.update(_parts(folder, run, config))
+    values["tuning_method"] = run["method"]
+    values["do_train"], values["do_eval"] = trains, evaluates
+    values["do_predict"] = predicts
+    values.update({flag: training.get(k) for k, flag in TRAINING.items()})
     if training.get("replays"):
-        del found["distill_weight"]
-        found["replay_file"] = Unknown(
+        del values["distill_weight"]
+        values["replay_file"] = Unknown(
             "REPLAY_FILE", "the file of rows with old labels"
         )
-    found.update(_calibration(folder))
+    values.update(_calibration(folder))
     of_task = OF_TASKS.get(task["name"], {})
-    found.update({flag: task.get(k) for k, flag in of_task.items()})
-    found.update(_settings(task, config))
+    values.update({flag: task.get(k) for k, flag in of_task.items()})
+    values.update(_settings(task, config))
     classes = {path.rpartition(".")[2]: name for name, path in ENGINES.items()}
-    found["engine"] = classes.get(versions.get("engine"))
-    found.update({flag: versions.get(k) for k, flag in VERSIONS.items()})
-    found["output_dir"] = Unknown("OUTPUT_DIR", "a new folder")
-    flags = {k: _text(v) for k, v in found.items() if v not in (None, "")}
+    values["engine"] = classes.get(versions.get("engine"))
+    values.update({flag: versions.get(k) for k, flag in VERSIONS.items()})
+    values["output_dir"] = Unknown("OUTPUT_DIR", "a new folder")
+    flags = {k: _text(v) for k, v in values.items() if v not in (None, "")}
     return Command(program, flags)
 
 
@@ -226,30 +226,30 @@ def _data(
     # Several tasks share the flags; tasks with a dev set hold nothing out.
     together = (task, *task.get("tasks", {}).values())
     held_out = next(filter(None, (t.get("held_out") for t in together)), {})
-    found: dict[str, Any] = {
+    flags: dict[str, Any] = {
         "dev_share": held_out.get("share"),
         "split_seed": held_out.get("seed"),
     }
     if endings is not None and ending not in endings:
-        found["data_dir"] = Unknown(
+        flags["data_dir"] = Unknown(
             "DATA_DIR", f"the folder of the data{called}"
         )
-        return found
+        return flags
     train_flag = "train_file"
     if program == PROGRAMS[PRETRAINING]:
         train_flag = "input_file"
-    found[train_flag] = Unknown("TRAIN_FILE", f"the training file{called}")
+    flags[train_flag] = Unknown("TRAIN_FILE", f"the training file{called}")
     # Questions are evaluated on what is predicted.
     is_squad = program == "run_squad.py"
     if evaluates and not held_out and not is_squad:
-        found["eval_file"] = Unknown(
+        flags["eval_file"] = Unknown(
             "EVAL_FILE", "the file that it was evaluated on"
         )
     if predicts or evaluates and is_squad:
-        found["predict_file"] = Unknown(
+        flags["predict_file"] = Unknown(
             "PREDICT_FILE", "the file that it answered"
         )
-    return found
+    return flags
 
 
 def _parts(
@@ -277,27 +277,27 @@ def _calibration(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / "calibration.json"
     if not path.exists():
         return {}
-    found = files.read_object(
+    calibration = files.read_object(
         str(path), "a run's calibration", {"abstain_at?": float}
     )
-    return {"calibrate": True, "abstain_at": found.get("abstain_at")}
+    return {"calibrate": True, "abstain_at": calibration.get("abstain_at")}
 
 
 def _settings(
     task: Mapping[str, Any], config: Optional[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """How rows were read and answered, by the adapter's description."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     if task.get("map_tags"):
-        found["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")
+        flags["map_tags"] = Unknown("MAP_TAGS", "the file of renamed types")
     settings = (config or {}).get("task_settings") or {}
     if NOVELTY in settings:
-        found["score_novelty"] = True
+        flags["score_novelty"] = True
     if task["name"] == "squad":
-        found.update(settings)
+        flags.update(settings)
     if config and config["task"]["name"] == CUSTOM:
         arguments = custom_arguments(
             config["task"], settings, "the adapter's description"
         )
-        found.update({k: v for k, v in arguments.items() if v not in ([], ())})
-    return found
+        flags.update({k: v for k, v in arguments.items() if v not in ([], ())})
+    return flags

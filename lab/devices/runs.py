@@ -109,7 +109,7 @@ HEADS: dict[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class DeviceRun:
     """A run of one program.
 
     Attributes:
@@ -168,16 +168,16 @@ def folder_of(bert: str) -> str:
 
 def with_arguments(method: str) -> str:
     """A method as the tiny BERT takes it."""
-    found = ARGUMENTS.get(method)
-    return f"{method}({found})" if found else method
+    arguments = ARGUMENTS.get(method)
+    return f"{method}({arguments})" if arguments else method
 
 
-def runs() -> list[Run]:
+def runs() -> list[DeviceRun]:
     """Every method with one head, then every other head with one method."""
     kinds = [(with_arguments(method), CLASSIFICATION) for method in METHODS]
     kinds += [(DEFAULT, head) for head in HEADS if head != CLASSIFICATION]
     return [
-        Run(*kind, dtype, step)
+        DeviceRun(*kind, dtype, step)
         for kind in kinds
         for dtype in DTYPES
         for step in STEPS
@@ -217,8 +217,8 @@ def make(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def given(
-    run: Run, data: pathlib.Path, engine: type, **others: Any
+def with_flags(
+    run: DeviceRun, data: pathlib.Path, engine: type, **others: Any
 ) -> Iterator[Any]:
     """A context in which the run's program finds its flags.
 

@@ -172,12 +172,15 @@ def to_markdown(results: dict[str, Any]) -> str:
             "of the products' best of 5",
         ]
     ]
-    for name, found in results["comparisons"].items():
-        rates, memory = found["examples_per_second"], found["memory_bytes"]
+    for name, pair in results["comparisons"].items():
+        rates, memory = (
+            pair["examples_per_second"],
+            pair["memory_bytes"],
+        )
         first = [name.replace("-", " "), measuring.cell(rates["ours"])]
-        last = f"{found['share_of_peak']:.0%} of {found['peak_gflops']:.0f}"
+        last = f"{pair['share_of_peak']:.0%} of {pair['peak_gflops']:.0f}"
         last += " GFLOP/s"
-        for padding, ratio in found["ratio"].items():
+        for padding, ratio in pair["ratio"].items():
             ours, theirs = memory["ours"], memory[padding]
             rows.append(
                 [
@@ -203,7 +206,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = measuring.make_parser(__doc__, rounds=3)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = measuring.parse(parser)
-    names = [comparison.name for comparison in COMPARISONS]
+    names = [one.name for one in COMPARISONS]
     if not any(arguments.only in name for name in names):
         raise UserError(
             f"no comparison's name holds --only={arguments.only}; they are "
@@ -238,10 +241,10 @@ def main() -> None:
             measuring.write_rows(path, features[one.rows], count)
             model, peer = models[one.model], arguments.peer_python
             measured = compare(one, path, model, peer, arguments.rounds)
-            found = summarize(measured)
+            summary = summarize(measured)
             results["measurements"][one.name] = measured
-            results["comparisons"][one.name] = found
-            print(one.name, json.dumps(found, indent=1), flush=True)
+            results["comparisons"][one.name] = summary
+            print(one.name, json.dumps(summary, indent=1), flush=True)
     table = to_markdown(results)
     print(table)
     if not arguments.only:

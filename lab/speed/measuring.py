@@ -129,17 +129,17 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
     return spread([a / b for a, b in zip(ours, theirs)])
 
 
-def cell(found: dict[str, float], digits: int = 1, bold: bool = False) -> str:
+def cell(spread: dict[str, float], digits: int = 1, bold: bool = False) -> str:
     """A cell of a table: the median, then from the lowest to the highest."""
     median, low, high = (
-        f"{found[key]:.{digits}f}" for key in ("median", "lowest", "highest")
+        f"{spread[key]:.{digits}f}" for key in ("median", "lowest", "highest")
     )
     return f"{f'**{median}**' if bold else median} ({low} to {high})"
 
 
-def ratio_cell(found: dict[str, float]) -> str:
+def ratio_cell(spread: dict[str, float]) -> str:
     """A cell of ratios, the median in bold type."""
-    return cell(found, digits=2, bold=True)
+    return cell(spread, digits=2, bold=True)
 
 
 def table(results: dict[str, Any], about: str, rows: report.Table) -> str:

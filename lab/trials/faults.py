@@ -180,10 +180,10 @@ def places(bench: Bench, reads: bool) -> list[pathlib.Path]:
     if not reads:
         return [bench.place / OUT]
     named = re.findall(r"\{data\}/([^/\s]+)", " ".join(bench.run.words))
-    found = [bench.data / name for name in dict.fromkeys(named)]
-    if SOURCE in bench.run.given:
-        found.append(bench.place / SOURCE)
-    return found
+    paths = [bench.data / name for name in dict.fromkeys(named)]
+    if SOURCE in bench.run.copied:
+        paths.append(bench.place / SOURCE)
+    return paths
 
 
 def forbid(plan: Plan, bench: Bench) -> Outcome:
@@ -193,9 +193,9 @@ def forbid(plan: Plan, bench: Bench) -> Outcome:
 
     def take() -> None:
         tops = places(bench, plan.reads)
-        found = [p for top in tops for p in (top, *sorted(top.rglob("*")))]
+        paths = [p for top in tops for p in (top, *sorted(top.rglob("*")))]
         # The folder itself as often as all that is in it.
-        path = found[max(0, int((2 * plan.which - 1) * len(found)))]
+        path = paths[max(0, int((2 * plan.which - 1) * len(paths)))]
         # A temporary file may be gone by now.
         with contextlib.suppress(FileNotFoundError):
             before = stat.S_IMODE(path.stat().st_mode)
@@ -386,9 +386,9 @@ def together(
 
 
 def _about(ends: Sequence[End]) -> str:
-    said = {True: "was killed", False: "was refused"}
+    outcomes = {True: "was killed", False: "was refused"}
     return "; ".join(
-        said[end.was_killed] if end.code else "ended" for end in ends
+        outcomes[end.was_killed] if end.code else "ended" for end in ends
     )
 
 

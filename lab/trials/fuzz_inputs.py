@@ -75,25 +75,27 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
     began = time.process_time()
     try:
         reader.read(folder)
-        found = TAKEN
+        outcome = TAKEN
     except reader.raises as error:
-        found = REFUSED
+        outcome = REFUSED
         if "\n" in str(error) or not str(error):
-            found = f"a message of several lines or none: {str(error)[:200]!r}"
+            outcome = (
+                f"a message of several lines or none: {str(error)[:200]!r}"
+            )
     except KeyboardInterrupt:
         raise
     # Libraries in other languages have errors that are no `Exception`.
     except BaseException as error:  # noqa: BLE001
-        found = f"{type(error).__name__}: {str(error)[:200]}"
+        outcome = f"{type(error).__name__}: {str(error)[:200]}"
     took = time.process_time() - began
     more = _peak() - has
     if more > most_memory(len(content)):
-        found = f"{more >> 20} MB for {len(content)} bytes: {found[:200]}"
+        outcome = f"{more >> 20} MB for {len(content)} bytes: {outcome[:200]}"
     for path in set(folder.iterdir()) - before:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if found == REFUSED:
-            found = f"{path.name} is left behind"
-    return found if took < LONGEST else f"{took:.1f} s for: {found[:200]}"
+        if outcome == REFUSED:
+            outcome = f"{path.name} is left behind"
+    return outcome if took < LONGEST else f"{took:.1f} s for: {outcome[:200]}"
 
 
 def most_memory(size: int) -> int:

@@ -160,12 +160,12 @@ def _artifact() -> Reader:
     scratch["sha256"] = hashlib.sha256(content).hexdigest()
 
     def read(folder: pathlib.Path) -> None:
-        found = adapter_artifact.read(str(folder))
-        parse(found.config["method"])
+        artifact = adapter_artifact.read(str(folder))
+        parse(artifact.config["method"])
         path = str(folder / adapter_artifact.CONFIG_FILE)
-        run_record.bert_config(found.config, path)
-        settings = found.config.get("task_settings", {})
-        restore_task(found.config["task"], settings, path)
+        run_record.bert_config(artifact.config, path)
+        settings = artifact.config.get("task_settings", {})
+        restore_task(artifact.config["task"], settings, path)
 
     name = adapter_artifact.CONFIG_FILE
     return Reader(
@@ -220,9 +220,9 @@ def _questions(folder: pathlib.Path) -> None:
     tasks = {"one": {"texts": [1], "columns": ["text"]}}
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
-        for found in bulk_rows.questions(name, content, tasks, ["one"]):
-            if isinstance(found, bulk_rows.Refusal):
-                bulk_rows.refusal_line(found)
+        for question in bulk_rows.questions(name, content, tasks, ["one"]):
+            if isinstance(question, bulk_rows.Refusal):
+                bulk_rows.refusal_line(question)
 
 
 def _rows(path: str) -> None:
@@ -314,18 +314,18 @@ def _written(
 
 def _entries() -> Reader:
     """A checkpoint whose sums are right, whatever its entries say."""
-    told = {
+    entries = {
         "matrix": {"dtype": 1, "shape": [2, 3], "offset": 0, "size": 24},
         "step": {"dtype": 9, "shape": [], "shard_id": 0, "slices": 0},
         "texts": {"shape": [2]},
     }
-    asked = {"entries": told, "lengths": {"texts": 2}, "shards": 1}
+    bundle = {"entries": entries, "lengths": {"texts": 2}, "shards": 1}
 
     def read(folder: pathlib.Path) -> None:
         try:
-            found = json.loads((folder / "asked").read_bytes())
+            bundle = json.loads((folder / "asked").read_bytes())
             made = write_bundle(
-                VALUES, found["entries"], found["lengths"], found["shards"]
+                VALUES, bundle["entries"], bundle["lengths"], bundle["shards"]
             )
         # Of anything but such numbers there is no file.
         except Exception as error:
@@ -334,7 +334,7 @@ def _entries() -> Reader:
             _read_checkpoint(inner)
 
     raises = (sources.UserError, Unmade)
-    return Reader({"asked": as_json(asked)}, "asked", read, raises)
+    return Reader({"asked": as_json(bundle)}, "asked", read, raises)
 
 
 def _bert() -> dict[str, np.ndarray]:
@@ -548,16 +548,18 @@ def _define(module: ModuleType) -> None:
 
 
 def _program(
-    module: ModuleType, given: list[str], use: Callable[[], None]
+    module: ModuleType, arguments: list[str], use: Callable[[], None]
 ) -> dict[str, Reader]:
     """A program's command line, an argument on each line, and as a file."""
 
-    def parse(given: list[str]) -> None:
+    def parse(arguments: list[str]) -> None:
         _define(module)
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse_or_help(module, [module.__name__, *given])
+                program_flags.parse_or_help(
+                    module, [module.__name__, *arguments]
+                )
             use()
 
     def read(folder: pathlib.Path) -> None:
@@ -566,7 +568,7 @@ def _program(
     def read_file(folder: pathlib.Path) -> None:
         parse([f"--flagfile={folder / 'given'}"])
 
-    content = "\n".join(given).encode()
+    content = "\n".join(arguments).encode()
     name = module.__name__.rpartition(".")[2]
     return {
         f"command line of {name}": _reader(content, read),
@@ -586,9 +588,9 @@ def _torch_file(name: str) -> Reader:
 
 
 def _library(folder: pathlib.Path) -> None:
-    page, given = io.StringIO(), _text(folder, "given").split("\n")
+    page, arguments = io.StringIO(), _text(folder, "given").split("\n")
     with contextlib.redirect_stdout(page), contextlib.redirect_stderr(page):
-        library_command.parse(given)
+        library_command.parse(arguments)
 
 
 def text_readers() -> dict[str, Reader]:
@@ -704,7 +706,7 @@ def flag_readers() -> dict[str, Reader]:
         '--class_weights={"spam": 2.5}',
     ]
     squad = ["--n_best_size=20", "--doc_stride=64", "--max_query_length=64"]
-    asked = "--library=shelf --task=a,b --init_checkpoint=bert".split()
+    requests = "--library=shelf --task=a,b --init_checkpoint=bert".split()
     limits = ["--model=exported", "--port=8501", "--max_rows=10"]
     library = "import\nshelf\nfolder\n--name=a\n--init_checkpoint=b\n--label=c"
     return {
@@ -712,7 +714,7 @@ def flag_readers() -> dict[str, Reader]:
         **_program(run_squad, [*SHARED[:-1], *squad], _squad),
         **_program(run_tagger, SHARED, run_from_flags.tuning_method),
         **_program(run_mlm, SHARED, run_from_flags.tuning_method),
-        **_program(predict, asked, adapter_flags.read_flags),
+        **_program(predict, requests, adapter_flags.read_flags),
         **_program(serve, limits, serve.limits_from_flags),
         "command line of library": _reader(library.encode(), _library),
     }

@@ -31,7 +31,7 @@ Contents = dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class ProgramRun:
     """A kind of run.
 
     Attributes:
@@ -39,7 +39,7 @@ class Run:
         program: the subcommand of adapter-bert.
         words: its arguments, with `{data}` for the material's folder and
             `{place}` for a trial's.
-        given: folders of the material that are copied into a trial's folder.
+        copied: folders of the material that are copied into a trial's folder.
         trains: whether it goes on where it was killed, and a finished one
             may be run again.
         check: arguments of the program that look at what it has written.
@@ -50,7 +50,7 @@ class Run:
     name: str
     program: str
     words: tuple[str, ...]
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trains: bool = True
     check: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Run:
         """Makes the folder of a trial as it is before the run."""
         place.mkdir(parents=True)
         (place / OUT).mkdir()
-        for name, of in self.given.items():
+        for name, of in self.copied.items():
             shutil.copytree(data / of, place / name, dirs_exist_ok=True)
 
     def result(self, place: pathlib.Path) -> Contents:
@@ -101,11 +101,11 @@ def result(out: pathlib.Path) -> Contents:
         match = CHECKPOINT.fullmatch(name)
         is_old = match and int(match[2]) != newest.get(match[1] or "")
         if not is_old and not PASSING.fullmatch(name):
-            own = re.sub(r"^\d+/", "version/", name)
+            plain = re.sub(r"^\d+/", "version/", name)
             digest = _digest(path)
             # Two exported versions are the same.
-            if contents.setdefault(own, digest) != digest:
-                contents[own] = "several"
+            if contents.setdefault(plain, digest) != digest:
+                contents[plain] = "several"
     return contents
 
 
@@ -145,18 +145,18 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def differences(
-    expected: Contents, found: Contents, ignored: str = ""
+    expected: Contents, actual: Contents, ignored: str = ""
 ) -> list[str]:
     """The names of files that differ, but those that begin with `ignored`."""
     return sorted(
         name
-        for name in {*expected, *found}
-        if expected.get(name) != found.get(name)
+        for name in {*expected, *actual}
+        if expected.get(name) != actual.get(name)
         and not (ignored and name.startswith(ignored))
     )
 
 
-def training(name: str, program: str, engine: str, **flags: Any) -> Run:
+def training(name: str, program: str, engine: str, **flags: Any) -> ProgramRun:
     """A kind of training of seconds, with flags of its own.
 
     Args:
@@ -182,7 +182,7 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
         **flags,
     }
     words = tuple(f"--{flag}={value}" for flag, value in values.items())
-    return Run(f"{name}, {engine}", program, words)
+    return ProgramRun(f"{name}, {engine}", program, words)
 
 
 def table(name: str) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def table(name: str) -> dict[str, Any]:
     return {"task_name": "custom", "data_dir": "{data}/" + name}
 
 
-def _trainings(engine: str) -> list[Run]:
+def _trainings(engine: str) -> list[ProgramRun]:
     classify = functools.partial(
         training, program="run_classifier", engine=engine
     )
@@ -249,10 +249,10 @@ def _trainings(engine: str) -> list[Run]:
     ]
 
 
-def _others() -> list[Run]:
+def _others() -> list[ProgramRun]:
     source = "{place}/" + SOURCE
     return [
-        Run(
+        ProgramRun(
             "library",
             "library",
             ("add", "{place}/" + OUT, source, "--name=three"),
@@ -262,7 +262,7 @@ def _others() -> list[Run]:
             # Without them it is an adapter without scores.
             optional=(f"{SOURCE}/run.json", f"{SOURCE}/eval_results.json"),
         ),
-        Run(
+        ProgramRun(
             "export",
             "export",
             (
@@ -280,12 +280,12 @@ def _others() -> list[Run]:
 RUNS = (*(run for e in ENGINES for run in _trainings(e)), *_others())
 
 
-def of_seed(seed: int) -> Run:
+def of_seed(seed: int) -> ProgramRun:
     """The kind of run of a trial."""
     return RUNS[seed % len(RUNS)]
 
 
-def here() -> list[Run]:
+def here() -> list[ProgramRun]:
     """The kinds that run with this TensorFlow."""
     return [
         run
@@ -321,4 +321,4 @@ def make_adapters(data: pathlib.Path) -> None:
         for command in commands:
             end = starts.start(command, str(folder))
             if end.code:
-                raise RuntimeError(f"{command}: {end}: {end.said}")
+                raise RuntimeError(f"{command}: {end}: {end.stderr}")

@@ -69,10 +69,10 @@ def check() -> None:
     words = [*STRACE, "--trace=fsync", f"--output={os.devnull}", "true"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["without a word"])[0]
+        message = (done.stderr.strip().splitlines() or ["without a word"])[0]
         raise UserError(
-            f"power cuts need strace, which fails here ({said}); expected 5.6 "
-            "or later, and a machine that lets it follow programs"
+            f"power cuts need strace, which fails here ({message}); expected "
+            "5.6 or later, and a machine that lets it follow programs"
         )
 
 

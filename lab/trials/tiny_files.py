@@ -127,11 +127,11 @@ def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
         words = sentence(chance)
         answer = next(word for word in words if word in NOUNS)
         context = " ".join(words)
-        found = {"text": answer, "answer_start": context.index(answer)}
+        answer_span = {"text": answer, "answer_start": context.index(answer)}
         question = {
             "id": f"q{number}",
             "question": "is the film good ?",
-            "answers": [found],
+            "answers": [answer_span],
         }
         paragraphs.append({"context": context, "qas": [question]})
     data = [{"title": "soak", "paragraphs": paragraphs}]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from lab.trials import runs
-from lab.trials.runs import Contents, Run
+from lab.trials.runs import Contents, ProgramRun
 from lab.trials.starts import NEVER, End, Moment, start
 
 # The outcomes. SAME: the run ends, and its files are those of a run that was
@@ -85,7 +85,7 @@ def of(things: Sequence[Any], share: float) -> Any:
 class Reference(NamedTuple):
     """A run that was left alone; `half` of its folder is a killed one."""
 
-    run: Run
+    run: ProgramRun
     folder: pathlib.Path  # of the folders WHOLE and HALF
     result: Contents
     seconds: float
@@ -97,12 +97,12 @@ class Reference(NamedTuple):
         return self.run.trains and (self.folder / state).is_dir()
 
 
-def folder_of(work: pathlib.Path, run: Run) -> pathlib.Path:
+def folder_of(work: pathlib.Path, run: ProgramRun) -> pathlib.Path:
     """The folder of a run's reference."""
     return work / "references" / run.name.replace(" ", "_").replace(",", "")
 
 
-def make_reference(work: pathlib.Path, run: Run) -> None:
+def make_reference(work: pathlib.Path, run: ProgramRun) -> None:
     """Does a run without faults, and half of one.
 
     Args:
@@ -117,7 +117,7 @@ def make_reference(work: pathlib.Path, run: Run) -> None:
     run.begin(data, whole)
     end = start(run.command(data, whole), str(whole))
     if end.code:
-        raise RuntimeError(f"{run.name}: {end}: {end.said[-2000:]}")
+        raise RuntimeError(f"{run.name}: {end}: {end.stderr[-2000:]}")
     about = {
         "result": run.result(whole),
         "seconds": end.seconds,
@@ -135,7 +135,7 @@ def make_reference(work: pathlib.Path, run: Run) -> None:
             break
 
 
-def read_reference(work: pathlib.Path, run: Run) -> Reference:
+def read_reference(work: pathlib.Path, run: ProgramRun) -> Reference:
     """The reference that `make_reference` has made."""
     folder = folder_of(work, run)
     return Reference(run, folder, **json.loads((folder / ABOUT).read_text()))
@@ -214,13 +214,15 @@ class Bench:
         Args:
             ignored: the beginning of paths that do not count.
         """
-        found = runs.differences(
+        differences = runs.differences(
             self.reference.result, self.run.result(self.place), ignored
         )
         if self.data != self.work / DATA:
             # They tell where the data is.
-            found = [n for n in found if not n.endswith("places.json")]
-        return found
+            differences = [
+                n for n in differences if not n.endswith("places.json")
+            ]
+        return differences
 
     def judge(self, note: str, ignored: str = "") -> Outcome:
         """SAME or DIFFERENT, by the files."""
