@@ -54,6 +54,9 @@ class _Given:
     def __contains__(self, name: str) -> bool:
         return name in _given.get()
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(_given.get())
+
 
 FLAGS = _Given()
 Declared = TypeVar("Declared")
@@ -209,6 +212,16 @@ def check(values: Declared) -> Declared:
 def is_given(name: str) -> bool:
     """Whether the command line has a flag."""
     return bool(FLAGS[name].present)
+
+
+def command_line() -> list[str]:
+    """The flags that were given, as words of a command line."""
+    return [
+        word
+        for name in FLAGS
+        if FLAGS[name].present and FLAGS[name].name == name
+        for word in FLAGS[name].serialize().splitlines()
+    ]
 
 
 def recorded(values: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A report's parts about one run: scores, curves, tables, norms, command."""
 
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Optional
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -19,25 +20,19 @@ from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.reports import collect_runs, known_scores
 from adapter_bert.reports.html_page import (
-    Content,
     element,
+    facts,
     line_figure,
     section,
     table,
 )
 from adapter_bert.reports.known_scores import read_confusion, read_table
-from adapter_bert.reports.run_command import (
-    UNRECORDED,
-    Unknown,
-    command_of,
-    is_one_of_several,
-)
+from adapter_bert.tasks import kinds
 
 # Members of `run.json`, as `files.read_object` takes them.
 RUN = {
     **run_record.DESCRIPTION,
     "training": dict,
-    "training.trained_together?": list,
     "parameters": dict,
     "parameters.total": int,
     "parameters.trained": int,
@@ -73,8 +68,6 @@ MEASURED = {
     "coverage?": float,
     "precision?": float,
 }
-# Longer lists, as of labels, are cut.
-MOST_ITEMS = 30
 # Of more labels, only the most frequent confusions are shown.
 MOST_LABELS = 25
 MOST_CONFUSIONS = 25
@@ -84,6 +77,16 @@ MOST_CHARACTERS = 300
 MOST_LINES = 8
 TEXTS = ("text", "text_b")
 NUMBERS = ("probability_of_label", "loss")
+
+# Programs that train, by the kind of their tasks; others are of the first.
+CLASSIFIER = "run_classifier.py"
+PROGRAMS = {
+    kinds.QUESTIONS: "run_squad.py",
+    kinds.TAGGING: "run_tagger.py",
+    kinds.MASKED_LM: "run_mlm.py",
+    kinds.PRETRAINING: "run_pretraining.py",
+    kinds.VECTORS: "run_vectors.py",
+}
 
 Curve = list[tuple[int, float]]
 # (sum of squares, number of values) by place and layer; the layer is None
@@ -111,6 +114,10 @@ def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
     return curves
 
 
+def _in_text(names: Iterable[str]) -> list[str]:
+    return [name.replace("_", " ") for name in names]
+
+
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     labels, counts = read_confusion(path)
     if len(labels) > MOST_LABELS:
@@ -126,23 +133,26 @@ def _confusion(path: pathlib.Path, of_set: str) -> Element:
             ("right label", "given label", "rows"),
             wrong[:MOST_CONFUSIONS],
         )
-    shown = []
-    for label, row in zip(labels, counts):
-        cells = []
-        for answer, count in zip(labels, row):
-            shade = 0.4 * count / max(1, sum(row))
-            style = f"background: rgba(128, 128, 128, {shade:.2f})"
-            # Right answers are bold, which prints show too.
-            text = str(count)
-            text = element("strong", text) if answer == label else text
-            cells.append(element("td", text, class_="number", style=style))
-        shown.append((label, *cells))
+
+    def cell(count: int, is_right: bool, total: int) -> Element:
+        shade = 0.4 * count / max(1, total)
+        style = f"background: rgba(128, 128, 128, {shade:.2f})"
+        # Right answers are bold, which prints show too.
+        text = element("strong", str(count)) if is_right else str(count)
+        return element("td", text, class_="number", style=style)
+
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
         "each given one. Right answers are bold; the stronger the shade, the "
         "greater the share of the row",
         ("right \\ given", *labels),
-        shown,
+        [
+            (
+                label,
+                *(cell(n, x == label, sum(row)) for x, n in zip(labels, row)),
+            )
+            for label, row in zip(labels, counts)
+        ],
     )
 
 
@@ -155,43 +165,56 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
     return table(
         f"The {min(len(rows), MOST_ROWS)} dev rows with the greatest losses"
         f"{of_set}, of {len(rows)} in {path.name}",
-        [name.replace("_", " ") for name in names],
+        _in_text(names),
         [
             [row[i][:most] + " …" * (len(row[i]) > most) for i in order]
             for row in rows[:MOST_ROWS]
         ],
-        [name.replace("_", " ") for name in TEXTS],
+        _in_text(TEXTS),
     )
+
+
+def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
+    """Shows a table as it is in its file."""
+
+    def shown(path: pathlib.Path, of_set: str) -> Element:
+        header, *rows = read_table(path)
+        return table(f"{caption}{of_set}", header, rows)
+
+    return shown
+
+
+# Sections on the dev set: title, what a run may lack, and its files.
+EVALUATION = (
+    (
+        "Labels",
+        "scores of single labels",
+        {
+            "eval_labels": _plain("Scores of each label"),
+            "eval_types": _plain("Scores of each type of entities"),
+        },
+    ),
+    ("Confusions", "confusion matrix", {"eval_confusion": _confusion}),
+    (
+        "Hardest examples",
+        "list of its hardest examples",
+        {"eval_hardest": _hardest},
+    ),
+)
 
 
 def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
     """Labels, confusions and hardest examples of a run or one of its tasks."""
-
-    def paths(name: str) -> list[tuple[pathlib.Path, str]]:
-        """The tables of a name, and what names one of several dev sets."""
-        return [
-            (path, suffix and f", {suffix}")
+    sections = []
+    for title, what, tables in EVALUATION:
+        content = [
+            show(path, suffix and f", {suffix}")
+            for name, show in tables.items()
             for path, suffix in known_scores.tables_of(folder, name)
         ]
-
-    labels = []
-    for name, what in (
-        ("eval_labels", "Scores of each label"),
-        ("eval_types", "Scores of each type of entities"),
-    ):
-        for path, of_set in paths(name):
-            header, *rows = read_table(path)
-            labels.append(table(f"{what}{of_set}", header, rows))
-    confusions = [_confusion(*place) for place in paths("eval_confusion")]
-    hardest = [_hardest(*place) for place in paths("eval_hardest")]
-    return [
-        section(level, title, *(scores or [f"The run has no {what}."]))
-        for title, what, scores in (
-            ("Labels", "scores of single labels", labels),
-            ("Confusions", "confusion matrix", confusions),
-            ("Hardest examples", "list of its hardest examples", hardest),
-        )
-    ]
+        content = content or [f"The run has no {what}."]
+        sections.append(section(level, title, *content))
+    return sections
 
 
 def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
@@ -210,7 +233,23 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
     scale = f"temperature {fit['temperature'] or 1:.4g}"
     places = (x for points in percent.values() for x, _ in points)
     least = min(places, default=0.0)
-    content: list[Content] = [
+    abstains = ""
+    if fit.get("abstain_below") is not None:
+        precision = fit.get("precision")
+        right = "" if precision is None else f", {precision:.1%} of these right"
+        abstains = (
+            f"Rows below the probability {fit['abstain_below']:.4f} have no "
+            f"label, for a wanted precision of {fit['abstain_at']:g}: "
+            f"{fit['coverage']:.1%} of the rows have one{right}."
+        )
+    elif fit.get("abstain_at") is not None:
+        abstains = (
+            "All rows are answered: no least probability gives the wanted "
+            f"precision of {fit['abstain_at']:g}."
+        )
+    shown = section(
+        level,
+        "Calibration",
         line_figure(
             "reliability",
             "Reliability diagram",
@@ -226,14 +265,10 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             "Calibration",
             ("measure", "before", "after"),
             [
-                (
-                    name,
-                    f"{fit[f'{key}before']:.4f}",
-                    f"{fit[f'{key}after']:.4f}",
-                )
-                for name, key in (
-                    ("expected calibration error", ""),
-                    ("loss", "loss_"),
+                (name, f"{fit[before]:.4f}", f"{fit[after]:.4f}")
+                for name, before, after in (
+                    ("expected calibration error", "before", "after"),
+                    ("loss", "loss_before", "loss_after"),
                 )
             ],
         ),
@@ -249,21 +284,9 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
                 for point in fit["points_after"]
             ],
         ),
-    ]
-    if fit.get("abstain_below") is not None:
-        precision = fit.get("precision")
-        right = "" if precision is None else f", {precision:.1%} of these right"
-        content.append(
-            f"Rows below the probability {fit['abstain_below']:.4f} have no "
-            f"label, for a wanted precision of {fit['abstain_at']:g}: "
-            f"{fit['coverage']:.1%} of the rows have one{right}."
-        )
-    elif fit.get("abstain_at") is not None:
-        content.append(
-            "All rows are answered: no least probability gives the wanted "
-            f"precision of {fit['abstain_at']:g}."
-        )
-    return [section(level, "Calibration", *content)]
+        abstains,
+    )
+    return [shown]
 
 
 def _place(name: str, layer: Optional[int]) -> str:
@@ -298,83 +321,67 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
         return section(level, title, "The run has no adapter here.")
     norms = measure(adapter_artifact.read(str(place)), str(path))
     layered = {
-        place: by for place, by in sorted(norms.items()) if set(by) != {None}
+        place: {n: np.sqrt(square) for n, (square, _) in sorted(by.items())}
+        for place, by in sorted(norms.items())
+        if None not in by
     }
-    content: list[Content] = [
-        "A norm is the root of the sum of the squares of a place's values "
-        "(Euclidean). BERT's own variables are left out, trained or not."
-    ]
-    if not layered:
-        content.append("The method adds nothing to the layers.")
-    elif len(layered) <= MOST_LINES:
-        content.append(
-            line_figure(
-                name,
-                "Norms of what was added, by layer",
-                "The norm of what was added at each place, over the layers "
-                "from 0. The numbers are in the table.",
-                {
-                    place: [(n, np.sqrt(by[n][0])) for n in sorted(by)]
-                    for place, by in layered.items()
-                },
-                "layer",
-                "norm",
-                from_zero=True,
-            )
-        )
-    if layered:
-        layers = sorted({layer for by in layered.values() for layer in by})
-        content.append(
-            table(
-                "Norm of what was added at each place of each layer",
-                ("layer", *layered),
-                [
-                    (
-                        str(n),
-                        *(
-                            f"{np.sqrt(by[n][0]):.4g}" if n in by else "–"
-                            for by in layered.values()
-                        ),
-                    )
-                    for n in layers
-                ],
-            )
-        )
+    layers = sorted({layer for by in layered.values() for layer in by})
     others = [
         (place, f"{np.sqrt(by[None][0]):.4g}", f"{by[None][1]:,}")
         for place, by in norms.items()
         if place not in layered
     ]
-    if others:
-        caption = "Norm of what was added outside of the layers"
-        content.append(table(caption, ("place", "norm", "numbers"), others))
-    return section(level, title, *content)
+    return section(
+        level,
+        title,
+        "A norm is the root of the sum of the squares of a place's values "
+        "(Euclidean). BERT's own variables are left out, trained or not.",
+        "" if layered else "The method adds nothing to the layers.",
+        0 < len(layered) <= MOST_LINES
+        and line_figure(
+            name,
+            "Norms of what was added, by layer",
+            "The norm of what was added at each place, over the layers "
+            "from 0. The numbers are in the table.",
+            {place: list(by.items()) for place, by in layered.items()},
+            "layer",
+            "norm",
+            from_zero=True,
+        ),
+        layered
+        and table(
+            "Norm of what was added at each place of each layer",
+            ("layer", *layered),
+            [
+                (str(n), *(_number(by, n, ".4g") for by in layered.values()))
+                for n in layers
+            ],
+        ),
+        others
+        and table(
+            "Norm of what was added outside of the layers",
+            ("place", "norm", "numbers"),
+            others,
+        ),
+    )
 
 
-def _shown(value: Any) -> str:
-    """A value of a description as text."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{k}: {_shown(v)}" for k, v in value.items())
-    if isinstance(value, list):
-        text = ", ".join(map(_shown, value[:MOST_ITEMS]))
-        more = len(value) - MOST_ITEMS
-        return f"{text} and {more} more" if more > 0 else text
-    return f"{value:,}" if type(value) is int and value > 9999 else str(value)
-
-
-def _facts(caption: str, facts: Mapping[str, Any]) -> Element:
-    rows = [(name.replace("_", " "), _shown(v)) for name, v in facts.items()]
-    return table(caption, ("what", "value"), rows, ("value",))
+def _number(values: Mapping[int, float], key: int, form: str) -> str:
+    return format(values[key], form) if key in values else "–"
 
 
 def read_run(folder: pathlib.Path) -> dict[str, Any]:
-    """The content of `run.json`; raises UserError if it cannot be read."""
+    """The content of `run.json`."""
     path = str(folder / run_record.RUN_FILE)
     return files.read_object(path, "the run's description", RUN)
+
+
+def _read_results(folder: pathlib.Path) -> Optional[dict[str, Any]]:
+    """The content of `eval_results.json`, if there is one."""
+    path = folder / "eval_results.json"
+    if not path.exists():
+        return None
+    return files.read_object(str(path), "a run's scores", collect_runs.RESULTS)
 
 
 def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
@@ -391,12 +398,9 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         "pretrained model": run["base"]["fingerprint"],
         "training rows": training.pop("data", None),
     }
-    results = folder / "eval_results.json"
-    if results.exists():
-        scores = files.read_object(
-            str(results), "a run's scores", collect_runs.RESULTS
-        )
-        hashes["dev rows"] = scores["dev_data"]
+    results = _read_results(folder)
+    if results:
+        hashes["dev rows"] = results["dev_data"]
     if (folder / "adapter" / adapter_artifact.CONFIG_FILE).exists():
         config = adapter_artifact.read_config(str(folder / "adapter"))
         hashes["adapter"] = config["sha256"]
@@ -406,52 +410,23 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         element(
             "details",
             element("summary", "Show them"),
-            _facts("Task and method", task_and_method),
-            _facts("Training", training),
-            _facts("Pretrained model", base),
-            _facts("Versions", run.get("versions") or {}),
-            _facts("Hashes of rows and values", hashes),
+            facts("Task and method", task_and_method),
+            facts("Training", training),
+            facts("Pretrained model", base),
+            facts("Versions", run.get("versions") or {}),
+            facts("Hashes of rows and values", hashes),
         ),
     )
 
 
 def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
-    title = "Command"
-    if is_one_of_several(run):
-        names = ", ".join(run["training"]["trained_together"])
-        return section(
-            2,
-            title,
-            f"This task was trained together with others ({names}). The "
-            "report of the whole run has the command.",
-        )
-    command = command_of(folder, run)
-    variables = [
-        element(
-            "li", element("span", element("code", one.name), f": {one.meaning}")
-        )
-        for one in command.flags.values()
-        if isinstance(one, Unknown)
-    ]
-    unrecorded: list[Content] = []
-    *first, last = UNRECORDED[command.program]
-    for name in first:
-        unrecorded += [", ", element("code", f"--{name}")]
-    unrecorded += [" and ", element("code", f"--{last}")]
-    return section(
-        2,
-        title,
-        "This does the run again, as far as the run records it. Its variables "
-        "are",
-        element("ul", *variables),
-        element("pre", element("code", command.text), tabindex="0"),
-        element(
-            "p",
-            "Runs do not record ",
-            *unrecorded[1:],
-            ": pass them if the run had them.",
-        ),
-    )
+    words = run_record.command_of(str(folder))
+    if not words:
+        return section(2, "Command", "The run does not record its command.")
+    program = PROGRAMS.get(kinds.kind_of(run["task"]), CLASSIFIER)
+    lines = f".venv/bin/python {program}", *map(shlex.quote, words)
+    code = element("code", " \\\n  ".join(lines))
+    return section(2, "Command", element("pre", code, tabindex="0"))
 
 
 def _scores(
@@ -461,12 +436,9 @@ def _scores(
     earlier: Optional[pathlib.Path],
 ) -> Element:
     """The scores, next to what is known of others."""
-    title, path = "Scores", folder / "eval_results.json"
-    if not path.exists():
-        return section(level, title, "The run has not been evaluated.")
-    results = files.read_object(
-        str(path), "a run's scores", collect_runs.RESULTS
-    )
+    results = _read_results(folder)
+    if not results:
+        return section(level, "Scores", "The run has not been evaluated.")
     scores = collect_runs.evaluated(results)
     others = [
         known_scores.of_one_answer(folder, scores),
@@ -485,8 +457,8 @@ def _scores(
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
     header = ("score", "this run", *(one.title for one in others))
-    meanings = [element("p", one.meaning) for one in others]
-    return section(level, title, table(caption, header, rows), *meanings)
+    meanings = [one.meaning for one in others]
+    return section(level, "Scores", table(caption, header, rows), *meanings)
 
 
 def _curve(name: str, what: str, curve: Curve) -> Element:
@@ -506,69 +478,74 @@ def _curve(name: str, what: str, curve: Curve) -> Element:
 
 def _curves(folder: pathlib.Path) -> Element:
     train, dev = read_curves(folder), read_curves(folder / "eval")
-    content: list[Content] = [
-        _curve(f"train-{name}", name_in_text, train[name])
-        for name, name_in_text in (
+    figures = [
+        _curve(f"train-{name}", what, train[name])
+        for name, what in (
             ("loss", "training loss"),
             ("learning_rate", "learning rate"),
         )
         if len(train.get(name, ())) > 1
     ]
-    if not content:
-        content.append("The run has no curve of its training.")
+    content = figures or ["The run has no curve of its training."]
     steps = sorted({step for curve in dev.values() for step, _ in curve})
+    names = _in_text(dev)
     if len(steps) < 2:
         content.append(
             "The dev set was not scored while training: there is no curve of "
             "scores."
         )
         return section(2, "Curves", *content)
-    names = [name.replace("_", " ") for name in dev]
-    for number, (name, curve) in enumerate(zip(names, dev.values())):
-        if len(curve) > 1:
-            content.append(_curve(f"dev-{number}", f"dev {name}", curve))
-    curves = list(map(dict, dev.values()))
-    rows = [
-        (f"{n:,}", *(f"{c[n]:.4f}" if n in c else "–" for c in curves))
-        for n in steps
+    content += [
+        _curve(f"dev-{number}", f"dev {name}", curve)
+        for number, (name, curve) in enumerate(zip(names, dev.values()))
+        if len(curve) > 1
     ]
-    caption = "Scores of the dev set by step"
-    scores = table(caption, ("step", *names), rows)
+    curves = list(map(dict, dev.values()))
+    rows = [(f"{n:,}", *(_number(c, n, ".4f") for c in curves)) for n in steps]
+    scores = table("Scores of the dev set by step", ("step", *names), rows)
     return section(2, "Curves", *content, scores)
 
 
 def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     parameters = run["parameters"]
     total = max(1, parameters["total"])
-    sizes = [
-        (text, f"{parameters[name]:,}", f"{parameters[name] / total:.2%}")
-        for text, name in (
-            ("of the model", "total"),
-            ("trained", "trained"),
-            ("kept of the task", "kept"),
+    content = [
+        table(
+            "Parameters",
+            ("parameters", "number", "share"),
+            [
+                (
+                    text,
+                    f"{parameters[name]:,}",
+                    f"{parameters[name] / total:.2%}",
+                )
+                for text, name in (
+                    ("of the model", "total"),
+                    ("trained", "trained"),
+                    ("kept of the task", "kept"),
+                )
+                if parameters.get(name) is not None
+            ],
         )
-        if parameters.get(name) is not None
     ]
-    content: list[Content] = [
-        table("Parameters", ("parameters", "number", "share"), sizes)
-    ]
-    path = folder / "cost.json"
+    path, cost = folder / "cost.json", {}
     if path.exists():
         cost = files.read_object(str(path), "a run's costs", COST)
-        memory = f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"
         rows = [
             ("time", f"{cost['seconds'] / 60:,.1f} min"),
             ("processor time", f"{cost['processor_seconds'] / 60:,.1f} min"),
-            ("peak memory", memory),
+            ("peak memory", f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"),
         ]
         content.append(table("What the run took", ("what", "amount"), rows))
-        if cost["resumed"]:
-            content.append(
-                "The training was resumed: this is what its last process took."
-            )
-    else:
-        content.append("The run does not say what it took.")
-    return section(2, "Parameters, time and memory", *content)
+    return section(
+        2,
+        "Parameters, time and memory",
+        *content,
+        "" if cost else "The run does not say what it took.",
+        "The training was resumed: this is what its last process took."
+        if cost.get("resumed")
+        else "",
+    )
 
 
 def sections_of_run(
@@ -589,20 +566,26 @@ def sections_of_run(
         before = earlier and earlier / "tasks" / name
         # A side of pairs has no scores of its own.
         has_scores = (place / "eval_results.json").exists()
-        parts = (
-            *([_scores(place, 3, task, before)] if has_scores else []),
-            *evaluation_sections(place, 3),
-            norm_section(place, 3, f"norms-{number}"),
+        members.append(
+            section(
+                2,
+                f"Task {name}",
+                has_scores and _scores(place, 3, task, before),
+                *evaluation_sections(place, 3),
+                norm_section(place, 3, f"norms-{number}"),
+            )
         )
-        members.append(section(2, f"Task {name}", *parts))
-    if not members:
-        members = evaluation_sections(folder, 2)
-        members += calibration_sections(folder, 2)
-        members.append(norm_section(folder, 2, "norms"))
     return f"Run {folder.resolve().name}: {run['task']['name']}", [
         _scores(folder, 2, run["task"], earlier),
         _curves(folder),
-        *members,
+        *(
+            members
+            or [
+                *evaluation_sections(folder, 2),
+                *calibration_sections(folder, 2),
+                norm_section(folder, 2, "norms"),
+            ]
+        ),
         _size_and_cost(folder, run),
         _command(folder, run),
         _configuration(folder, run),

@@ -25,6 +25,11 @@ PASSING = re.compile(
     r"\.unfinished-.*)"
 )
 CHECKPOINT = re.compile(r"(.*/)?model\.ckpt-(\d+)\.(index|data-.*)")
+# When an adapter has come into a library, what started a run; their hashes.
+PASSING_KEYS = {
+    "library_entry.json": ("added", "content_sha256"),
+    "places.json": ("command", "content_sha256"),
+}
 FIRST_PHASE = "phase_1/"
 
 Contents = dict[str, str]
@@ -120,10 +125,9 @@ def _digest(path: pathlib.Path) -> str:
         except ValueError:
             pass
         else:
-            # When an adapter has come into a library, and the hash of that.
-            if isinstance(value, dict) and path.name == "library_entry.json":
-                value.pop("added", None)
-                value.pop("content_sha256", None)
+            for name in PASSING_KEYS.get(path.name, ()):
+                if isinstance(value, dict):
+                    value.pop(name, None)
             content = json.dumps(value, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
 
