@@ -528,6 +528,19 @@ def vector_flags(tiny_flags, tmp_path):
 
 
 @pytest.fixture
+def text_flags(tiny_flags, tiny_texts):
+    """Flags of a small training."""
+    for name in ("task_name", "data_dir"):
+        del tiny_flags[name]
+    return {
+        **tiny_flags,
+        "train_file": tiny_texts / "train.txt",
+        "eval_file": tiny_texts / "eval.txt",
+        "learning_rate": 1e-2,
+    }
+
+
+@pytest.fixture
 def one_layer(tiny_config, tmp_path):
     """The path of a config that leaves the tiny BERT its first layer."""
     path = tmp_path / "one_layer.json"

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from conftest import TINY_WORDS, entry_point, run_process
-from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on, read
+from run_folders import check_nearly_equal, read
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
@@ -25,19 +25,6 @@ def model_text():
     """Runs `run_mlm.py` with flags, within this process."""
     with entry_point(run_mlm) as run:
         yield run
-
-
-@pytest.fixture
-def text_flags(tiny_flags, tiny_texts):
-    """Flags of a small training."""
-    for name in ("task_name", "data_dir"):
-        del tiny_flags[name]
-    return {
-        **tiny_flags,
-        "train_file": tiny_texts / "train.txt",
-        "eval_file": tiny_texts / "eval.txt",
-        "learning_rate": 1e-2,
-    }
 
 
 def evaluated(model_text, flags, adapter, folder, **more):
@@ -147,40 +134,6 @@ def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     assert found[2]["dev_data"] == first["dev_data"]
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"do_predict": True}, "answers nothing"),
-        ({"mlm_probability": 0}, "--mlm_probability is 0"),
-        ({"mlm_probability": 1.5}, "--mlm_probability is 1.5"),
-        ({"mlm_probability": "nan"}, "--mlm_probability is nan"),
-        ({"train_file": ""}, "--train_file is missing"),
-        ({"do_eval": True, "eval_file": ""}, "--eval_file is missing"),
-        ({"train_file": "/nowhere"}, "/nowhere does not exist"),
-        ({"max_seq_length": 2}, "at least 3"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_refused(model_text, text_flags, change, words):
-    with pytest.raises(UserError, match=words):
-        model_text(**{**text_flags, **change})
-    assert not text_flags["output_dir"].exists()
-
-
-@pytest.mark.older_stack
-def test_another_masking_in_a_used_folder_is_refused(model_text, text_flags):
-    flags = {**text_flags, "num_train_epochs": 0.1}
-    model_text(**flags)
-    for change, words in (
-        ({"mlm_probability": 0.2}, "task.mlm_probability was 0.15, now 0.2"),
-        ({"whole_word_masking": True}, "task.whole_word_masking was False"),
-        ({"seed": 2}, "training.seed was 1, now 2"),
-    ):
-        with pytest.raises(UserError, match="another configuration") as caught:
-            model_text(**{**flags, **change})
-        assert words in str(caught.value)
-
-
 @pytest.mark.gate
 @pytest.mark.older_stack
 def test_an_adapter_is_trained_further_with_other_masks(
@@ -243,28 +196,6 @@ def test_a_language_adapter_learns_and_is_kept(
 
 @pytest.mark.older_stack
 @pytest.mark.gate
-def test_a_killed_run_ends_in_the_same_bits(model_text, text_flags, tmp_path):
-    """With accumulation, in lanes, and with whole words."""
-    text_flags = without_size(text_flags)
-    text_flags.update(
-        tuning_method="mad_x(size=4, inverse_size=3)",
-        num_train_epochs=30,
-        save_checkpoints_steps=7,
-        whole_word_masking=True,
-        gradient_accumulation_steps=2,
-        cpu_lanes=2,
-        do_eval=True,
-    )
-    whole, killed = kill_and_go_on(
-        model_text, text_flags, tmp_path, program="run_mlm.py"
-    )
-    assert artifact_bytes(killed) == artifact_bytes(whole)
-    name = "eval_results.json"
-    assert read(killed, name) == read(whole, name)
-
-
-@pytest.mark.older_stack
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
     [
@@ -322,12 +253,3 @@ def test_a_merged_bert_has_the_head_too(
         for folder in (out, tmp_path / "again")
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-
-
-def test_it_does_not_start_from_another_task(
-    model_text, text_flags, tiny_adapters
-):
-    folder = next(iter(tiny_adapters.values()))
-    flags = {**without_size(text_flags), "adapter": folder}
-    with pytest.raises(UserError, match="not on masked_lm"):
-        model_text(**flags)

@@ -1,20 +1,17 @@
 """Tagging's entry point: files, both engines, every method, bad input."""
 
 import json
-import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from run_folders import artifact_bytes, read, saved_step
+from run_folders import read
 from task_files import TAGGED, conll
-from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.tagging_files import read_sentences
 
 
@@ -58,21 +55,6 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     assert [tag for answer in answers for tag in answer["tags"]] == list(
         map(str, predicted.tags)
     )
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
-    flags = {**ner_flags, "num_train_epochs": 2, "save_checkpoints_steps": 5}
-    tag(**flags)
-    cut = tmp_path / "cut"
-    shutil.copytree(flags["output_dir"], cut)
-    shutil.rmtree(cut / "adapter")
-    for path in cut.glob("model.ckpt-8*"):
-        path.unlink()
-    assert saved_step(cut) == 5
-    tag(**{**flags, "output_dir": cut})
-    assert artifact_bytes(cut) == artifact_bytes(flags["output_dir"])
 
 
 @pytest.mark.gate
@@ -235,27 +217,6 @@ def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
         assert first == second, method
 
 
-BAD = {
-    "no data folder": ({"data_dir": "/nowhere"}, "there is no /nowhere/train"),
-    "no data": ({"data_dir": None}, "--data_dir is missing"),
-    "file and folder": ({"train_file": "/x"}, "--train_file and --data_dir ex"),
-    "no file": ({"data_dir": None, "train_file": "/x"}, "/x, which does not"),
-    "no table": ({"map_tags": "/nowhere/m"}, "/nowhere/m does not exist"),
-    "no column": ({"tag_column": "3"}, "train.conll:1: found 2 columns, exp"),
-    "a key": ({"token_column": "w"}, "--token_column is 'w', but the columns"),
-    "tokens are no tags": ({"token_column": "1", "tag_column": "0"}, "no tag"),
-    "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_flags_are_one_line_before_any_training(tag, ner_flags, case):
-    change, words = BAD[case]
-    flags = {**ner_flags, **change}
-    with pytest.raises(UserError, match=words):
-        tag(**{k: v for k, v in flags.items() if v is not None})
-
-
 def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):
     del ner_flags["data_dir"]
     ner_flags.update(
@@ -289,28 +250,6 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "set()"
-
-
-def test_describe_needs_no_model_but_its_config(
-    tag, ner_flags, tiny_bert, capsys
-):
-    tag(
-        describe=True,
-        data_dir=ner_flags["data_dir"],
-        bert_config_file=tiny_bert / "config.json",
-    )
-    printed = capsys.readouterr().out
-    # Seven tags of 16 numbers and a bias.
-    assert ["head", "119", "119", "-"] in map(str.split, printed.splitlines())
-    assert "pooler" not in printed
-
-
-def test_an_adapter_of_labels_does_not_tag(tag, ner_flags, tiny_bert, tmp_path):
-    task = restore_task(CLASSIFICATION, {}, "test")
-    folder = tmp_path / "labels" / "adapter"
-    make_artifact(folder, tiny_bert, "houlsby(size=8)", task)
-    with pytest.raises(UserError, match="trained on the task custom, not on"):
-        tag(**ner_flags, adapter=folder)
 
 
 @pytest.mark.real_data

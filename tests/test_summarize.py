@@ -326,7 +326,7 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
 
 
 def test_all_forms_hold_the_same_cells(tmp_path):
-    table = summarize.Table("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
+    table = summarize.TextTable("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
     assert table.to_markdown() == (
         "T\n\n|  | a_b |\n| --- | --- |\n| x | 1.0 ± 0.2 (3) |\n"
     )

@@ -58,7 +58,7 @@ MEAN = "mean ± standard error (seeds)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of texts; rows have as many cells as the header."""
 
     title: str
@@ -164,7 +164,7 @@ def glue_table(
     by_task: dict[str, list[SeedGroup]],
     fixed_size: int,
     baselines: dict[str, Baseline],
-) -> Optional[Table]:
+) -> Optional[TextTable]:
     """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
     None without GLUE.
@@ -208,7 +208,7 @@ def glue_table(
             )
         )
     titles = [title for title, task, _ in GLUE_COLUMNS if task in by_task]
-    return Table(
+    return TextTable(
         f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
         "that all rows have, without WNLI",
         ("", "parameters", "of a task", *titles, "mean"),
@@ -218,7 +218,7 @@ def glue_table(
 
 def other_table(
     by_task: dict[str, list[SeedGroup]], baselines: dict[str, Baseline]
-) -> Optional[Table]:
+) -> Optional[TextTable]:
     """Table 2: a row for each other task, and a column of baselines, if any.
 
     None without other tasks.
@@ -253,10 +253,10 @@ def other_table(
             ends = [mean(means), *parameters(groups)]
         columns.append([title_of(name), *cells, *ends])
     header, *rows = zip(*columns)
-    return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
+    return TextTable(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
 
 
-def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
+def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
     """A row for each method with its size; None without SQuAD."""
     rows = []
     for task in (task for task in SQUAD if task in by_task):
@@ -277,14 +277,14 @@ def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
             )
     if not rows:
         return None
-    return Table(
+    return TextTable(
         f"SQuAD, chosen by F1; {MEAN}",
         ("", "of a task", "learning rate", "epochs", "exact match", "F1"),
         tuple(rows),
     )
 
 
-def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
+def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
     """A row for each method and size that was run on all tasks but SQuAD.
 
     Methods with most parameters come first. Processor time is of one run of
@@ -336,7 +336,7 @@ def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
         rows.append((kept, cells))
     if not rows:
         return None
-    return Table(
+    return TextTable(
         f"Methods that were run on every task, {CHOSEN}; {MEAN}",
         (
             "",
