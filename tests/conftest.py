@@ -75,10 +75,10 @@ def tests_leave_nothing_behind():
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": False, "arithmetic_optimization": True}
     )
-    known = ops.gradient_registry._registry
-    traced = [name for name in known if name.startswith("CustomGradient-")]
+    gradients = ops.gradient_registry._registry
+    traced = [name for name in gradients if name.startswith("CustomGradient-")]
     for name in traced:
-        del known[name]
+        del gradients[name]
     if traced:
         gc.collect()
 
@@ -375,10 +375,10 @@ def tiny_glue(tmp_path_factory):
     write_table(folder / "STS-B" / "dev.tsv", rows, STS_B_HEADER)
     unscored = [row[:9] for row in rows[:5]]
     write_table(folder / "STS-B" / "test.tsv", unscored, STS_B_HEADER[:9])
-    own = folder / "Reviews"
-    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
-    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
-    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
+    reviews = folder / "Reviews"
+    write_table(reviews / "train.tsv", SENTENCES * 2, ("review", "label"))
+    write_table(reviews / "dev.tsv", SENTENCES[:6], ("review", "label"))
+    write_table(reviews / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
     return folder
 
 

@@ -108,13 +108,13 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
 
 
 def test_a_run_has_its_scores_curves_and_adapter(run):
-    found = json.loads(
+    results = json.loads(
         pathlib.Path(run.output_dir, "eval_results.json").read_text()
     )
     assert set(run.scores) == {"accuracy", "macro_f1", "loss"}
-    assert run.scores["accuracy"] == found["eval_accuracy"]
+    assert run.scores["accuracy"] == results["eval_accuracy"]
     assert run.curve["eval_loss"] == [
-        (found["global_step"], pytest.approx(found["loss"], abs=1e-6))
+        (results["global_step"], pytest.approx(results["loss"], abs=1e-6))
     ]
     assert {"loss", "learning_rate"} <= set(run.curve)
     assert pathlib.Path(run.adapter, "adapter.safetensors").exists()
@@ -192,8 +192,8 @@ def test_a_library_answers_rows_of_several_tasks(bert, shelf):
     ]
     assert mixed[1].scores == pytest.approx(mood[1].scores, abs=1e-5)
     predictor.remove("other")
-    found = predictor.predict(texts)
-    assert [answer.label for answer in found] == [x.label for x in mood]
+    answers = predictor.predict(texts)
+    assert [answer.label for answer in answers] == [x.label for x in mood]
     assert predictor.add(shelf.folder("other"), "again") == "again"
 
 
@@ -218,9 +218,11 @@ def test_it_exports(bert, shelf, place):
     answer = model.answers([Row(b"the cat sat", b"", b"mood")])[0]
     [vector] = model.vectors([Row(b"the cat sat", b"", b"mood")])
     assert len(vector) == 32
-    [own] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
-    assert answer["label"] == own.label
-    assert answer["probability"] == pytest.approx(own.probability, abs=1e-5)
+    [expected] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
+    assert answer["label"] == expected.label
+    assert answer["probability"] == pytest.approx(
+        expected.probability, abs=1e-5
+    )
 
 
 def test_texts_have_vectors(run, bert):
@@ -250,10 +252,10 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     for number in wrong:
         text, label = rows[number - 1]
         rows[number - 1] = text, other[label]
-    found = ab.audit(bert, rows, max_seq_length=24)
-    assert isinstance(found, ab.Audit) and found.rows == 40
-    assert {suspect["row"] for suspect in found.suspects[:2]} == wrong
-    worst = found.suspects[0]
+    audited = ab.audit(bert, rows, max_seq_length=24)
+    assert isinstance(audited, ab.Audit) and audited.rows == 40
+    assert {suspect["row"] for suspect in audited.suspects[:2]} == wrong
+    worst = audited.suspects[0]
     text, label = rows[worst["row"] - 1]
     assert (worst["text"], worst["label"]) == (text, label)
     assert worst["suggested"] == other[label]
@@ -268,7 +270,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     _, *lines = (place / "audited/suspects.tsv").read_text().splitlines()
     assert [line.split("\t") for line in lines] == [
         [*map(str, list(suspect.values())[:-1]), f"{suspect['score']:.6f}"]
-        for suspect in found.suspects
+        for suspect in audited.suspects
     ]
     for bad, settings, message in (
         (rows[:3], {}, "^rows holds 3 different texts, but --folds is 5"),
@@ -297,8 +299,8 @@ def test_rows_to_label_next(run, bert, place):
     centres = ab.select(bert, texts * 2)
     assert {row["text"] for row in centres[:8]} == set(texts)
     assert len(centres) == 16 and set(centres[0]) == {"row", "text", "k_centre"}
-    said = [{"said": text} for text in texts * 2]
-    assert ab.select(bert, said, columns="said") == centres
+    renamed = [{"said": text} for text in texts * 2]
+    assert ab.select(bert, renamed, columns="said") == centres
     pairs = ab.select(bert, list(zip(texts, texts[1:])), 2)
     assert set(pairs[0]) == {"row", "text", "text_b", "k_centre"}
     for pool, settings, message in (
@@ -330,9 +332,9 @@ def test_rows_to_label_next(run, bert, place):
     ],
 )
 def test_errors_are_the_programs(bert, tmp_path, settings, message):
-    with pytest.raises(ab.UserError, match=message) as found:
+    with pytest.raises(ab.UserError, match=message) as raised:
         ab.train(bert, ROWS, **{**SETTINGS, "output_dir": tmp_path, **settings})
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -394,9 +396,9 @@ def test_first_mistakes_are_one_line(run, bert, tiny_bert):
             "eval_rows and predict_rows exclude each other for squad",
         ),
     ):
-        with pytest.raises(ab.UserError, match=message) as found:
+        with pytest.raises(ab.UserError, match=message) as raised:
             call()
-        assert "\n" not in str(found.value)
+        assert "\n" not in str(raised.value)
     predictor = ab.Predictor(bert, {"mood": run})
     assert predictor.names == ["mood"]
     assert predictor.predict([], task=[]) == predictor.predict([]) == []
@@ -421,8 +423,8 @@ def test_columns_are_the_adapters(run, bert, other_columns):
     expected = ab.evaluate(bert, run, SENTENCES, cpu_lanes=1)
     table = [{"said": text, "mood": label} for text, label in SENTENCES]
     for rows in (SENTENCES, table):
-        found = ab.evaluate(bert, other_columns, rows, cpu_lanes=1)
-        assert found == expected
+        scores = ab.evaluate(bert, other_columns, rows, cpu_lanes=1)
+        assert scores == expected
     named = {"text_a_column": "text", "label_column": "label"}
     rows = ROWS[: len(SENTENCES)]
     assert expected == ab.evaluate(
@@ -435,10 +437,10 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     expected = ab.embed(bert, texts, adapter=other_columns)
     path = tmp_path / "rows.tsv"
     write_table(path, [(text, "x") for text in texts], ("said", "id"))
-    said = [{"said": text, "text_b": "a dog"} for text in texts]
-    for rows in (said, [{"text": text} for text in texts], path):
-        found = ab.embed(bert, rows, adapter=other_columns)
-        np.testing.assert_array_equal(found, expected)
+    table_rows = [{"said": text, "text_b": "a dog"} for text in texts]
+    for rows in (table_rows, [{"text": text} for text in texts], path):
+        vectors = ab.embed(bert, rows, adapter=other_columns)
+        np.testing.assert_array_equal(vectors, expected)
     pair = ab.embed(bert, ("the cat", "a dog"))
     table = {"text": ["the cat"], "text_b": ["a dog"]}
     np.testing.assert_array_equal(ab.embed(bert, table), pair)

@@ -17,8 +17,8 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 
 @pytest.fixture
 def run():
-    with entry_point(audit) as found:
-        yield found
+    with entry_point(audit) as program:
+        yield program
 
 
 def cells(path):
@@ -62,7 +62,7 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     outputs = []
     for name in "ab":
         out = tmp_path / name
-        found = run_process(
+        done = run_process(
             f"--train_file={path}",
             f"--init_checkpoint={tiny_bert}",
             f"--output_dir={out}",
@@ -83,7 +83,7 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     assert about["rows"] == 96 and about["suspects"] == len(suspects)
     assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
     assert 3 <= about["wrong_labels"] <= 8
-    assert "frozen layers: 96/96 rows, " in found.stderr
+    assert "frozen layers: 96/96 rows, " in done.stderr
 
 
 @pytest.mark.newer_stack
@@ -92,15 +92,15 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
     texts = [text for text, _ in SENTENCES]
     bert = FrozenBert.open(str(tiny_bert))
     pairs = make_rows(*texts, text_b=texts[1:] + texts[:1])
-    found = audit.layer_means(bert, pairs, 32, 8)
+    vectors = audit.layer_means(bert, pairs, 32, 8)
     size = bert.config.hidden_size
-    assert found.shape == (8, 4 * size)
+    assert vectors.shape == (8, 4 * size)
     both = list(zip(pairs.text_a, pairs.text_b))
     together = embed(bert, both, pooling="mean", layers=(0, 1))
-    np.testing.assert_allclose(found[:, : 2 * size], together, atol=1e-5)
+    np.testing.assert_allclose(vectors[:, : 2 * size], together, atol=1e-5)
     alone = embed(bert, texts, pooling="mean", layers=(0, 1))
     apart = np.abs(alone - np.roll(alone, -1, axis=0))
-    np.testing.assert_allclose(found[:, 2 * size :], apart, atol=1e-5)
+    np.testing.assert_allclose(vectors[:, 2 * size :], apart, atol=1e-5)
     same = audit.layer_means(bert, make_rows(*texts), 32, 8)
     np.testing.assert_allclose(same, alone, atol=1e-5)
 
@@ -125,8 +125,8 @@ def test_flipped_labels_of_messages_are_found(
         output_dir=tmp_path / "out",
     )
     _, *suspects = cells(tmp_path / "out" / audit.SUSPECTS_FILE)
-    found = {int(row) - 1 for row, *_ in suspects[:20]}
-    assert len(found & set(wrong.tolist())) >= 17
+    first = {int(row) - 1 for row, *_ in suspects[:20]}
+    assert len(first & set(wrong.tolist())) >= 17
 
 
 @pytest.mark.real_data
@@ -239,8 +239,8 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
         "max_seq_length": 32,
         **more,
     }
-    found = refusal(lambda: run(**flags))
-    assert message in found and "\n" not in found
+    error = refusal(lambda: run(**flags))
+    assert message in error and "\n" not in error
     assert not (tmp_path / "out" / audit.SUSPECTS_FILE).exists()
 
 
@@ -249,8 +249,8 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
 def test_flags_that_change_nothing_are_refused(run, name):
     value = getattr(FLAGS[name].parser, "enum_values", ["1"])[0]
     value = True if FLAGS[name].boolean else value
-    found = refusal(lambda: run(**{name: value}))
-    assert found.startswith(f"--{name} ") and found.endswith("; leave it out")
+    error = refusal(lambda: run(**{name: value}))
+    assert error.startswith(f"--{name} ") and error.endswith("; leave it out")
 
 
 def test_help_has_the_flags_that_are_taken(run, capsys):
@@ -267,13 +267,13 @@ def test_help_has_the_flags_that_are_taken(run, capsys):
 @pytest.mark.newer_stack
 def test_an_empty_file_is_refused_by_the_command(tiny_bert, tmp_path):
     (tmp_path / "rows.tsv").write_text("text\tlabel\n")
-    found = run_process(
+    done = run_process(
         f"--train_file={tmp_path / 'rows.tsv'}",
         f"--init_checkpoint={tiny_bert}",
         f"--output_dir={tmp_path / 'out'}",
         program="audit",
         check=False,
     )
-    assert found.returncode == 1
-    [line] = own_lines(found.stderr)
+    assert done.returncode == 1
+    [line] = own_lines(done.stderr)
     assert line.startswith("error: ") and "holds no rows" in line

@@ -59,11 +59,11 @@ def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     write(data, labels * 5)
     write(data, labels, "dev")
     out = tmp_path / "out"
-    found = baseline.run(custom_task(**options), str(data), str(out))
-    assert found[f"eval_{name}"] > 0.95
+    scores = baseline.run(custom_task(**options), str(data), str(out))
+    assert scores[f"eval_{name}"] > 0.95
     results = json.loads((out / "eval_results.json").read_text())
     added = {name: results[name] for name in ("dev_data", files.SEAL)}
-    assert {**found, **added} == results
+    assert {**scores, **added} == results
     record = json.loads((out / "baseline.json").read_text())
     assert record["examples"] == 40 and record["data_name"] == "data"
     tried = record["cross_validation"]
@@ -77,8 +77,8 @@ def test_files_may_be_named(data, tmp_path):
     write(data, KINDS["labels"][1], "held_out")
     named = SplitFiles(f"{data}/tickets.tsv", f"{data}/held_out.tsv")
     out = tmp_path / "out"
-    found = baseline.run(custom_task(split_files=named), "", str(out))
-    assert found["eval_accuracy"] > 0.95
+    scores = baseline.run(custom_task(split_files=named), "", str(out))
+    assert scores["eval_accuracy"] > 0.95
     record = json.loads((out / "baseline.json").read_text())
     assert record["data_name"] == "tickets.tsv"
 

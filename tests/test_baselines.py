@@ -41,8 +41,8 @@ def test_other_tasks_have_a_column_without_bert(fake):
     by_task, baselines = read(fake)
     table = summarize.other_table(by_task, baselines)
     assert table.header[:2] == ("", "no BERT")
-    found = {name: row["no BERT"] for name, row in cells(table).items()}
-    assert found == {
+    column = {name: row["no BERT"] for name, row in cells(table).items()}
+    assert column == {
         "spam": "60.0",
         "news": "40.0",
         "mean": "50.0",

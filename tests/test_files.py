@@ -63,8 +63,8 @@ def test_lines_are_read_one_by_one(tmp_path, newline, lines):
     content = "a\r\né\u2028\rb\n\n東"
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbf" + content.encode())
-    found = list(files.read_lines(str(path), "the file", newline))
-    assert found == (lines or list(io.StringIO(content, newline="")))
+    read_lines = list(files.read_lines(str(path), "the file", newline))
+    assert read_lines == (lines or list(io.StringIO(content, newline="")))
 
 
 def test_lines_that_are_not_utf_8_are_refused_with_their_number(tmp_path):
@@ -198,15 +198,15 @@ def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
     ],
 )
 def test_what_cannot_be_written_is_one_line(error, why):
-    found = []
+    chunks = []
     with pytest.raises(UserError, match=f"^cannot write it: {why}$"):
         with files.writing("it"):
-            found.append("begun")
+            chunks.append("begun")
             raise error
     with pytest.raises(ValueError, match="a defect"):
         with files.writing("it"):
             raise ValueError("a defect")
-    assert found == ["begun"]
+    assert chunks == ["begun"]
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -378,9 +378,9 @@ def test_the_names_in_a_folder_are_in_order(tmp_path, plain_user):
         (tmp_path / name).mkdir()
     assert files.names(str(tmp_path)) == ["a", "b", "c"]
     tmp_path.chmod(0o300)
-    found = plain_user(files.names, str(tmp_path))
+    names = plain_user(files.names, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert names == f"cannot read {tmp_path}: Permission denied"
     assert "No such file" in message_of(files.names, str(tmp_path / "d"))
 
 
@@ -389,12 +389,12 @@ def test_a_folder_that_may_not_be_looked_into_is_told(plain_user, tmp_path):
     folder.mkdir()
     (folder / "file").write_text("text")
     folder.chmod(0o600)
-    found = plain_user(files.exists, str(folder / "file"))
-    assert found == f"cannot read {folder / 'file'}: Permission denied"
+    message = plain_user(files.exists, str(folder / "file"))
+    assert message == f"cannot read {folder / 'file'}: Permission denied"
     folder.chmod(0o500)
-    found = plain_user(files.write_text, str(folder / "file"), "new")
-    assert found.startswith(f"cannot write {folder / 'file'}: ")
-    assert "Permission denied" in found
+    message = plain_user(files.write_text, str(folder / "file"), "new")
+    assert message.startswith(f"cannot write {folder / 'file'}: ")
+    assert "Permission denied" in message
     assert plain_user(files.read_text, str(folder / "file"), "it") == "text"
 
 
@@ -412,8 +412,8 @@ def test_a_temporary_file_that_cannot_be_deleted_hides_no_error(
     assert message_of(files.write_text, path, "text") == (
         f"cannot write {path}: read-only by now"
     )
-    found = message_of(files.prepare_folder, str(tmp_path))
-    assert "read-only by now" in found
+    message = message_of(files.prepare_folder, str(tmp_path))
+    assert "read-only by now" in message
 
 
 def test_no_room_for_a_temporary_folder_is_one_line(tmp_path, monkeypatch):
@@ -474,9 +474,9 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 @pytest.fixture
 def synced(monkeypatch):
     """The state of each file and folder that is synced from now on."""
-    found = []
-    monkeypatch.setattr(os, "fsync", lambda n: found.append(os.fstat(n)))
-    return found
+    nodes = []
+    monkeypatch.setattr(os, "fsync", lambda n: nodes.append(os.fstat(n)))
+    return nodes
 
 
 def is_synced(synced, *paths):

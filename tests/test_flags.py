@@ -86,18 +86,18 @@ class Sample:
 
 
 @pytest.fixture
-def known():
+def flag_values():
     """The flags of `Sample`, and those of absl that name files."""
-    known = define([Sample], flags.FlagValues())
-    flags.DEFINE_string("flagfile", "", "A file.", flag_values=known)
-    flags.DEFINE_string("undefok", "", "None.", flag_values=known)
-    return known
+    flag_values = define([Sample], flags.FlagValues())
+    flags.DEFINE_string("flagfile", "", "A file.", flag_values=flag_values)
+    flags.DEFINE_string("undefok", "", "None.", flag_values=flag_values)
+    return flag_values
 
 
-def test_the_page(known):
+def test_the_page(flag_values):
     # A value that was given is not the default.
-    known(["program.py", "--port=1"])
-    assert page("program.py", "Does 100% of it.\n", [Sample], known) == (
+    flag_values(["program.py", "--port=1"])
+    assert page("program.py", "Does 100% of it.\n", [Sample], flag_values) == (
         "usage: program.py [flags]\n"
         "\n"
         "Does 100% of it.\n"
@@ -146,8 +146,8 @@ def defined():
 def test_values_are_read_into_the_dataclass(defined):
     assert read(Sample, plain="x") == Sample("x", pairs=[])
     FLAGS(["program", "--port=0", "--rounds=2", "--train", "--names=a,b"])
-    found = read(Sample, plain="x", pairs={"a": "b"})
-    assert found == Sample(
+    sample = read(Sample, plain="x", pairs={"a": "b"})
+    assert sample == Sample(
         "x",
         port=0,
         rates=Rates(passes=2.0),
@@ -156,12 +156,12 @@ def test_values_are_read_into_the_dataclass(defined):
         pairs={"a": "b"},
     )
     assert is_given("port") and not is_given("size")
-    assert recorded(found) == {"port": 0}
-    assert recorded(found.rates) == {"rate": 1.0}
+    assert recorded(sample) == {"port": 0}
+    assert recorded(sample.rates) == {"rate": 1.0}
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "argument, message",
     [
         ("--size=0", "--size is 0, expected >= 1$"),
         ("--port=-1", "--port is -1, expected >= 0$"),
@@ -170,8 +170,8 @@ def test_values_are_read_into_the_dataclass(defined):
         ("--rate=nan", "--rate is nan, expected a positive number$"),
     ],
 )
-def test_a_value_out_of_its_range_is_refused(defined, given, message):
-    FLAGS(["program", given])
+def test_a_value_out_of_its_range_is_refused(defined, argument, message):
+    FLAGS(["program", argument])
     with pytest.raises(UserError, match=f"^{message}"):
         read(Sample, plain="x")
 
@@ -198,7 +198,7 @@ TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
 
 @pytest.mark.newer_stack
 @pytest.mark.parametrize(
-    "given,message",
+    "argument,message",
     [
         ("--size=many", "size"),
         ("--sizes=1", "Did you mean: size"),
@@ -209,16 +209,16 @@ TO_DO = "unexpected: {} after {}; write --train=true or --train=false$"
         (f"--{'a' * 10**6}=b", r"no flag has so long a name as --a+[.]{3}$"),
     ],
 )
-def test_what_is_none_is_one_short_line(known, given, message):
+def test_what_is_none_is_one_short_line(flag_values, argument, message):
     """In little time and memory: absl looks for names that are alike."""
     with limited(more=2**27), pytest.raises(UserError, match=message) as caught:
-        parse(known, ["program", given])
+        parse(flag_values, ["program", argument])
     assert len(str(caught.value)) < 500
 
 
 @pytest.mark.newer_stack
 @pytest.mark.parametrize(
-    "given, message",
+    "argument, message",
     [
         ("--train False", TO_DO.format("False", "--train")),
         ("-train false --size=3", TO_DO.format("false", "-train")),
@@ -238,26 +238,28 @@ def test_what_is_none_is_one_short_line(known, given, message):
         ("--size", "Missing value for flag --size$"),
     ],
 )
-def test_a_value_in_another_form_is_told_the_right_one(known, given, message):
+def test_a_value_in_another_form_is_told_the_right_one(
+    flag_values, argument, message
+):
     # Of one word where it holds a blank after its sign.
-    words = [given] if ": " in given else given.split()
+    words = [argument] if ": " in argument else argument.split()
     with pytest.raises(UserError, match=message):
-        parse(known, ["program", *words])
+        parse(flag_values, ["program", *words])
 
 
 @pytest.mark.newer_stack
-def test_every_boolean_flag_has_the_form_that_is_told(known):
+def test_every_boolean_flag_has_the_form_that_is_told(flag_values):
     for word in ("true", "false", "True", "FALSE", "1", "0", "t", "f"):
-        given = ["program", f"--train={word}", "--size", "3"]
-        assert parse(known, given) == ["program"]
-        assert (known.train, known.size) == (
+        words = ["program", f"--train={word}", "--size", "3"]
+        assert parse(flag_values, words) == ["program"]
+        assert (flag_values.train, flag_values.size) == (
             word.lower() in ("true", "t", "1"),
             3,
         )
-    parse(known, ["program", "--train"])
-    assert known.train
-    parse(known, ["program", "--notrain"])
-    assert not known.train
+    parse(flag_values, ["program", "--train"])
+    assert flag_values.train
+    parse(flag_values, ["program", "--notrain"])
+    assert not flag_values.train
 
 
 @pytest.mark.newer_stack
@@ -266,10 +268,10 @@ def test_every_boolean_flag_has_the_form_that_is_told(known):
 )
 def test_each_boolean_flag_of_each_program_is_named(program):
     with entry_point(program):
-        own = FLAGS.flags_by_module_dict()
-        found = [f.name for m in own for f in own[m] if f.boolean]
-        assert "alsologtostderr" in found
-        for name in found:
+        by_module = FLAGS.flags_by_module_dict()
+        names = [f.name for m in by_module for f in by_module[m] if f.boolean]
+        assert "alsologtostderr" in names
+        for name in names:
             if name.startswith("help"):
                 continue  # They show a page, and end the program.
             message = f"False after --{name}; write --{name}=true or --{name}=f"
@@ -280,17 +282,17 @@ def test_each_boolean_flag_of_each_program_is_named(program):
 
 
 @pytest.mark.newer_stack
-def test_a_file_of_flags_is_read_as_they_are(known, tmp_path):
+def test_a_file_of_flags_is_read_as_they_are(flag_values, tmp_path):
     path = tmp_path / "flags"
     path.write_text("--size=3")
-    parse(known, ["program", f"--flagfile={path}"])
-    assert known.size == 3
+    parse(flag_values, ["program", f"--flagfile={path}"])
+    assert flag_values.size == 3
     path.write_text("--" + "a" * 10**6)
     with pytest.raises(UserError, match="no flag has so long a name"):
-        parse(known, ["program", f"--flagfile={path}"])
+        parse(flag_values, ["program", f"--flagfile={path}"])
     path.write_text("--size=3", encoding="utf-16")
     with pytest.raises(UserError, match="flagfile is not UTF-8 text"):
-        parse(known, ["program", f"--flagfile={path}"])
+        parse(flag_values, ["program", f"--flagfile={path}"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,11 +306,15 @@ class Paths:
 
 def test_a_tilde_is_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    given = {"place": "~/a", "parts": ["~/b", "name=~/c", "/d~/e"], "mark": "~"}
+    values = {
+        "place": "~/a",
+        "parts": ["~/b", "name=~/c", "/d~/e"],
+        "mark": "~",
+    }
     expected = Paths(
         "/home/me/a", ["/home/me/b", "name=/home/me/c", "/d~/e"], "~"
     )
-    with of_keywords((Paths,), given, "call()"):
+    with of_keywords((Paths,), values, "call()"):
         assert read(Paths) == expected
     words = ["--place=~/a", "--parts=~/b,name=~/c,/d~/e", "--mark=~"]
     with of_words((Paths,), "program", words):

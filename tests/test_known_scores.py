@@ -88,10 +88,10 @@ def test_the_papers_scores_are_of_glues_own():
     table = text.partition("| mean of these |")[2]
     for row, place in (("full fine-tuning", 1), ("adapters, best size", 0)):
         line = table.partition(f"| {row} |")[2].partition("\n")[0]
-        told = list(map(float, line.split("|")[2:7]))
+        scores = list(map(float, line.split("|")[2:7]))
         tasks = ("cola", "sst-2", "mrpc", "sts-b", "rte")
         pairs = [pair for task in tasks for pair in PAPER[task].values()]
-        assert [pair[place] * 100 for pair in pairs] == pytest.approx(told)
+        assert [pair[place] * 100 for pair in pairs] == pytest.approx(scores)
 
 
 def test_squad_2_is_not_the_papers(fake, scores_of):
@@ -132,10 +132,10 @@ def test_an_earlier_run_of_several_tasks(fake, scores_of):
         run["task"] = {"name": "cola,rte", "tasks": {"rte": {"name": "rte"}}}
         run["training"]["trained_together"] = ["cola", "rte"]
         (folder / "run.json").write_text(json.dumps(run))
-        own = fake.add("rte", "head", {"accuracy": score})
+        other = fake.add("rte", "head", {"accuracy": score})
         place = folder / "tasks"
         place.mkdir()
-        own.rename(place / "rte")
+        other.rename(place / "rte")
         folders.append(folder)
     page, cells = scores_of(*folders)
     assert cells[-3:] == ["mean", "0.5000", "0.2500 (+0.2500 since)"]

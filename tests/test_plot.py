@@ -217,17 +217,17 @@ def write_ablation(folder):
 
 def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     write_ablation(tmp_path)
-    found = plot.read_ablations([str(tmp_path)])
-    grid, whole, score = found["rte"]
+    ablations = plot.read_ablations([str(tmp_path)])
+    grid, whole, score = ablations["rte"]
     np.testing.assert_allclose(grid, [[70, 50], [np.nan, 80]])
     assert whole == 80 and score == "accuracy"
-    figure = draw(plot.draw_ablations, found)
+    figure = draw(plot.draw_ablations, ablations)
     assert [text.get_text() for text in figure.axes[0].texts] == [
         "-10.0",
         "-30.0",
         "0.0",
     ]
-    assert plot.ablations_json(found) == {
+    assert plot.ablations_json(ablations) == {
         "rte": {
             "score": "accuracy",
             "all": 80.0,
@@ -249,8 +249,8 @@ def test_cells_have_the_decimals_that_there_is_room_for(layers, text):
 def test_ablations_of_one_name_are_all_drawn_each_once(tmp_path):
     for name in ("a", "b", "c"):
         write_ablation(tmp_path / name / "ablation")
-    found = plot.read_ablations([str(tmp_path), str(tmp_path / "b")])
-    assert list(found) == [
+    ablations = plot.read_ablations([str(tmp_path), str(tmp_path / "b")])
+    assert list(ablations) == [
         "rte",
         f"rte ({tmp_path}/b/ablation)",
         f"rte ({tmp_path}/c/ablation)",
@@ -280,8 +280,8 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
         out = tmp_path / name
         run_main(plot, fake.folder, tmp_path, f"--output_dir={out}")
         contents.append({p.name: p.read_bytes() for p in out.iterdir()})
-    own = {"ablation_scores.json", "files_of_plot.json"}
-    assert set(contents[0]) == own | {
+    others = {"ablation_scores.json", "files_of_plot.json"}
+    assert set(contents[0]) == others | {
         f"{name}.{kind}"
         for name in ("ablation", "per_task", "trade_off")
         for kind in ("png", "svg")
@@ -304,10 +304,10 @@ KNOWN = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)}, first=1)"
 
 def test_shares_are_means_over_rows(tiny_config):
     attention = np.array([[[0.25, 0.75]], [[0.75, 0.25]], [[0.2, 0.8]]])
-    found = fusion_report.shares(parse(KNOWN), tiny_config, attention)
-    assert found["adapters"] == ["a", "b"]
-    assert found["places"] == [[1, "ffn"]]
-    np.testing.assert_allclose(found["weights"], [[0.4, 0.6]])
+    shares = fusion_report.shares(parse(KNOWN), tiny_config, attention)
+    assert shares["adapters"] == ["a", "b"]
+    assert shares["places"] == [[1, "ffn"]]
+    np.testing.assert_allclose(shares["weights"], [[0.4, 0.6]])
 
 
 def test_equal_numbers_give_equal_bytes():
@@ -341,10 +341,10 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     fake.add("spam", "full", {"accuracy": 1.0})
     run_main(plot_fusion, fake.folder, f"--output_dir={tmp_path}/out")
     out = tmp_path / "out" / "fusion_attention"
-    found = json.loads(out.with_suffix(".json").read_text())
-    np.testing.assert_allclose(found["rte"]["weights"], [[0.3, 0.7]])
-    assert found["rte"]["runs"] == 2
-    assert found["spam"]["weights"] == [[1.0, 0.0]]
+    panels = json.loads(out.with_suffix(".json").read_text())
+    np.testing.assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
+    assert panels["rte"]["runs"] == 2
+    assert panels["spam"]["weights"] == [[1.0, 0.0]]
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -153,12 +153,12 @@ def test_each_of_several_tasks_has_a_part(fake, report):
     training["trained_together"] = [*tasks]
     task = {"name": "cola,rte", "tasks": tasks}
     change(folder / "run.json", task=task, training=training)
-    own = folder / "tasks" / "rte"
-    own.mkdir(parents=True)
+    member = folder / "tasks" / "rte"
+    member.mkdir(parents=True)
     for name in ("eval_results.json", "run.json"):
-        shutil.copy(folder / name, own)
-    change(own / "run.json", task=tasks["rte"])
-    write_table(own / "eval_labels.tsv", [("a", "0.9")], ("label", "f1"))
+        shutil.copy(folder / name, member)
+    change(member / "run.json", task=tasks["rte"])
+    write_table(member / "eval_labels.tsv", [("a", "0.9")], ("label", "f1"))
     page = report(folder)
     own_parts = [h for h in sections(page) if "Task" in h]
     assert own_parts == ["Task cola", "Task rte"]

@@ -60,9 +60,9 @@ def test_a_cut_file_keeps_its_beginning(tmp_path):
     content = path.read_bytes()
     for kept in (0.0, 0.5, 0.9):
         path.write_bytes(content[: int(kept * len(content))])
-        found = read_curves(tmp_path).get("loss", [])
-        assert found == points[: len(found)] and (found or not kept)
-        assert len(found) < 20
+        curve = read_curves(tmp_path).get("loss", [])
+        assert curve == points[: len(curve)] and (curve or not kept)
+        assert len(curve) < 20
     path.write_bytes(b"no events" * 30)
     assert read_curves(tmp_path) == {}
 
@@ -266,7 +266,7 @@ def test_the_calibration_is_shown(tmp_path):
     measured = np.arange(90) % 2 == 0
     path = tmp_path / "calibration.json"
     _, record = fit(logits, labels, measured, 0.5)
-    for change, told in (
+    for change, sentence in (
         ({}, "for a wanted precision of 0.5: "),
         ({"abstain_below": None}, "no least probability gives the wanted"),
         ({"abstain_at": None}, ""),
@@ -278,8 +278,8 @@ def test_the_calibration_is_shown(tmp_path):
         assert len(shown_page.all("figure")) == 1
         assert f"{record['before']:.4f}" in shown_page.texts("td")
         assert f"{record['after']:.4f}" in shown_page.texts("td")
-        assert told in shown_page.text
-        assert ("wanted" in shown_page.text) == bool(told)
+        assert sentence in shown_page.text
+        assert ("wanted" in shown_page.text) == bool(sentence)
     files.write_json(str(path), {**record, "after": "x"})
     with pytest.raises(UserError, match="a run's calibration: it has no after"):
         calibration_sections(tmp_path, 2)

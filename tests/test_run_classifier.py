@@ -157,12 +157,12 @@ def test_a_training_begins_with_the_adapter_of_another_task(
     flags = {**tiny_flags, "engine": engine, "learning_rate": 1e-9}
     del flags["num_train_epochs"], flags["adapter_size"]
     classify(**flags, num_train_steps=1, init_adapter=folder)
-    found = adapter_artifact.read(str(tmp_path / "out" / "adapter"))
-    assert found.config["task"]["labels"] == ["bad", "good"]
-    assert found.weights.shapes["output_bias"] == (2,)
+    artifact = adapter_artifact.read(str(tmp_path / "out" / "adapter"))
+    assert artifact.config["task"]["labels"] == ["bad", "good"]
+    assert artifact.weights.shapes["output_bias"] == (2,)
     for name in set(values) - {"output_weights", "output_bias"}:
         np.testing.assert_allclose(
-            found.weights.read(name), values[name], atol=1e-6
+            artifact.weights.read(name), values[name], atol=1e-6
         )
     with pytest.raises(UserError, match="training.start was"):
         classify(**flags, num_train_steps=1, adapter_size=4)
@@ -295,9 +295,9 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
         evaluate["init_checkpoint"] = out / f"model.ckpt-{step}"
         evaluate["output_dir"] = tmp_path / str(step)
         classify(**evaluate)
-        found = results(tmp_path / str(step))
-        assert found["global_step"] == step
-        losses[step] = found["loss"]
+        scores = results(tmp_path / str(step))
+        assert scores["global_step"] == step
+        losses[step] = scores["loss"]
     assert losses[8] != losses[20]
 
 

@@ -125,13 +125,15 @@ def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     model_text(**flags, do_eval=True)
     first = read(text_flags["output_dir"], "eval_results.json")
     adapter = text_flags["output_dir"] / "adapter"
-    found = [
+    scores = [
         evaluated(model_text, flags, adapter, tmp_path / f"{n}", seed=seed)
         for n, seed in enumerate((1, 1, 2))
     ]
-    assert found[0]["eval_loss"] == found[1]["eval_loss"] == first["eval_loss"]
-    assert found[2]["eval_loss"] != first["eval_loss"]
-    assert found[2]["dev_data"] == first["dev_data"]
+    assert (
+        scores[0]["eval_loss"] == scores[1]["eval_loss"] == first["eval_loss"]
+    )
+    assert scores[2]["eval_loss"] != first["eval_loss"]
+    assert scores[2]["dev_data"] == first["dev_data"]
 
 
 @pytest.mark.gate
@@ -180,18 +182,18 @@ def test_a_language_adapter_learns_and_is_kept(
         adapter_artifact.read(str(tmp_path / name / "adapter")).weights
         for name in ("before", "after")
     )
-    own = {name for name in last.shapes if name.startswith(f"{SCOPE}/")}
-    assert own == {
+    names = {name for name in last.shapes if name.startswith(f"{SCOPE}/")}
+    assert names == {
         f"{SCOPE}/{subnet}/{part}{number}"
         for subnet in ("F", "G")
         for part in ("weights", "biases")
         for number in (1, 2)
     }
-    for name in own:
+    for name in names:
         assert (first.read(name) != last.read(name)).any(), name
     adapter = tmp_path / "after" / "adapter"
-    found = evaluated(model_text, flags, adapter, tmp_path / "again")
-    assert found["eval_loss"] == scores["after"]["eval_loss"]
+    again = evaluated(model_text, flags, adapter, tmp_path / "again")
+    assert again["eval_loss"] == scores["after"]["eval_loss"]
 
 
 @pytest.mark.older_stack
@@ -213,9 +215,9 @@ def test_every_kind_of_method_is_trained(
     model_text(**flags, do_eval=True)
     out = text_flags["output_dir"]
     loss = read(out, "eval_results.json")["eval_loss"]
-    found = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
+    again = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
     # What prefix tuning's network made is kept in its place.
-    assert found["eval_loss"] == pytest.approx(loss, abs=1e-5)
+    assert again["eval_loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):

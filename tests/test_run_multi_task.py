@@ -95,7 +95,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
         part, other = out / "tasks" / name, tmp_path / f"again-{name}"
         if is_usual or name == "mnli":
             classify(**alone(glue_flags, name, out, other))
-            found, expected = (
+            contents, expected = (
                 {
                     path.name: path.read_text()
                     for path in folder.iterdir()
@@ -103,7 +103,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
                 }
                 for folder in (part, other)
             )
-            assert FILES[name] <= set(found) == set(expected)
+            assert FILES[name] <= set(contents) == set(expected)
             if method.startswith("per_task"):
                 # What is kept computes the same in another way.
                 scores, others = (
@@ -114,9 +114,9 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
                     del x["dev_data"], x["content_sha256"]
                 assert scores == pytest.approx(others, abs=1e-5)
             else:
-                assert found == expected
-        own = read(part / "eval_results.json")
-        for key, value in own.items():
+                assert contents == expected
+        scores_of_part = read(part / "eval_results.json")
+        for key, value in scores_of_part.items():
             metric, _, end = key.partition("_mismatched")
             key = f"{metric}_{name}" + ("_mismatched" if "_mism" in key else "")
             if key.startswith("eval_"):
@@ -203,18 +203,18 @@ def test_the_tasks_are_learned(classify, glue_flags):
 def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
     classify, glue_flags, trained
 ):
-    found = []
+    others = []
     for change in (
         {"task_name": "custom:reviews,sts-b,mnli"},
         {"task_sampling": "uniform"},
     ):
-        out = trained.parent / f"other-{len(found)}"
+        out = trained.parent / f"other-{len(others)}"
         classify(**{**glue_flags, **change, "output_dir": out})
-        found.append(bytes_by_task(out))
+        others.append(bytes_by_task(out))
     expected = bytes_by_task(trained)
-    assert found[0] == expected
+    assert others[0] == expected
     for part in PARTS:
-        assert expected[part] != found[1][part]
+        assert expected[part] != others[1][part]
 
 
 @pytest.mark.gate

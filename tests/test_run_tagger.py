@@ -43,14 +43,15 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     config = read(out / "adapter", "adapter_config.json")
     assert config["task"] == run["task"]
     predicted = read_sentences(str(out / "test_predictions.conll"))
-    given = read_sentences(str(tiny_ner / "test.conll"))
-    assert predicted.words == given.words
-    np.testing.assert_array_equal(predicted.starts, given.starts)
+    sentences = read_sentences(str(tiny_ner / "test.conll"))
+    assert predicted.words == sentences.words
+    np.testing.assert_array_equal(predicted.starts, sentences.starts)
     predictor = Predictor.load(
         str(ner_flags["init_checkpoint"]), [str(out / "adapter")]
     )
     answers = predictor(
-        "tagging", [" ".join(words) for words in given.divide(given.words)]
+        "tagging",
+        [" ".join(words) for words in sentences.divide(sentences.words)],
     )
     assert [tag for answer in answers for tag in answer["tags"]] == list(
         map(str, predicted.tags)
@@ -79,8 +80,8 @@ def test_a_trained_run_is_scored_on_its_test_file(
         )
         scores[split] = read(folder, "eval_results.json")
     predicted = lines_of(tmp_path / "test" / "test_predictions.conll")
-    given = lines_of(tiny_ner / "test.conll")
-    assert len(predicted) == len(given) and predicted != given
+    sentences = lines_of(tiny_ner / "test.conll")
+    assert len(predicted) == len(sentences) and predicted != sentences
     first = read(ner_flags["output_dir"], "eval_results.json")
     assert scores["dev"] == first
     # There one entity has become two.
@@ -133,9 +134,9 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
         tag_column="ner",
     )
     path = flags["output_dir"] / "test_predictions.jsonl"
-    found = [json.loads(line) for line in lines_of(path)]
-    assert [value["id"] for value in found] == [0, 1, 2, 3]
-    assert all(len(v["ner"]) == len(v["text"]) for v in found)
+    values = [json.loads(line) for line in lines_of(path)]
+    assert [value["id"] for value in values] == [0, 1, 2, 3]
+    assert all(len(v["ner"]) == len(v["text"]) for v in values)
     # The adapter knows the keys.
     again = tmp_path / "again"
     flags.update(do_train=False, output_dir=again)
@@ -184,9 +185,11 @@ def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
         "num_train_epochs": 60,
     }
     tag(**flags, do_eval=True, do_predict=True)
-    found = read_sentences(str(flags["output_dir"] / "test_predictions.conll"))
-    assert len(found.words) == 2 * 27 + 2
-    odd = list(map(str, list(found.divide(found.tags))[1]))
+    sentences = read_sentences(
+        str(flags["output_dir"] / "test_predictions.conll")
+    )
+    assert len(sentences.words) == 2 * 27 + 2
+    odd = list(map(str, list(sentences.divide(sentences.tags))[1]))
     assert odd[0] == "O" and odd[1] == "O"
     results = read(flags["output_dir"], "eval_results.json")
     # The two words, whose entities are lost, count.

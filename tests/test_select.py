@@ -20,8 +20,8 @@ TEXTS = [text for text, _ in SENTENCES]
 
 @pytest.fixture
 def run():
-    with entry_point(select) as found:
-        yield found
+    with entry_point(select) as program:
+        yield program
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def test_bad_input_is_refused_in_one_line(run, tiny_bert, tmp_path, case):
         "output": tmp_path / "next.tsv",
         **more,
     }
-    found = refusal(lambda: run(**flags))
-    assert message in found and "\n" not in found
+    error = refusal(lambda: run(**flags))
+    assert message in error and "\n" not in error
     assert not (tmp_path / "next.tsv").exists()
 
 
 def test_the_pool_is_not_replaced(run, pool):
     before = pool.read_text()
-    found = refusal(lambda: run(pool=pool, output=pool, init_checkpoint="x"))
-    assert "name another --output" in found and pool.read_text() == before
+    error = refusal(lambda: run(pool=pool, output=pool, init_checkpoint="x"))
+    assert "name another --output" in error and pool.read_text() == before

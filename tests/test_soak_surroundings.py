@@ -145,8 +145,8 @@ def test_a_folder_that_vanishes_is_told(make_bench, plan, mounts):
         assert " moved away at the start" in outcome.note
         return
     # It may be gone between a look and a write.
-    told = "moved, deleted or unmounted;", "No such file"
-    assert any(text in outcome.note for text in told)
+    reasons = "moved, deleted or unmounted;", "No such file"
+    assert any(text in outcome.note for text in reasons)
     how = "unmounted" if mounts and may_mount() else "moved away"
     assert f"out {how} at change" in outcome.note
 
@@ -225,9 +225,9 @@ def test_of_several_processes_one_runs(make_bench):
     for rare in (1.0, 0.0):
         plan = dict(count=3, rare=rare, part=0.3)
         # They may miss each other where a machine is slow.
-        found = [try_plan(bench, TWO, **plan) for _ in range(5)]
-        assert {outcome.what for outcome in found} == {SAME}, found
-        assert any("refused" in outcome.note for outcome in found)
+        outcomes = [try_plan(bench, TWO, **plan) for _ in range(5)]
+        assert {outcome.what for outcome in outcomes} == {SAME}, outcomes
+        assert any("refused" in outcome.note for outcome in outcomes)
 
 
 @pytest.mark.gate
@@ -235,8 +235,8 @@ def test_several_processes_that_disturb_each_other_are_found(make_bench):
     bench = make_bench(
         hold="contextlib.nullcontext()", failure="raise", between="0.02"
     )
-    found = (try_plan(bench, TWO, count=3, which=1.0) for _ in range(5))
-    assert any(outcome.what == LOST for outcome in found)
+    outcomes = (try_plan(bench, TWO, count=3, which=1.0) for _ in range(5))
+    assert any(outcome.what == LOST for outcome in outcomes)
 
 
 def test_a_program_that_believes_no_clock_is_the_same(make_bench):
@@ -317,8 +317,8 @@ def test_what_a_run_reads_and_writes(tmp_path):
     ):
         reference = Reference(by_name[name], None, {}, 1.0, 1, [])
         bench = Bench(tmp_path, reference, tmp_path / "trial")
-        found = faults.places(bench, reads=True)
-        assert [path.name for path in found] == reads
+        paths = faults.places(bench, reads=True)
+        assert [path.name for path in paths] == reads
         (out,) = faults.places(bench, reads=False)
         assert out == tmp_path / "trial" / "out"
 

@@ -97,13 +97,13 @@ def test_own_tasks_are_named_by_their_data(fake):
     for task in ("spam", "reviews", "rte (custom)", "squad (custom)"):
         fake.add(task, "full", {"accuracy": 0.6}, parent="out")
     fake.add("rte", "full", {"accuracy": 0.7})
-    found = fake.groups()
+    groups = fake.groups()
     customs = {"spam", "reviews", "rte (custom)", "squad (custom)"}
-    assert set(found) == customs | {"rte"}
-    rows = cells(summarize.glue_table(found, 64, {}))
+    assert set(groups) == customs | {"rte"}
+    rows = cells(summarize.glue_table(groups, 64, {}))
     assert rows["full fine-tuning"]["RTE (acc.)"] == "70.0"
-    assert len(summarize.other_table(found, {}).rows) == 4 + 3
-    assert summarize.squad_table(found) is None
+    assert len(summarize.other_table(groups, {}).rows) == 4 + 3
+    assert summarize.squad_table(groups) is None
 
 
 def test_vectors_are_named_by_their_data_and_chosen_by_their_first_score(fake):
@@ -111,11 +111,11 @@ def test_vectors_are_named_by_their_data_and_chosen_by_their_first_score(fake):
         scores = {"spearman": score, "pearson": 0.9 - score, "spearman_of_8": 1}
         fake.add("sts-b (custom)", "full", scores, rate=rate, kind="vectors")
     fake.add("answers", "full", {"ndcg_at_10": 0.25}, kind="vectors")
-    found = fake.groups()
-    assert set(found) == {"sts-b (vectors)", "answers"}
-    scores = found["sts-b (vectors)"][0].runs[0].scores
+    groups = fake.groups()
+    assert set(groups) == {"sts-b (vectors)", "answers"}
+    scores = groups["sts-b (vectors)"][0].runs[0].scores
     assert scores["spearman_of_8"] == 100
-    rows = cells(summarize.other_table(found, {}))
+    rows = cells(summarize.other_table(groups, {}))
     assert rows["sts-b (vectors)"]["full fine-tuning"] == "50.0"
     assert rows["answers"]["full fine-tuning"] == "25.0"
 
@@ -125,11 +125,11 @@ def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
         scores = {"f1": f1, "token_accuracy": 1 - f1, "loss": 2.0}
         fake.add(name, "full", scores, rate=rate, kind="tagging")
     fake.add("squad (custom)", "full", {"f1": 0.7}, kind="tagging")
-    found = fake.groups()
-    assert set(found) == {"news", "squad (tagging)"}
-    assert found["news"][0].runs[0].scores["token_accuracy"] == 60.0
-    assert found["news"][0].runs[0].scores["loss"] == 2.0
-    rows = cells(summarize.other_table({"news": found["news"]}, {}))
+    groups = fake.groups()
+    assert set(groups) == {"news", "squad (tagging)"}
+    assert groups["news"][0].runs[0].scores["token_accuracy"] == 60.0
+    assert groups["news"][0].runs[0].scores["loss"] == 2.0
+    rows = cells(summarize.other_table({"news": groups["news"]}, {}))
     assert rows["news"]["full fine-tuning"] == "50.0"
 
 
