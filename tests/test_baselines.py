@@ -21,7 +21,7 @@ def cells(table):
 
 def test_glue_has_a_row_without_bert(fake):
     for task in ("rte", "sst-2", "wnli"):
-        fake.add(task, "full", {"accuracy": 0.8})
+        fake.add(task, "full", 0.8)
     fake.add_baseline("rte", {"accuracy": 0.5, "loss": 0.7})
     by_task, baselines = read(fake)
     row = cells(summarize.glue_table(by_task, 64, baselines))["no BERT"]
@@ -34,7 +34,7 @@ def test_glue_has_a_row_without_bert(fake):
 
 
 def test_other_tasks_have_a_column_without_bert(fake):
-    fake.add("spam", "full", {"accuracy": 0.9})
+    fake.add("spam", "full", 0.9)
     fake.add("news", "full", {"micro_f1": 0.7, "macro_f1": 0.5})
     fake.add_baseline("spam", {"accuracy": 0.6})
     fake.add_baseline("news", {"micro_f1": 0.4, "macro_f1": 0.2})
@@ -53,8 +53,8 @@ def test_other_tasks_have_a_column_without_bert(fake):
 
 
 def test_tables_without_baselines_do_not_mention_them(fake):
-    fake.add("rte", "full", {"accuracy": 0.8})
-    fake.add("spam", "full", {"accuracy": 0.9})
+    fake.add("rte", "full", 0.8)
+    fake.add("spam", "full", 0.9)
     by_task, baselines = read(fake)
     assert not baselines
     for table in (
@@ -65,7 +65,7 @@ def test_tables_without_baselines_do_not_mention_them(fake):
 
 
 def test_all_tables_are_written_with_baselines(fake, tmp_path, run_main):
-    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add("rte", "full", 0.8)
     fake.add_baseline("rte", {"accuracy": 0.5})
     out = tmp_path / "summary"
     run_main(summarize, fake.folder, f"--output_dir={out}")
@@ -84,21 +84,21 @@ def test_all_tables_are_written_with_baselines(fake, tmp_path, run_main):
     ],
 )
 def test_a_baseline_of_other_data_is_refused(fake, changes, part):
-    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add("rte", "full", 0.8)
     fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
     with pytest.raises(UserError, match=part):
         read(fake)
 
 
 def test_a_baseline_without_runs_is_left_out(fake, capsys):
-    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add("rte", "full", 0.8)
     folder = fake.add_baseline("mrpc", {"f1": 0.5})
     assert not read(fake)[1]
     assert f"{folder} is left out" in capsys.readouterr().err
 
 
 def test_a_damaged_baseline_is_refused(fake):
-    fake.add("rte", "full", {"accuracy": 0.8})
+    fake.add("rte", "full", 0.8)
     folder = fake.add_baseline("rte", {"accuracy": 0.5})
     (folder / "baseline.json").write_text("{")
     with pytest.raises(UserError, match="baseline.json"):
@@ -106,7 +106,7 @@ def test_a_damaged_baseline_is_refused(fake):
 
 
 def test_a_run_in_a_baselines_folder_is_refused(fake):
-    fake.add("spam", "full", {"accuracy": 0.9})
+    fake.add("spam", "full", 0.9)
     folder = fake.add_baseline("spam", {"accuracy": 0.6})
     (folder / "run.json").write_text("{}")
     with pytest.raises(UserError, match="holds a baseline and a run of BERT"):

@@ -47,7 +47,7 @@ def change(path, **values):
 
 
 def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
-    folder = fake.add("rte", "houlsby(size=8)", {"accuracy": 0.625})
+    folder = fake.add("rte", "houlsby(size=8)", 0.625)
     page = report(folder)
     assert sections(page) == page.texts("a")
     assert sections(page) == [
@@ -89,7 +89,7 @@ def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
 
 
 def test_what_users_wrote_is_text(fake, report):
-    folder = fake.add("custom", EVIL, {"accuracy": 1.0})
+    folder = fake.add("custom", EVIL, 1.0)
     change(
         folder / "run.json",
         data_name=EVIL,
@@ -105,7 +105,7 @@ def test_what_users_wrote_is_text(fake, report):
 
 
 def test_curves_are_drawn_and_told(fake, report):
-    folder = fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
+    folder = fake.add("rte", "houlsby(size=8)", 0.5)
     curves = {
         "": {"loss": {10: 2.0, 20: 0.25, 30: 1.5}, "learning_rate": {10: 1.0}},
         "eval": {"accuracy": {15: 0.5, 30: 0.75}, "loss": {30: 0.4}},
@@ -131,7 +131,7 @@ def test_curves_are_drawn_and_told(fake, report):
 
 
 def test_size_and_cost(fake, report):
-    folder = fake.add("rte", "full", {"accuracy": 0.5}, cost=COST, kept=25)
+    folder = fake.add("rte", "full", 0.5, cost=COST, kept=25)
     parameters = {"total": 200, "trained": 50, "kept": 25}
     change(folder / "run.json", parameters=parameters)
     page = report(folder)
@@ -178,7 +178,7 @@ def test_a_sweep_names_the_best_of_each_task(fake, report):
                 scores = {name: base + size / 1000 + seed / 100}
                 fake.add(task, method, scores, seed=seed, kept=100 * size)
     # One that is not finished.
-    (fake.add("rte", "full", {"accuracy": 1.0}) / "eval_results.json").unlink()
+    (fake.add("rte", "full", 1.0) / "eval_results.json").unlink()
     page = report(fake.folder)
     assert page.texts("h1") == ["Sweep runs: 8 runs"]
     assert sections(page) == ["Best settings", "Task mrpc", "Task rte"]
@@ -193,7 +193,7 @@ def test_a_sweep_names_the_best_of_each_task(fake, report):
 
 
 def test_an_old_report_is_replaced_and_nothing_else(fake, report, tmp_path):
-    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    folder = fake.add("rte", "head", 0.5)
     report(folder)
     report(folder)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "runs"]
@@ -214,7 +214,7 @@ def test_an_old_report_is_replaced_and_nothing_else(fake, report, tmp_path):
     ],
 )
 def test_a_damaged_file_is_one_line(fake, report, name, content, words):
-    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    folder = fake.add("rte", "head", 0.5)
     (folder / name).write_text(content)
     with pytest.raises(UserError, match=re.escape(words)) as caught:
         report(folder)
@@ -245,7 +245,7 @@ def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
 
 
 def test_the_program_writes_into_the_runs_folder(fake, run_main, capsys):
-    folder = fake.add("rte", "head", {"accuracy": 0.5})
+    folder = fake.add("rte", "head", 0.5)
     run_main(report_command, folder)
     path = folder / "report.html"
     assert capsys.readouterr().out == f"the report is {path}\n"
@@ -255,7 +255,7 @@ def test_the_program_writes_into_the_runs_folder(fake, run_main, capsys):
 def test_a_sweeps_best_has_the_initial_scale_that_most_have(fake, report):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
-        fake.add("rte", method, {"accuracy": score})
+        fake.add("rte", method, score)
     page = report(fake.folder)
     assert page.texts("strong") == ["60.00, best"]
     # The other one is in the table all the same.
