@@ -1,4 +1,4 @@
-"""The programs as functions, for notebooks and services: `import adapter_bert`.
+"""Programs as functions, for notebooks and services: `import adapter_bert`.
 
 Keywords are the programs' flags, from the same declarations and with the same
 checks. The same settings give the same files and the same bits as a command
@@ -63,7 +63,7 @@ from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
 
 Path = Union[str, "os.PathLike[str]"]
-# Rows in memory, as of `data/memory_rows.py`, or a file's path.
+# Rows in memory, as in `data/memory_rows.py`, or a file's path.
 RowsOrPath = Any
 Function = TypeVar("Function", bound=Callable)
 CUSTOM, QUESTIONS = run_classifier.CUSTOM, "squad"
@@ -104,7 +104,6 @@ def _path(path: Path) -> str:
 def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
-    """Adds settings to a function's signature, for help and completion."""
     fields: dict[str, dataclasses.Field] = {}
     for name, _, field in declared(classes):
         fields.setdefault(name, field)
@@ -131,7 +130,6 @@ def _shows_settings(
 
 
 def _default_of(field: dataclasses.Field) -> Any:
-    """A setting's default; lists have a factory."""
     if field.default is dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -153,7 +151,7 @@ class Bert:
 
     @functools.cached_property
     def frozen(self) -> FrozenBert:
-        """The BERT in memory, which all predictors share; read at first use."""
+        """Reads the BERT, which all predictors share, at first use."""
         return FrozenBert.open(
             self.init_checkpoint,
             self.settings["bert_config_file"],
@@ -217,8 +215,7 @@ def load_bert(
 class Run:
     """A run's folder, with what was written there as values.
 
-    `Run("out/tickets")` reads a folder that an earlier process wrote. All
-    attributes raise `UserError` where a file is damaged.
+    `Run("out/tickets")` reads a folder that an earlier process wrote.
     """
 
     output_dir: str
@@ -228,7 +225,7 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The dev set's scores by name, `loss` in nats; empty without one."""
+        """Gets the dev set's scores by name, `loss` in nats."""
         path = os.path.join(self.output_dir, "eval_results.json")
         if not files.exists(path):
             return {}
@@ -255,7 +252,7 @@ class Run:
 
     @property
     def adapter(self) -> str:
-        """The trained adapter's folder."""
+        """Returns the trained adapter's folder."""
         folders = self.adapters
         if len(folders) != 1:
             raise UserError(
@@ -267,7 +264,7 @@ class Run:
 
     @property
     def adapters(self) -> dict[str, str]:
-        """The folder of each trained adapter, by its task's name."""
+        """Returns the folder of each trained adapter, by its task's name."""
         places = [self.output_dir]
         tasks = os.path.join(self.output_dir, "tasks")
         if files.is_folder(tasks):
@@ -283,7 +280,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The run's description, `run.json`: settings, engine, versions."""
+        """Reads the description, `run.json`: settings, engine, versions."""
         run = run_record.read_run(self.output_dir)
         if run is None:
             raise UserError(
@@ -294,7 +291,7 @@ class Run:
 
     @property
     def engine(self) -> str:
-        """The engine that trained, `StrategyEngine` or `EstimatorEngine`."""
+        """Names the engine: `StrategyEngine` or `EstimatorEngine`."""
         return self.settings["versions"]["engine"]
 
 
@@ -303,7 +300,6 @@ Adapter = Union[Path, Run]
 
 
 def _checked(bert: Any) -> Bert:
-    """The argument `bert`; raises UserError for another type."""
     if not isinstance(bert, Bert):
         raise UserError(
             f"bert is a {type(bert).__name__}, expected a Bert, which "
@@ -313,7 +309,6 @@ def _checked(bert: Any) -> Bert:
 
 
 def _folder(adapter: Any) -> str:
-    """An adapter's folder, of its path or of the run that trained it."""
     if isinstance(adapter, Run):
         return adapter.adapter
     if not isinstance(adapter, (str, os.PathLike)):
@@ -373,9 +368,9 @@ def evaluate(
     Args:
         bert: the BERT that the adapter was trained on.
         adapter: its folder, or the run that trained it.
-        rows: as of `train`, tuples in the order of the adapter's columns;
+        rows: as for `train`, tuples in the order of the adapter's columns;
             None: `data_dir` or `eval_file`.
-        **settings: as of `train`. `output_dir` is for the files, which are
+        **settings: as for `train`. `output_dir` is for the files, which are
             not kept by default.
 
     Returns:
@@ -406,7 +401,6 @@ def _run(
     settings: Mapping[str, Any],
     do_train: bool,
 ) -> Run:
-    """Runs a task's program with these settings and rows by split."""
     _checked(bert)
     _refuse(caller, settings, OF_RUNS)
     if settings.get("adapter"):
@@ -489,7 +483,6 @@ def _named(paths: Mapping[str, str], place: str) -> Iterator[None]:
 def _refuse(
     caller: str, settings: Mapping[str, Any], reserved: Sequence[str]
 ) -> None:
-    """Refuses keywords that other arguments stand for."""
     for name in settings:
         if name in reserved:
             raise UserError(
@@ -509,7 +502,7 @@ def _file_of(
     columns: tuple[Sequence[str], Sequence[str]],
     folder: str,
 ) -> str:
-    """The path of a split's file, which is written if rows are in memory.
+    """Gets the path of a split's file, which is written if rows are in memory.
 
     `columns` name the texts and the labels.
     """
@@ -530,7 +523,6 @@ def _file_of(
 
 
 def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
-    """Columns of texts and labels: the flags', the adapter's, or the usual."""
     if program is run_vectors:
         text, *others, score = (
             getattr(read(run_vectors.Texts), name)
@@ -579,7 +571,6 @@ Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]
 
 
 def _adapter_settings(bert: Bert, adapters: Adapters) -> dict[str, Any]:
-    """The flags that name a BERT and adapters."""
     named = {"init_checkpoint": bert.init_checkpoint}
     if isinstance(adapters, AdapterLibrary):
         return {**named, "library": adapters.path, "task": [ALL]}
@@ -641,7 +632,7 @@ class Predictor:
 
     @property
     def names(self) -> list[str]:
-        """The names of the adapters."""
+        """Returns the names of the adapters."""
         return self._predictor.names
 
     def add(self, adapter: Adapter, name: Optional[str] = None) -> str:
@@ -654,7 +645,7 @@ class Predictor:
             return self._predictor.add(_folder(adapter), name)
 
     def remove(self, name: str) -> None:
-        """Unloads an adapter; raises UserError if none has this name."""
+        """Unloads an adapter."""
         self._predictor.remove(name)
 
     def predict(
@@ -712,7 +703,6 @@ class Predictor:
 def _rows_of(
     texts: RowsOrPath, columns: Sequence[str], takes_tokens: bool = False
 ) -> list[Any]:
-    """Rows of any form; a file has these columns, or the usual ones."""
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
@@ -759,7 +749,7 @@ def embed(
 
     Args:
         bert: the model.
-        texts: as of `Predictor.predict`: a list of texts or pairs of texts, a
+        texts: as for `Predictor.predict`: a list of texts or pairs of texts, a
             table by the adapter's columns, or a `pathlib.Path` of a file. For
             BERT alone the columns are `text`, and in memory `text_b` makes
             pairs.
@@ -849,7 +839,7 @@ def audit(
 
     Args:
         bert: the pretrained model.
-        rows: with labels, as of `train`; None: `data_dir`.
+        rows: with labels, as for `train`; None: `data_dir`.
         task_name: `custom`, or a GLUE task with `data_dir`.
         **settings: flags of `adapter-bert audit` by their names, as `folds` or
             `tuning_method`. `output_dir` is for the files, which are not kept
@@ -898,7 +888,7 @@ def select(
 
     Args:
         bert: the pretrained model.
-        pool: rows without labels, as of `Predictor.predict`.
+        pool: rows without labels, as for `Predictor.predict`.
         count: of rows to choose.
         adapter: folder or run of an adapter that was trained on labelled rows.
         by: `margin` or `k_centre`; default: `margin` with an adapter.
@@ -955,7 +945,7 @@ def export(
 
     Args:
         bert: the BERT that the adapters were trained on.
-        adapters: as of `Predictor`.
+        adapters: as for `Predictor`.
         output_dir: folder for the model's versions: 1, 2, ...
         **settings: flags of `adapter-bert export` by their names. With
             `format="tflite"` one adapter becomes a file of TensorFlow Lite, and

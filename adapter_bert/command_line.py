@@ -108,7 +108,7 @@ def run(main: Callable[[], None]) -> None:
     """Runs a program's `main`, from start to end.
 
     A `UserError` is one line on stderr and exit code 1. After a closed pipe,
-    as of `head`, the program ends silently with SIGPIPE's exit code.
+    by `head`, the program ends silently with SIGPIPE's exit code.
 
     Raises:
         SystemExit: the program does not succeed.

@@ -40,7 +40,7 @@ _given: contextvars.ContextVar = contextvars.ContextVar(
 
 
 class _Given:
-    """The flags that the running code was given."""
+    """Flags that the running code was given."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_given.get(), name)
@@ -199,7 +199,7 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
 
 
 def check(values: Declared) -> Declared:
-    """A dataclass's values; raises UserError for one that is out of range."""
+    """Refuses a dataclass's values that are out of range; returns them."""
     for field in dataclasses.fields(values):
         about, value = field.metadata.get("about"), getattr(values, field.name)
         within = about and about.within
@@ -210,12 +210,12 @@ def check(values: Declared) -> Declared:
 
 
 def is_given(name: str) -> bool:
-    """Whether the command line has a flag."""
+    """Tells whether the command line has a flag."""
     return bool(FLAGS[name].present)
 
 
 def command_line() -> list[str]:
-    """The flags that were given, as words of a command line."""
+    """Returns the flags that were given, as words of a command line."""
     return [
         word
         for name in FLAGS
@@ -275,7 +275,7 @@ def page(
     values: flags.FlagValues = flags.FLAGS,
     without: Collection[str] = (),
 ) -> str:
-    """The text of `--help`: a program's purpose, and its flags by topic.
+    """Gets the text of `--help`: a program's purpose, and its flags by topic.
 
     `without` names flags that the program refuses.
     """
@@ -325,7 +325,6 @@ BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 def _of_wrong_value(
     values: flags.FlagValues, error: flags.IllegalFlagValueError
 ) -> UserError:
-    """The error of a flag whose value is of another type."""
     named = re.match(r"flag --(\w+)=", str(error))
     expected = EXPECTED.get(named and values[named[1]].flag_type())
     if expected is None:
@@ -464,7 +463,7 @@ def of_words(
 ) -> Iterator[None]:
     """A context in which code reads a command line's words as its flags.
 
-    Else as of `of_keywords`.
+    Else as `of_keywords`.
 
     Args:
         classes: dataclasses that declare the flags.
@@ -479,7 +478,6 @@ def of_words(
 
 @contextlib.contextmanager
 def _given_as(values: flags.FlagValues) -> Iterator[None]:
-    """A context in which `FLAGS` are these."""
     token = _given.set(values)
     try:
         yield
@@ -488,7 +486,6 @@ def _given_as(values: flags.FlagValues) -> Iterator[None]:
 
 
 def _as_argument(name: str, value: Any, kind: str) -> Any:
-    """A Python value in a form that absl's parsers of a flag's type take."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -51,7 +51,6 @@ def check(path: str) -> None:
 
 
 def _is_still(path: str, before: os.stat_result) -> bool:
-    """Whether a path still leads to the same file or folder."""
     try:
         return os.path.samestat(before, os.stat(path))
     except OSError:
@@ -144,7 +143,7 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
 
     Args:
         folder: its path.
-        unfinished: as of `hold`; files are deleted if no other process holds
+        unfinished: as for `hold`; files are deleted if no other process holds
             the lock.
     """
     with contextlib.ExitStack() as held:
@@ -203,7 +202,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
 
 
 def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
-    """The result of `read`, given what `look` has seen.
+    """Returns the result of `read`, given what `look` has seen.
 
     Another process may replace the files in between. So an error counts only if
     `look` still sees the same.

@@ -39,13 +39,13 @@ Flags = dict[str, tuple[str, str, str]]
 
 
 def title(program: str) -> str:
-    """The name of a program as users type it."""
+    """Returns the name of a program as users type it."""
     is_file = program.startswith(("run_", "create_", "extract_"))
     return f"{program}.py" if is_file else f"adapter-bert {program}"
 
 
 def flags_of(program: str) -> Flags:
-    """The flags of a subcommand, without those of absl."""
+    """Returns the flags of a subcommand, without those of absl."""
     module = importlib.import_module(f"adapter_bert.commands.{program}")
     values = define(module.SETTINGS, FlagValues())
     refused = getattr(module, "REFUSED", ())

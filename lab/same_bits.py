@@ -90,7 +90,7 @@ OLD: dict[str, list[str]] = {
 
 
 def words(checkout: pathlib.Path, command: list[str]) -> list[str]:
-    """The words after `python` of a command in a checkout."""
+    """Returns the words after `python` of a command in a checkout."""
     program, *arguments = command
     if (checkout / "adapter_bert").is_dir():
         return ["-m", "adapter_bert", *command]

@@ -1,4 +1,4 @@
-"""The command `adapter-bert`: one file for each subcommand."""
+"""Command `adapter-bert`: one file for each subcommand."""
 
 import difflib
 import importlib
@@ -48,7 +48,7 @@ STEPS: dict[str, str] = {
 
 
 def page() -> str:
-    """The text of `adapter-bert --help`."""
+    """Returns the text of `adapter-bert --help`."""
     lines = ["usage: adapter-bert PROGRAM [arguments]"]
     width = max(map(len, (*PROGRAMS, *STEPS)))
     for title, programs in ("Programs", PROGRAMS), ("Steps of scripts/", STEPS):
@@ -88,7 +88,7 @@ def run(name: str, **options: Any) -> None:
     `SETTINGS`, dataclasses that declare flags, the flags are parsed first.
 
     Raises:
-        SystemExit: as of `command_line.run`.
+        SystemExit: as from `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
     if not hasattr(module, "SETTINGS"):

@@ -109,7 +109,7 @@ OF_HEADS = ("compute_dtype", "base_dtype")
 
 @dataclasses.dataclass(frozen=True)
 class Folds:
-    """The division of the rows."""
+    """Division of the rows."""
 
     folds: int = Topic.DATA.setting(
         5,
@@ -123,7 +123,7 @@ SETTINGS = (*run_classifier.SETTINGS, Folds)
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """The findings of an audit.
+    """Findings of an audit.
 
     Attributes:
         model: description of the one that guessed the labels.
@@ -212,7 +212,7 @@ def guess(
     fit: Fit = fit_head,
     strengths: Sequence[float] = STRENGTHS,
 ) -> tuple[np.ndarray, float]:
-    """The probabilities of heads that have not seen the rows.
+    """Returns the probabilities of heads that have not seen the rows.
 
     Regularization becomes weaker until the labels' log loss grows.
 
@@ -249,7 +249,7 @@ def guess(
 def suspects(
     task: TextClassification, rows: Rows, probabilities: np.ndarray
 ) -> list[dict[str, Any]]:
-    """The rows for which another label is more probable, as of `Audit`."""
+    """Gets the rows for which another label is more probable, as in `Audit`."""
     labels = task.label_features(rows.label)["label_ids"]
     scores = label_errors.margins(probabilities, labels)
     others = label_errors.suggested(probabilities, labels)
@@ -338,7 +338,7 @@ def warn_of_few(
 def trusting(
     probabilities: np.ndarray, labels: np.ndarray, fold: np.ndarray
 ) -> np.ndarray:
-    """The probabilities [N, C], 1 for labels that no other fold has.
+    """Returns the probabilities [N, C], 1 for labels that no other fold has.
 
     Their model has never seen such a label, so it says nothing about the row.
     """

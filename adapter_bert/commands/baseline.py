@@ -124,7 +124,7 @@ def fit(
     ]
 
     def odds(inputs: Inputs) -> Outputs:
-        """The log odds of each label."""
+        """Returns the log odds of each label."""
         probabilities = [model(inputs) for model in models]
         return {
             "logits": np.stack(
@@ -173,7 +173,7 @@ def score(
 def cross_validate(
     task: TextTask, train: Rows, texts: np.ndarray, count: int
 ) -> dict[float, float]:
-    """The mean of the main score over the folds, by strength.
+    """Returns the mean of the main score over the folds, by strength.
 
     `texts` are numbers of the rows' texts, int64 [N], at least as many as the
     folds, whose number is `count`.
@@ -269,7 +269,6 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
 
 
 def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
-    """Refuses a folder with a run of BERT, or another task's baseline."""
     if files.exists(os.path.join(output_dir, RUN_FILE)):
         raise UserError(
             f"{output_dir} holds a run of BERT; choose another --output_dir"
@@ -285,14 +284,13 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
 
 
 def _fingerprint(rows: Rows) -> str:
-    """SHA-256 of texts and labels."""
     columns = [rows.text_a, rows.text_b, rows.label]
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The results' folder."""
+    """Results' folder."""
 
     output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
 

@@ -80,7 +80,7 @@ PERCENTILES = (20, 50, 80)
 
 
 def styles(by_task: ByTask) -> dict[str, dict]:
-    """The style and label of every kind of tuning."""
+    """Returns the style and label of every kind of tuning."""
     kinds = {kind_of(s.method) for same in by_task.values() for s in same}
     styles = {
         kind: {**STYLES[kind], "label": TITLES[kind]}
@@ -97,7 +97,7 @@ def styles(by_task: ByTask) -> dict[str, dict]:
 def best_by_size(
     seed_groups: Iterable[SeedGroup], score: str
 ) -> list[SeedGroup]:
-    """The best setting of each method with its size, smallest first."""
+    """Returns the best setting of each method with its size, smallest first."""
     chosen = [best(same, score) for same in by_method(seed_groups).values()]
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
@@ -260,7 +260,7 @@ def draw_squad(figure: Figure, by_task: ByTask) -> bool:
 def of_shared_seeds(
     seed_groups: dict[float, SeedGroup],
 ) -> dict[float, SeedGroup]:
-    """The groups with only the seeds that all of them have, if any."""
+    """Returns the groups with only the seeds that all of them have, if any."""
     shared = set.intersection(
         *({run.seed for run in s.runs} for s in seed_groups.values())
     )
@@ -329,7 +329,7 @@ ABLATION = {"name": str, "task": str, "score": str, "layers": int}
 
 
 def read_ablations(folders: Iterable[str]) -> Ablations:
-    """The ablations that scripts/ablate.sh wrote below some folders."""
+    """Returns the ablations that scripts/ablate.sh wrote below some folders."""
     ablations: Ablations = {}
     paths: dict[pathlib.Path, pathlib.Path] = {}
     for folder in map(pathlib.Path, folders):

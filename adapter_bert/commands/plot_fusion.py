@@ -34,7 +34,7 @@ CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
 def read_attention(group: SeedGroup) -> dict[str, Any]:
-    """The mean over the runs of one setting, as `fusion_report.shares`."""
+    """Gets the mean over the runs of one setting, as `fusion_report.shares`."""
     attentions = [
         files.read_object(
             str(run.folder / fusion_report.FILE), "an attention", CONTENT

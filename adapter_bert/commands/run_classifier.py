@@ -53,7 +53,7 @@ LABEL_FLAGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The task, and where its data are."""
+    """Task, and where its data are."""
 
     task_name: str = Topic.DATA.setting(
         "",
@@ -149,12 +149,12 @@ def task_from_flags(
     processors: Mapping[str, Callable[[], Any]] = {},
     default: str = "",
 ) -> Task:
-    """The task, or the joined tasks, of `--task_name`.
+    """Returns the task, or the joined tasks, of `--task_name`.
 
     Args:
         trained: description of `--adapter`, or None; its task and columns are
             the defaults of flags that are not given.
-        processors: a program's own tasks, as of `main`.
+        processors: a program's own tasks, as for `main`.
         default: the task's name where neither the flag nor `trained` has it.
     """
     source = read(Source)
@@ -207,19 +207,16 @@ def task_from_flags(
 
 
 def _task_of(processor: Any) -> Task:
-    """A task of the splits that are to be used."""
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
     return processor_task(processor, FLAGS.data_dir, splits)
 
 
 def _is_custom(name: str) -> bool:
-    """Whether a name of `--task_name` means the user's own files."""
     return name.lower().partition(":")[0] == CUSTOM
 
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Arguments of `custom_task`: of flags, else an adapter, else defaults."""
     arguments = vars(read(Table)).copy()
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
@@ -247,7 +244,6 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _one_of_several(name: str) -> tuple[str, Task]:
-    """The folder and the task of one of several names."""
     if _is_custom(name):
         return name.partition(":")[2], custom_task(**_custom_arguments(None))
     task = get_task(name)
@@ -257,7 +253,7 @@ def _one_of_several(name: str) -> tuple[str, Task]:
 def run(
     processors: Mapping[str, Callable[[], Any]] = {},
 ) -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`.
+    """Does what the flags say; results as `run_or_describe` gives them.
 
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
@@ -282,7 +278,6 @@ def run(
 
 
 def _extends(settings: Classification) -> bool:
-    """Whether an adapter learns new labels."""
     if not settings.extend_labels:
         for name in ("replay_file", "distill_weight"):
             if is_given(name):
@@ -305,7 +300,6 @@ def _extends(settings: Classification) -> bool:
 
 
 def _check_calibrates(task: Task, settings: Classification) -> None:
-    """Raises UserError if a calibration is asked for that cannot be made."""
     if settings.abstain_at is not None and not settings.calibrate:
         raise UserError(
             f"--abstain_at={settings.abstain_at} is for calibrated "
@@ -325,7 +319,6 @@ def _check_calibrates(task: Task, settings: Classification) -> None:
 
 
 def _check_scores_novelty(task: Task, settings: Classification) -> None:
-    """Raises UserError if novelty is asked for that cannot be scored."""
     if settings.score_novelty and not FLAGS.do_train:
         raise UserError(
             "--score_novelty describes the training rows after training: pass "
@@ -340,6 +333,6 @@ def _check_scores_novelty(task: Task, settings: Classification) -> None:
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
-    """Runs what the flags describe; `processors` as of `run`."""
+    """Runs what the flags describe; `processors` as for `run`."""
     logging.set_verbosity(logging.INFO)
     run(processors)

@@ -35,7 +35,7 @@ SETTINGS = (MaskedLM, MlmBatches, *run_from_flags.SETTINGS)
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: a masked language model answers nothing; pass "

@@ -93,7 +93,7 @@ def write_initial(output_dir: str) -> str:
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     rows = read(PretrainingBatches)
     if FLAGS.do_predict:
         raise UserError(

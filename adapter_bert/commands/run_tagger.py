@@ -54,7 +54,6 @@ SETTINGS = (Sentences, Columns, *run_from_flags.SETTINGS)
 
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
-    """Columns of words and tags: of the flags, else of an adapter."""
     columns: dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
         columns = recorded_in(
@@ -67,7 +66,7 @@ def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     sentences = read(Sentences)
     task = tagging_task(
         _columns(run_from_flags.adapter_description()),

@@ -109,7 +109,7 @@ OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
 def task_from_flags() -> Vectors:
-    """The task that the flags describe."""
+    """Returns the task that the flags describe."""
     texts = read(Texts)
     if texts.task_name.lower() == CUSTOM:
         columns = [texts.files.place(getattr(texts, name)) for name in COLUMNS]
@@ -148,7 +148,6 @@ def task_from_flags() -> Vectors:
 
 
 def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
-    """The columns of `--corpus_file`, which fits the rows' columns."""
     if not texts.corpus_file:
         for name in OF_CORPUS:
             if is_given(name):
@@ -172,7 +171,7 @@ def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: run_vectors.py writes no vectors; pass the adapter "

@@ -107,7 +107,7 @@ def kinds(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
 
 
 def title_of(kind: str) -> str:
-    """The row or column of the best setting of a kind."""
+    """Returns the row or column of the best setting of a kind."""
     title = TITLES.get(kind, kind)
     ending = {"houlsby": ", best size", "top_layers": ", best number"}
     return title + ending.get(kind, "")
@@ -124,7 +124,7 @@ def show(seed_group: Optional[SeedGroup], score: str) -> str:
 
 
 def mean(values: Sequence[float]) -> str:
-    """The mean of scores, if there are any."""
+    """Returns the mean of scores, if there are any."""
     return f"{sum(values) / len(values):.1f}" if values else NONE
 
 
@@ -142,7 +142,7 @@ def parameters(chosen: Sequence[SeedGroup]) -> tuple[str, str]:
 def show_baselines(
     baselines: dict[str, Baseline], scores: Iterable[tuple[str, str]]
 ) -> list[str]:
-    """The score without BERT of each (task, score)."""
+    """Returns the score without BERT of each (task, score)."""
     return [
         f"{baselines[task].scores[score]:.1f}"
         if task in baselines and score in baselines[task].scores
@@ -154,7 +154,7 @@ def show_baselines(
 def mean_of_baselines(
     baselines: dict[str, Baseline], scores: Sequence[tuple[str, str]]
 ) -> str:
-    """The mean over (task, score), if all have a baseline."""
+    """Returns the mean over (task, score), if all have a baseline."""
     if any(task not in baselines for task, _ in scores):
         return NONE
     return mean([baselines[task].scores[score] for task, score in scores])

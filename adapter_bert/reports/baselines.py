@@ -30,7 +30,7 @@ RECORD = {
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A task's scores without BERT; members are as of `ScoredRun`.
+    """A task's scores without BERT; members are as in `ScoredRun`.
 
     `described` is the task with its labels, as in `ScoredRun.data`.
     """
@@ -68,7 +68,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 def find_baselines(
     folders: Iterable[str], runs: Iterable[ScoredRun]
 ) -> dict[str, Baseline]:
-    """The baselines below some folders, by task, of tasks that have runs."""
+    """Finds baselines below some folders, by task, of tasks that have runs."""
     firsts: dict[str, ScoredRun] = {}
     for run in runs:
         firsts.setdefault(run.task, run)

@@ -116,7 +116,7 @@ class SeedGroup:
 
     @property
     def method(self) -> TuningMethod:
-        """The tuning method."""
+        """Returns the tuning method."""
         return self.runs[0].method
 
     def mean(self, score: str) -> float:
@@ -197,7 +197,7 @@ def read_run(folder: pathlib.Path) -> Optional[ScoredRun]:
 
 
 def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
-    """The name of a run's task in tables, by `run.json` and its scores."""
+    """Gets the name of a run's task in tables, by `run.json` and its scores."""
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
@@ -227,7 +227,7 @@ def scores_of(task: str, results: dict[str, Any]) -> dict[str, float]:
 
 
 def evaluated(results: dict[str, Any]) -> dict[str, float]:
-    """The scores of `eval_results.json`, by name without `eval_`."""
+    """Returns the scores of `eval_results.json`, by name without `eval_`."""
     return {
         key.removeprefix("eval_"): value
         for key, value in results.items()
@@ -280,7 +280,7 @@ def find_runs(folders: Iterable[str]) -> list[ScoredRun]:
 
 
 def group_by_task(runs: Iterable[ScoredRun]) -> dict[str, list[SeedGroup]]:
-    """The seed groups of each task, in the order of their first runs.
+    """Returns the seed groups of each task, in the order of their first runs.
 
     Of a seed that was run twice, the first run counts.
     """
@@ -358,7 +358,7 @@ def by_method(
 
 
 def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
-    """The first seed group with the best mean score; None without the score.
+    """Chooses the first group with the best mean score; None without the score.
 
     Groups with fewer seeds than others are left out: they are better by chance.
     """
@@ -384,7 +384,6 @@ def by_kind(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
 
 
 def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
-    """The groups with the most frequent initial scale, or the default."""
     scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
     usual = max(scales, key=lambda x: (scales.count(x), x == 1e-2))
     left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
@@ -398,7 +397,7 @@ def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
 
 
 def main_score(seed_groups: Iterable[SeedGroup]) -> str:
-    """The score by which settings of one task are chosen."""
+    """Returns the score by which settings of one task are chosen."""
     run = next(iter(seed_groups)).runs[0]
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:

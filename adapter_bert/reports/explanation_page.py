@@ -31,7 +31,7 @@ def explanation_page(
     columns: Mapping[str, Sequence[str]],
     answered: Iterable[tuple[Sequence[str], Mapping[str, Any]]],
 ) -> bytes:
-    """The whole page in UTF-8.
+    """Returns the whole page in UTF-8.
 
     Args:
         columns: names of a row's texts, by task.
@@ -53,7 +53,6 @@ def _section(
     row: Sequence[str],
     answer: Mapping[str, Any],
 ) -> Element:
-    """A row with its coloured texts, the check, the error."""
     explanation = answer["explanation"]
     words, sums = explanation["words"], explanation["completeness"]
     if "value" in answer:
@@ -104,7 +103,6 @@ def _coloured(
     words: Iterable[Mapping[str, Any]],
     strongest: float,
 ) -> list[Content]:
-    """A text's words as marks, and what is between them."""
     parts: list[Content] = []
     place = 0
     for word in words:

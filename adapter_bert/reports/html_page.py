@@ -87,7 +87,6 @@ def section(level: int, title: str, *content: Any) -> Element:
 
 
 def _shown(value: Any) -> str:
-    """A value of a description as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or value == "":
@@ -157,7 +156,7 @@ def page(
     style: str = "",
     generator: str = GENERATOR,
 ) -> bytes:
-    """The whole page in UTF-8, with links to its sections of level 2.
+    """Returns the whole page in UTF-8, with links to its sections of level 2.
 
     `style` comes after the page's own, `generator` names the program.
     """
@@ -191,7 +190,6 @@ def page(
 
 
 def _for_page(part: Element, name: str) -> None:
-    """Removes namespaces from a drawing, and prefixes its ids with a name."""
     part.tag = part.tag.rpartition("}")[2]
     attributes = dict(part.attrib)
     part.attrib.clear()
@@ -212,7 +210,6 @@ def _for_page(part: Element, name: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """Text that matplotlib takes for no formula."""
     return text.replace("$", r"\$")
 
 

@@ -51,7 +51,7 @@ class Known(NamedTuple):
 
 
 def read_table(path: pathlib.Path) -> list[list[str]]:
-    """The rows of a TSV file, its header first."""
+    """Returns the rows of a TSV file, its header first."""
     text = files.read_text(str(path), "the table")
     # `splitlines` would split at other characters too.
     rows = [line.split("\t") for line in text.rstrip("\n").split("\n")]
@@ -67,7 +67,7 @@ def read_table(path: pathlib.Path) -> list[list[str]]:
 def tables_of(
     folder: pathlib.Path, name: str
 ) -> Iterator[tuple[pathlib.Path, str]]:
-    """The tables of a name in a folder, and the dev set's suffix of each."""
+    """Finds a folder.s tables of a name, and the dev set's suffix of each."""
     for path in sorted(folder.glob(f"{name}*.tsv")):
         yield path, path.stem[len(name) :].lstrip("_")
 
@@ -119,7 +119,7 @@ def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
 
 
 def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
-    """The paper's scores of GLUE's tasks and SQuAD 1.1; empty for others.
+    """Gets the paper's scores of GLUE's tasks and SQuAD 1.1; empty for others.
 
     Takes `task` of `run.json`, and `eval_results.json`.
     """
@@ -143,7 +143,7 @@ def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
 def of_an_earlier_run(
     folder: pathlib.Path, task: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Known:
-    """The scores of a run of the same task on the same dev set.
+    """Returns the scores of a run of the same task on the same dev set.
 
     Args:
         folder: of the earlier run.

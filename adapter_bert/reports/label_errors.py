@@ -32,7 +32,7 @@ def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The most probable other label of each row, int64 [N]."""
+    """Returns the most probable other label of each row, int64 [N]."""
     others = np.array(probabilities, np.float64)
     others[np.arange(len(labels)), labels] = -1
     return others.argmax(axis=1)

@@ -95,7 +95,7 @@ Norms = dict[str, dict[Optional[int], tuple[float, int]]]
 
 
 def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
-    """The scalars of a folder's event files by name, as (step, value).
+    """Returns the scalars of a folder's event files by name, as (step, value).
 
     A repeated step has its last value. A file's damaged end is left out.
     """
@@ -175,7 +175,6 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
 
 
 def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
-    """Shows a table as it is in its file."""
 
     def shown(path: pathlib.Path, of_set: str) -> Element:
         header, *rows = read_table(path)
@@ -218,7 +217,7 @@ def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
 
 
 def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
-    """The calibration of a run's probabilities; empty if it made none."""
+    """Gets the calibration of a run's probabilities; empty if it made none."""
     path = folder / "calibration.json"
     if not path.exists():
         return []
@@ -290,13 +289,12 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
 
 
 def _place(name: str, layer: Optional[int]) -> str:
-    """A variable's place, the same for all layers, weights and biases."""
     folder = name.rpartition("/")[0] or name
     return folder.replace(f"layer_{layer}/", "").replace(f"/layer_{layer}", "")
 
 
 def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
-    """The norms of the variables that were added to BERT."""
+    """Returns the norms of the variables that were added to BERT."""
     shapes = encoder.list_variables(
         run_record.bert_config(artifact.config, path)
     )
@@ -371,13 +369,12 @@ def _number(values: Mapping[int, float], key: int, form: str) -> str:
 
 
 def read_run(folder: pathlib.Path) -> dict[str, Any]:
-    """The content of `run.json`."""
+    """Returns the content of `run.json`."""
     path = str(folder / run_record.RUN_FILE)
     return files.read_object(path, "the run's description", RUN)
 
 
 def _read_results(folder: pathlib.Path) -> Optional[dict[str, Any]]:
-    """The content of `eval_results.json`, if there is one."""
     path = folder / "eval_results.json"
     if not path.exists():
         return None
@@ -435,7 +432,6 @@ def _scores(
     task: Mapping[str, Any],
     earlier: Optional[pathlib.Path],
 ) -> Element:
-    """The scores, next to what is known of others."""
     results = _read_results(folder)
     if not results:
         return section(level, "Scores", "The run has not been evaluated.")
@@ -462,7 +458,6 @@ def _scores(
 
 
 def _curve(name: str, what: str, curve: Curve) -> Element:
-    """A figure of one curve, which the caption describes."""
     (first, start), (last, end) = curve[0], curve[-1]
     (least, low) = min(curve, key=lambda point: point[1])
     (most, high) = max(curve, key=lambda point: point[1])
@@ -551,7 +546,7 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
 def sections_of_run(
     folder: pathlib.Path, earlier: Optional[pathlib.Path] = None
 ) -> tuple[str, list[Element]]:
-    """The title and sections of a run's report.
+    """Returns the title and sections of a run's report.
 
     Args:
         folder: of the run.

@@ -41,7 +41,6 @@ def _row(group: SeedGroup) -> tuple[str, ...]:
 
 
 def _score(group: SeedGroup, score: str) -> str:
-    """The mean over seeds with its standard error."""
     if score not in group.runs[0].scores:
         return "–"
     error = group.error(score)
@@ -52,7 +51,6 @@ def _score(group: SeedGroup, score: str) -> str:
 def _trade_off(
     name: str, task: str, groups: list[SeedGroup], score: str
 ) -> Element:
-    """The best setting of each method and size over its parameters."""
     points: dict[str, list[tuple[float, float]]] = {}
     for same in by_method(groups).values():
         chosen = best(same, score)
@@ -106,7 +104,7 @@ def _task(
 
 
 def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
-    """The title and sections of a sweep's report."""
+    """Returns the title and sections of a sweep's report."""
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
     tasks, rows = [], []

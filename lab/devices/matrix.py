@@ -63,7 +63,7 @@ Wanted = tuple[str, DeviceRun]
 
 
 def cells() -> list[Wanted]:
-    """The matrix: devices and runs, the quickest first."""
+    """Returns the matrix: devices and runs, the quickest first."""
     default = [
         DeviceRun(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
     ]
@@ -90,7 +90,7 @@ def cells() -> list[Wanted]:
 
 
 def compile_cell(device: str, run: DeviceRun, data: pathlib.Path) -> Cell:
-    """The compiler's account of a run's step, sizes in bytes of a core.
+    """Returns the compiler's account of a run's step, sizes in bytes of a core.
 
     Args:
         device: of `DEVICES`.
@@ -150,7 +150,7 @@ def key(device: str, run: DeviceRun) -> tuple[str, ...]:
 
 
 def key_of(cell: Cell) -> tuple[str, ...]:
-    """The key of a cell that was compiled."""
+    """Returns the key of a cell that was compiled."""
     names = [field.name for field in dataclasses.fields(DeviceRun)]
     return tuple(cell[name] for name in ("device", *names))
 
@@ -190,7 +190,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def page_tables(table: dict[str, Any]) -> dict[str, str]:
-    """The page's texts by the names of their marks."""
+    """Returns the page's texts by the names of their marks."""
     made = {key_of(cell): cell for cell in table["cells"]}
     dates = sorted({cell["date"] for cell in table["cells"]})
     packages = ", ".join(f"{n} {v}" for n, v in table["versions"].items())

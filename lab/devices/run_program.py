@@ -95,11 +95,11 @@ class Program:
 
     @property
     def is_training(self):
-        """Whether steps change values."""
+        """Tells whether steps change values."""
         return self.about["step"] == "training"
 
     def group(self, name):
-        """The arrays whose names begin so."""
+        """Returns the arrays whose names begin so."""
         start = f"{name}/"
         return {
             key[len(start) :]: value
@@ -135,7 +135,7 @@ class Program:
         return tensors
 
     def load(self):
-        """The function that the file holds, of JAX's arrays.
+        """Returns the function that the file holds, of JAX's arrays.
 
         Raises:
             Refused: this JAX cannot read it.
@@ -153,13 +153,13 @@ class Program:
 
 
 def first_line(error):
-    """The line of an exception's text that says most; its class without one."""
+    """Finds what an exception.s text says; its class without one."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__
 
 
 def version(package):
-    """The installed version of a package."""
+    """Returns the installed version of a package."""
     import importlib.metadata
 
     return importlib.metadata.version(package)
@@ -270,7 +270,6 @@ def _steps(program, run, arguments, steps, compared):
 
 
 def _compare(recorded, losses, outputs, trained):
-    """Losses, and differences from the CPU's record or why there are none."""
     errors = {}
     if losses:
         errors["losses"] = [x if np.isfinite(x) else None for x in losses]
@@ -337,24 +336,24 @@ def _share(part, whole):
 
 
 def tolerance(program, device):
-    """The tolerances of a program on a device of JAX."""
+    """Returns the tolerances of a program on a device of JAX."""
     is_tpu = device.platform == "tpu"
     return TOLERANCES["bfloat16" if is_tpu else program.about["dtype"]]
 
 
 def name_of(program):
-    """The name of a program among results: its file's."""
+    """Returns the name of a program among results: its file's."""
     return os.path.splitext(os.path.basename(program.path))[0]
 
 
 def summary_of(program):
-    """The name and the figures of a program, for results."""
+    """Returns the name and the figures of a program, for results."""
     keys = "program", "step", "method", "dtype", "rows", "length"
     return {"name": name_of(program), **{k: program.about[k] for k in keys}}
 
 
 def read_runs(path):
-    """The runs of a file of results; none if there is no file.
+    """Returns the runs of a file of results; none if there is no file.
 
     Raises:
         Refused: it is no file of results.
@@ -464,7 +463,7 @@ HEAD = (
 
 
 def arguments_of(description):
-    """The arguments of a runner of programs.
+    """Returns the arguments of a runner of programs.
 
     Raises:
         Refused: there would be no step, or --json is no file of results.

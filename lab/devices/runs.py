@@ -1,4 +1,4 @@
-"""The runs whose steps are shown to suit accelerators, on a tiny BERT.
+"""Runs whose steps are shown to suit accelerators, on a tiny BERT.
 
 Every tuning method trains and predicts with one head, every head with the
 default method, in float32 and bfloat16.
@@ -132,12 +132,12 @@ class DeviceRun:
 
     @property
     def program(self) -> str:
-        """The program's name."""
+        """Returns the program's name."""
         return HEADS[self.head][0]
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The run's flags, with `{data}` for the folder of `make`."""
+        """Returns the run's flags, with `{data}` for the folder of `make`."""
         flags = dict(HEADS[self.head][1])
         if self.method.startswith("per_task"):
             flags = SEVERAL
@@ -162,7 +162,7 @@ class DeviceRun:
 
 
 def folder_of(bert: str) -> str:
-    """The folder of a BERT of `SIZES`, in the folder of the data."""
+    """Returns the folder of a BERT of `SIZES`, in the folder of the data."""
     return tiny_files.BERT if bert == TINY else bert
 
 

@@ -66,12 +66,12 @@ class Comparison(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name for people and for `--only`."""
+        """Returns the name for people and for `--only`."""
         return "-".join(self[:4])
 
     @property
     def paddings(self) -> list[str]:
-        """The peer's ways of padding that are measured."""
+        """Returns the peer's ways of padding that are measured."""
         is_small = self.kind == "train" and self.model == "minilm"
         return list(PADDINGS) if is_small else ["dynamic"]
 
@@ -98,7 +98,7 @@ COMPARISONS = [
 def compare(
     one: Comparison, rows: str, model: dict[str, Any], peer: str, rounds: int
 ) -> Measured:
-    """The measurements of `products`, `ours` and each of the peer's paddings.
+    """Measures `products`, `ours` and each of the peer's paddings.
 
     Args:
         one: the comparison.
@@ -160,7 +160,7 @@ def summarize(measured: Measured) -> dict[str, Any]:
 
 
 def to_markdown(results: dict[str, Any]) -> str:
-    """The table of results/performance.md."""
+    """Returns the table of results/performance.md."""
     rows = [
         [
             "",

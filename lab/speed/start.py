@@ -102,13 +102,13 @@ class Program:
         """Nothing is left to be ended."""
 
     def on(self, engine: str) -> "Program":
-        """The same program with an engine."""
+        """Returns the same program with an engine."""
         command = [*self.command, f"--engine={engine}"]
         return dataclasses.replace(self, command=command)
 
 
 def find_data(glue_dir: str) -> tuple[str, list[str], dict[str, int]]:
-    """The data that both sides read: RTE, or pairs of `data/`.
+    """Returns the data that both sides read: RTE, or pairs of `data/`.
 
     Args:
         glue_dir: folder of GLUE's tasks, or "" for the project's own texts.
@@ -144,7 +144,7 @@ def engines() -> list[str]:
 def programs(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, Program]], dict[str, int]]:
-    """The programs of each measurement and side, and the rows of `find_data`.
+    """Gets programs of each measurement and side, and the rows of `find_data`.
 
     Args:
         arguments: of the command line.
@@ -214,7 +214,7 @@ def summarize(measured: Measured, which: str) -> dict[str, Any]:
 
 
 def to_markdown(results: dict[str, Any]) -> str:
-    """The table of results/performance.md."""
+    """Returns the table of results/performance.md."""
     sides = [*results["summary"][THIRD_STEP]["ratio"]]
     header = ["", *(f"ours, {side}, s" for side in sides), "peer, s"]
     rows = [[*header, *(f"{side} / peer" for side in sides)]]
@@ -236,7 +236,7 @@ def to_markdown(results: dict[str, Any]) -> str:
 
 
 def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
-    """The one table of both benchmarks: all but its last column are ratios.
+    """Makes a table of both benchmarks: all but its last column are ratios.
 
     Args:
         compared: the results of `compare`.

@@ -63,7 +63,7 @@ def say(text: str) -> None:
 
 
 def turns_of(only: Optional[str]) -> list[str]:
-    """The kinds of trials in turn; all that can run here, if None."""
+    """Returns the kinds of trials in turn; all that can run here, if None."""
     if only:
         return [only]
     try:
@@ -171,7 +171,7 @@ def count(trials: Iterable[Trial]) -> Counter:
 
 
 def rows(counts: Counter) -> list[list[str]]:
-    """The table: a row for each kind of run, then one for all."""
+    """Returns the table: a row for each kind of run, then one for all."""
     names = [run.name for run in runs.RUNS]
     ordered = [n for n in names if any(n == name for name, *_ in counts)]
     ends = (LOST, DIFFERENT, REFUSED)
@@ -187,7 +187,7 @@ def rows(counts: Counter) -> list[list[str]]:
 
 
 def read_soaks(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The soaks of a file; none if it is missing."""
+    """Returns the soaks of a file; none if it is missing."""
     if not path.exists():
         return []
     try:

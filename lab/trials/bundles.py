@@ -110,7 +110,6 @@ def write_bundle(
 def _texts(
     texts: Sequence[bytes], length: Optional[int]
 ) -> tuple[bytes, bytes]:
-    """Texts as they are stored, and what of them is summed."""
     lengths = [len(text) if length is None else length for text in texts]
     # The lengths' own sum is of four bytes each, or of eight.
     kind = np.uint64 if max(lengths, default=0) >= 2**32 else np.uint32

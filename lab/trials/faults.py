@@ -1,4 +1,4 @@
-"""The kinds of trials: a fault, and the judgement of the run.
+"""Kinds of trials: a fault, and the judgement of the run.
 
 docs/reliability.md says what each kind tries.
 """
@@ -176,7 +176,7 @@ def do_damage(path: pathlib.Path, how: str, part: float) -> str:
 
 
 def places(bench: Bench, reads: bool) -> list[pathlib.Path]:
-    """The files and folders that a run reads, or writes, from the top."""
+    """Gets the files and folders that a run reads, or writes, from the top."""
     if not reads:
         return [bench.place / OUT]
     named = re.findall(r"\{data\}/([^/\s]+)", " ".join(bench.run.words))
@@ -300,7 +300,7 @@ def vanish(plan: Plan, bench: Bench) -> Outcome:
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Whether a process holds a lock file."""
+    """Tells whether a process holds a lock file."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -106,7 +106,7 @@ def note(output: pathlib.Path, name: str, defect: str, content: bytes) -> None:
 
 
 def defects_of(output: pathlib.Path, name: str) -> list[list[str]]:
-    """The defects of a reader, and the files of their inputs."""
+    """Returns the defects of a reader, and the files of their inputs."""
     path = output / f"{file_name(name)}.jsonl"
     return [*map(json.loads, path.open())] if path.exists() else []
 
@@ -195,7 +195,7 @@ def keep(
 
 
 def lines_of(work: Callable[[], Any]) -> set[tuple[str, int]]:
-    """The package's lines that are run, by file and number."""
+    """Returns the package's lines that are run, by file and number."""
     lines: set[tuple[str, int]] = set()
     package = str(ROOT / "adapter_bert") + os.sep
 

@@ -51,7 +51,7 @@ class Reader:
 
 
 def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
-    """The input of a number, drawn from a seed; the first is the right one."""
+    """Draws the input of a number from a seed; the first is the right one."""
     content = reader.files[reader.changed]
     if not number:
         return content
@@ -104,7 +104,6 @@ def most_memory(size: int) -> int:
 
 
 def _peak() -> int:
-    """The most bytes of memory that the process had."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
@@ -211,7 +210,6 @@ CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 
 def _change_value(value: Any, chance: random.Random) -> Any:
-    """The same with something within it changed, at any depth."""
     inside = value if isinstance(value, (dict, list)) and value else None
     if inside is None or chance.random() < 0.1:
         return copy.deepcopy(chance.choice(ODD_VALUES))

@@ -50,7 +50,6 @@ class Changes:
         self._watch(folder)
 
     def _watch(self, folder: str) -> None:
-        """Watches a folder and all that is in it by now."""
         mask = MODIFY | MOVED_FROM | MOVED_TO | CREATE | DELETE
         for path, _, _ in os.walk(folder):
             encoded = os.fsencode(path)

@@ -161,7 +161,7 @@ class Disk:
             folder.unsynced.add(os.path.basename(paths[-1]))
 
     def contents(self) -> dict[str, bytes]:
-        """The files as programs see them."""
+        """Returns the files as programs see them."""
         return {
             name: bytes(node.content)
             for name, node in self._names.items()
@@ -270,7 +270,7 @@ def record(work: pathlib.Path, run: runs.ProgramRun) -> None:
 def _faults(
     disk: Disk, operations: list[Operation], place: pathlib.Path
 ) -> list[str]:
-    """The faults of order of a recording, which must tell all of a run.
+    """Returns the faults of order of a recording, which must tell all of a run.
 
     Args:
         disk: as it was before.
@@ -290,7 +290,7 @@ def _faults(
 
 
 def is_kept(path: str) -> bool:
-    """Whether a file of a trial's folder is one that is compared."""
+    """Tells whether a file of a trial's folder is one that is compared."""
     inside, _, name = path.partition("/")
     return bool(
         inside == runs.OUT and name and not runs.PASSING.fullmatch(name)

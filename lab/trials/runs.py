@@ -1,4 +1,4 @@
-"""The kinds of runs, and the comparison of their files."""
+"""Kinds of runs, and the comparison of their files."""
 
 import dataclasses
 import functools
@@ -61,13 +61,13 @@ class ProgramRun:
     optional: tuple[str, ...] = ()
 
     def command(self, data: pathlib.Path, place: pathlib.Path) -> list[str]:
-        """The command line of a run in a folder."""
+        """Returns the command line of a run in a folder."""
         return [self.program, *_filled(self.words, data, place)]
 
     def check_command(
         self, data: pathlib.Path, place: pathlib.Path
     ) -> list[str]:
-        """The command line of its check."""
+        """Returns the command line of its check."""
         return [self.program, *_filled(self.check, data, place)]
 
     def begin(self, data: pathlib.Path, place: pathlib.Path) -> None:
@@ -78,7 +78,7 @@ class ProgramRun:
             shutil.copytree(data / of, place / name, dirs_exist_ok=True)
 
     def result(self, place: pathlib.Path) -> Contents:
-        """The run's result: a digest of each file that must be the same."""
+        """Gets the result: a digest of each file that must be the same."""
         return result(place / OUT)
 
 
@@ -151,7 +151,7 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 def differences(
     expected: Contents, actual: Contents, ignored: str = ""
 ) -> list[str]:
-    """The names of files that differ, but those that begin with `ignored`."""
+    """Names the files that differ, but those that begin with `ignored`."""
     return sorted(
         name
         for name in {*expected, *actual}
@@ -285,12 +285,12 @@ RUNS = (*(run for e in ENGINES for run in _trainings(e)), *_others())
 
 
 def of_seed(seed: int) -> ProgramRun:
-    """The kind of run of a trial."""
+    """Returns the kind of run of a trial."""
     return RUNS[seed % len(RUNS)]
 
 
 def here() -> list[ProgramRun]:
-    """The kinds that run with this TensorFlow."""
+    """Returns the kinds that run with this TensorFlow."""
     return [
         run
         for run in RUNS

@@ -18,7 +18,7 @@ PATIENCE = 300.0
 
 
 class Moment(NamedTuple):
-    """The moment when something is done to a program; the first that comes."""
+    """Moment when something is done to a program; the first that comes."""
 
     seconds: float = PATIENCE  # after its start
     changes: float = float("inf")  # of its folder
@@ -35,7 +35,7 @@ NEVER = Moment()
 
 
 class End(NamedTuple):
-    """The end of a program."""
+    """End of a program."""
 
     code: int  # its exit code; below 0 the signal that ended it
     stderr: str
@@ -45,12 +45,12 @@ class End(NamedTuple):
 
     @property
     def was_killed(self) -> bool:
-        """Whether it has come to the moment."""
+        """Tells whether it has come to the moment."""
         return self.code == -signal.SIGKILL and not self.is_late
 
     @property
     def refusal(self) -> Optional[str]:
-        """The line by which a program refuses; None if it does not.
+        """Returns the line by which a program refuses; None if it does not.
 
         No other line tells of an error.
         """

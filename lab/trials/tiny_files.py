@@ -139,6 +139,5 @@ def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
 
 
 def _tagged(words: Sequence[str]) -> str:
-    """A sentence of a CoNLL file: a word a line, with its tag."""
     tags = ["B-NOUN" if word in NOUNS else "O" for word in words]
     return "".join(f"{word} {tag}\n" for word, tag in zip(words, tags))

@@ -25,7 +25,7 @@ DATA, ABOUT = "data", "about.json"
 
 
 class Outcome(NamedTuple):
-    """The outcome of a trial, and a note of what was done and seen."""
+    """Outcome of a trial, and a note of what was done and seen."""
 
     what: str
     note: str
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The choices that a seed draws; each kind of trial reads some of them.
+    """Choices that a seed draws; each kind of trial reads some of them.
 
     A share is a number from 0 to 1.
     """
@@ -78,7 +78,7 @@ WRONG = (0.0, HOUR, DAY, YEAR, 20 * YEAR)
 
 
 def of(things: Sequence[Any], share: float) -> Any:
-    """The thing at a share of their number."""
+    """Returns the thing at a share of their number."""
     return things[int(share * len(things))]
 
 
@@ -93,12 +93,12 @@ class Reference(NamedTuple):
     sizes: list[int]  # bytes of each file that it writes
 
     def has(self, state: str) -> bool:
-        """Whether a run can begin from a state."""
+        """Tells whether a run can begin from a state."""
         return self.run.trains and (self.folder / state).is_dir()
 
 
 def folder_of(work: pathlib.Path, run: ProgramRun) -> pathlib.Path:
-    """The folder of a run's reference."""
+    """Returns the folder of a run's reference."""
     return work / "references" / run.name.replace(" ", "_").replace(",", "")
 
 
@@ -136,13 +136,13 @@ def make_reference(work: pathlib.Path, run: ProgramRun) -> None:
 
 
 def read_reference(work: pathlib.Path, run: ProgramRun) -> Reference:
-    """The reference that `make_reference` has made."""
+    """Returns the reference that `make_reference` has made."""
     folder = folder_of(work, run)
     return Reference(run, folder, **json.loads((folder / ABOUT).read_text()))
 
 
 class Bench:
-    """The folders of a trial, and its programs.
+    """Folders of a trial, and its programs.
 
     Attributes:
         kills: how often one of them was killed.
@@ -197,19 +197,19 @@ class Bench:
         return start(command, str(self.place))
 
     def moment(self, share: float, state: str = "") -> Moment:
-        """The moment at a share of the changes that a run makes."""
+        """Returns the moment at a share of the changes that a run makes."""
         left = {HALF: 0.5, WHOLE: 0.2}.get(state, 1.0)
         return Moment(changes=1 + int(share * left * self.reference.changes))
 
     def has_failed(self, end: End) -> bool:
-        """Whether an undisturbed run has failed.
+        """Tells whether an undisturbed run has failed.
 
         A library or an export may refuse to do a second time what is done.
         """
         return bool(end.code) and (self.run.trains or end.refusal is None)
 
     def different(self, ignored: str = "") -> list[str]:
-        """The files that differ from the reference.
+        """Returns the files that differ from the reference.
 
         Args:
             ignored: the beginning of paths that do not count.

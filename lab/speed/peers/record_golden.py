@@ -83,7 +83,7 @@ def bert_name(name):
 
 
 def added_variables(method, model, state):
-    """The method's weights under this project's names."""
+    """Returns the method's weights under this project's names."""
     variables = {}
     if method == "prefix":
         # One network for all layers, in a pool next to the model.
@@ -168,7 +168,7 @@ def to_numpy(tensor):
 
 
 def make_bert(config, pooler):
-    """The state of a BERT with random weights, and what is recorded of it."""
+    """Makes the state of a BERT with random weights, and its record."""
     model = BertModel(config, add_pooling_layer=pooler)
     with torch.no_grad():
         for parameter in model.parameters():
