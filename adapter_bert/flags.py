@@ -34,31 +34,31 @@ from absl import flags
 from adapter_bert.errors import UserError
 
 # The flags of this process's command line, or of a caller (`of_keywords`).
-_given: contextvars.ContextVar = contextvars.ContextVar(
-    "given", default=flags.FLAGS
+_current: contextvars.ContextVar = contextvars.ContextVar(
+    "current", default=flags.FLAGS
 )
 
 
-class _Given:
+class _Current:
     """Flags that the running code was given."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_given.get(), name)
+        return getattr(_current.get(), name)
 
     def __getitem__(self, name: str) -> flags.Flag:
-        return _given.get()[name]
+        return _current.get()[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_given.get(), name, value)
+        setattr(_current.get(), name, value)
 
     def __contains__(self, name: str) -> bool:
-        return name in _given.get()
+        return name in _current.get()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_given.get())
+        return iter(_current.get())
 
 
-FLAGS = _Given()
+FLAGS = _Current()
 Declared = TypeVar("Declared")
 
 
@@ -453,7 +453,7 @@ def of_keywords(
         # Of a list that is empty too.
         flag.present = 1
         _find_home(flag)
-    with _given_as(values):
+    with _as_current(values):
         yield
 
 
@@ -472,17 +472,17 @@ def of_words(
     """
     values = define(classes, flags.FlagValues())
     parse(values, [program, *words])
-    with _given_as(values):
+    with _as_current(values):
         yield
 
 
 @contextlib.contextmanager
-def _given_as(values: flags.FlagValues) -> Iterator[None]:
-    token = _given.set(values)
+def _as_current(values: flags.FlagValues) -> Iterator[None]:
+    token = _current.set(values)
     try:
         yield
     finally:
-        _given.reset(token)
+        _current.reset(token)
 
 
 def _as_argument(name: str, value: Any, kind: str) -> Any:

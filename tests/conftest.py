@@ -405,32 +405,21 @@ def entry_point(module):
         FLAGS.unparse_flags()
 
 
-@pytest.fixture
-def classify():
-    """Runs `run_classifier.py` with flags, within this process."""
-    with entry_point(run_classifier) as run:
-        yield run
+def program_fixture(module):
+    """Runs a program with flags, within this process."""
+
+    @pytest.fixture
+    def run():
+        with entry_point(module) as program:
+            yield program
+
+    return run
 
 
-@pytest.fixture
-def answer():
-    """Runs `run_squad.py` with flags, within this process."""
-    with entry_point(run_squad) as run:
-        yield run
-
-
-@pytest.fixture
-def tag():
-    """Runs `run_tagger.py` with flags, within this process."""
-    with entry_point(run_tagger) as run:
-        yield run
-
-
-@pytest.fixture
-def vectors():
-    """Runs `run_vectors.py` with flags, within this process."""
-    with entry_point(run_vectors) as run:
-        yield run
+classify = program_fixture(run_classifier)
+answer = program_fixture(run_squad)
+tag = program_fixture(run_tagger)
+vectors = program_fixture(run_vectors)
 
 
 @pytest.fixture

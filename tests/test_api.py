@@ -2,6 +2,7 @@
 
 import datetime
 import enum
+import functools
 import gc
 import inspect
 import json
@@ -15,6 +16,7 @@ import types
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT, SENTENCES, TINY_WORDS, entry_point, write_table
 from tensorflow.python.framework import config as tf_config
@@ -127,10 +129,8 @@ def test_a_run_has_its_scores_curves_and_adapter(run):
 def test_a_folder_without_a_run_says_so(tmp_path):
     empty = ab.Run(str(tmp_path))
     assert empty.scores == {} and empty.curve == {}
-    with pytest.raises(ab.UserError, match="holds 0 adapters, expected one"):
-        empty.adapter  # noqa: B018
-    with pytest.raises(ab.UserError, match=r"holds no run\.json"):
-        empty.settings  # noqa: B018
+    refusals.check(lambda: empty.adapter, "holds 0 adapters, expected one")
+    refusals.check(lambda: empty.settings, "holds no run.json")
 
 
 def test_tensorflows_options_are_as_before(run, bert):
@@ -202,8 +202,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     write_table(path, [("the cat sat",)], ("text",))
     answers = ab.Predictor(bert, run).predict(path)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ab.UserError, match="pip install pandas"):
-        answers.to_frame()
+    refusals.check(answers.to_frame, "pip install pandas")
     stand_in = types.SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert answers.to_frame() == list(answers)
@@ -273,13 +272,13 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
         for suspect in audited.suspects
     ]
     for bad, settings, message in (
-        (rows[:3], {}, "^rows holds 3 different texts, but --folds is 5"),
+        (rows[:3], {}, "rows holds 3 different texts, but --folds is 5"),
         (rows, {"do_eval": True}, "--do_eval is for a run"),
         (rows, {"train_file": "a.tsv"}, "own arguments say it"),
-        (rows, {"fold": 3}, r"did you mean folds\?"),
+        (rows, {"fold": 3}, "did you mean folds?"),
     ):
-        with pytest.raises(ab.UserError, match=message):
-            ab.audit(bert, bad, **settings)
+        call = functools.partial(ab.audit, bert, bad, **settings)
+        refusals.check(call, message)
 
 
 @pytest.mark.newer_stack
@@ -307,88 +306,78 @@ def test_rows_to_label_next(run, bert, place):
         ([], {}, "pool holds no rows"),
         (["a"], {"by": "margin"}, "no adapter is named"),
         (["a"], {"count": 0}, "--count is 0"),
-        ([{"said": "a"}], {}, "^pool:1: no key 'text'"),
+        ([{"said": "a"}], {}, "pool:1: no key 'text'"),
         (3, {}, "pool: found a int"),
         ([3], {}, "pool:1: found a int"),
     ):
-        with pytest.raises(ab.UserError, match=message):
-            ab.select(bert, pool, **settings)
+        call = functools.partial(ab.select, bert, pool, **settings)
+        refusals.check(call, message)
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"num_epochs": 3}, r"did you mean num_train_epochs\?"),
+        ({"num_epochs": 3}, "did you mean num_train_epochs?"),
         ({"num_train_epochs": "many"}, "expected a number"),
         ({"train_batch_size": 0}, "--train_batch_size is 0, expected >= 1"),
         ({"compute_dtype": "int8"}, "should be one of"),
         ({"tuning_method": "hulsby"}, "hulsby"),
         ({"do_train": False}, "the function's own arguments say it"),
         ({"vocab_file": "v"}, "a setting of load_bert"),
-        ({"label_column": "lable"}, "^rows:1: no key 'lable', found 'text'"),
+        ({"label_column": "lable"}, "rows:1: no key 'lable', found 'text'"),
         ({"output_dir": None}, "--output_dir is missing"),
         ({"train_file": "a.csv"}, "rows and train_file exclude each other"),
         ({"task_name": "mrpc"}, "is for --task_name=custom"),
     ],
 )
 def test_errors_are_the_programs(bert, tmp_path, settings, message):
-    with pytest.raises(ab.UserError, match=message) as raised:
-        ab.train(bert, ROWS, **{**SETTINGS, "output_dir": tmp_path, **settings})
-    assert "\n" not in str(raised.value)
+    settings = {**SETTINGS, "output_dir": tmp_path, **settings}
+    refusals.check(lambda: ab.train(bert, ROWS, **settings), message)
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
-    with pytest.raises(ab.UserError, match="nothing"):
-        ab.Predictor(bert, tmp_path / "nothing")
-    with pytest.raises(ab.UserError, match="a setting of load_bert"):
-        ab.Predictor(bert, run, compute_dtype="bfloat16")
-    predictor = ab.Predictor(bert, shelf)
-    for texts, task, message in (
-        (["a"], None, "pass task=one of mood, other"),
-        (["a"], "moods", "no adapter is called 'moods'"),
-        (["a", "b", "c"], ["mood", "other"], "names 2 adapters for 3 rows"),
-        ([{"message": "a"}], "mood", "row 1: found the columns 'message'"),
-        (["a", 3], "mood", "row 2: found a int"),
-        (["a", None], "mood", "row 2: found a NoneType"),
-        (3, "mood", "texts: found a int, expected rows"),
-    ):
-        with pytest.raises(ab.UserError, match=message):
-            predictor.predict(texts, task=task)
-    with pytest.raises(ab.UserError, match="nowhere"):
-        ab.load_bert(tmp_path / "nowhere")
-
-
-def test_first_mistakes_are_one_line(run, bert, tiny_bert):
+def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     not_bert = "bert is a str, expected a Bert, which load_bert"
+    predictor = ab.Predictor(bert, shelf)
+
+    def embed(texts=("a",), **settings):
+        return lambda: ab.embed(bert, list(texts), **settings)
+
+    def load(adapters, **settings):
+        return lambda: ab.Predictor(bert, adapters, **settings)
+
+    def predict(texts, task="mood"):
+        return lambda: predictor.predict(texts, task=task)
+
     for call, message in (
         (lambda: ab.load_bert(None), "name is a NoneType, expected 'minilm'"),
+        (lambda: ab.load_bert(tmp_path / "nowhere"), "nowhere"),
         (lambda: ab.train("folder", ROWS), not_bert),
         (lambda: ab.evaluate("folder", run, ROWS), not_bert),
         (lambda: ab.embed("folder", ["a"]), not_bert),
         (lambda: ab.Predictor("folder", run), not_bert),
         (lambda: ab.export("folder", run, "out"), not_bert),
-        (lambda: ab.Predictor(bert, 3), "an adapter is a int, expected its"),
-        (lambda: ab.Predictor(bert, [run, None]), "an adapter is a NoneType"),
-        (lambda: ab.embed(bert, ["a"], adapter=[run]), "an adapter is a list"),
-        (
-            lambda: ab.Predictor(bert, [run, run]),
-            "two adapters are called 'custom'",
-        ),
-        (
-            lambda: ab.embed(bert, ["a"], predict_batch_size=0),
-            "--predict_batch_size is 0, which is too small",
-        ),
-        (
-            lambda: ab.embed(bert, ["a"], max_seq_length="long"),
-            "expected a whole number",
-        ),
-        (lambda: ab.embed(bert, ["a"], layers="last"), "--layers is last, exp"),
-        (lambda: ab.embed(bert, ["a"], layers=[0.5]), "--layers is 0.5, exp"),
-        (lambda: ab.embed(bert, ["a"], layers=[9]), "the layers name 9, but"),
-        (lambda: ab.embed(bert, ["a"], layers={-1}), "--layers is a set"),
-        (lambda: ab.embed(bert, ["a"], layers=()), "no layer is named"),
-        (lambda: ab.embed(bert, [{"said": "a"}]), "row 1: found the columns"),
+        (load(tmp_path / "nothing"), "nothing"),
+        (load(run, compute_dtype="bfloat16"), "a setting of load_bert"),
+        (load(3), "an adapter is a int, expected its"),
+        (load([run, None]), "an adapter is a NoneType"),
+        (load([run, run]), "two adapters are called 'custom'"),
+        (predict(["a"], None), "pass task=one of mood, other"),
+        (predict(["a"], "moods"), "no adapter is called 'moods'"),
+        (predict(["a"] * 3, ["mood", "other"]), "names 2 adapters for 3 rows"),
+        (predict([{"message": "a"}]), "row 1: found the columns 'message'"),
+        (predict(["a", 3]), "row 2: found a int"),
+        (predict(["a", None]), "row 2: found a NoneType"),
+        (predict(3), "texts: found a int, expected rows"),
+        (embed(adapter=[run]), "an adapter is a list"),
+        (embed(predict_batch_size=0), "--predict_batch_size is 0, which is"),
+        (embed(max_seq_length="long"), "expected a whole number"),
+        (embed(layers="last"), "--layers is last, exp"),
+        (embed(layers=[0.5]), "--layers is 0.5, exp"),
+        (embed(layers=[9]), "the layers name 9, but"),
+        (embed(layers={-1}), "--layers is a set"),
+        (embed(layers=()), "no layer is named"),
+        (embed([{"said": "a"}]), "row 1: found the columns"),
         (
             lambda: ab.train(
                 bert, ROWS, ROWS, ROWS, task_name="squad", output_dir="out"
@@ -396,15 +385,12 @@ def test_first_mistakes_are_one_line(run, bert, tiny_bert):
             "eval_rows and predict_rows exclude each other for squad",
         ),
     ):
-        with pytest.raises(ab.UserError, match=message) as raised:
-            call()
-        assert "\n" not in str(raised.value)
+        refusals.check(call, message)
     predictor = ab.Predictor(bert, {"mood": run})
     assert predictor.names == ["mood"]
     assert predictor.predict([], task=[]) == predictor.predict([]) == []
     predictor.remove("mood")
-    with pytest.raises(ab.UserError, match="no adapter is loaded"):
-        predictor.predict(["a"])
+    refusals.check(lambda: predictor.predict(["a"]), "no adapter is loaded")
 
 
 @pytest.fixture(scope="module")
@@ -634,7 +620,7 @@ def test_values_are_json(tmp_path):
 
 
 TEXTS, LABELS = zip(*SENTENCES * 2)
-KINDS = {
+TASKS = {
     "regression": (
         [(text, len(text)) for text in TEXTS],
         {"regression": True, "dev_share": 0.5},
@@ -668,9 +654,9 @@ KINDS = {
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
-    rows, settings = KINDS[kind]
+    rows, settings = TASKS[kind]
     common = {**SETTINGS, "num_train_epochs": 1}
     if "dev_share" not in settings:
         del common["dev_share"]

@@ -233,27 +233,27 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old"
 
 
-KINDS = {"name": str, "numbers?": list}
+FIELDS = {"name": str, "numbers?": list}
 
 
 def test_a_seal_tells_whether_an_object_was_changed(tmp_path):
     path = tmp_path / "file"
     value = {"name": "\u00e9", "numbers": [1, 0.1, None]}
     files.write_sealed(str(path), value)
-    assert files.read_object(str(path), "mine", KINDS) == value
+    assert files.read_object(str(path), "mine", FIELDS) == value
     text = path.read_text()
     # Laid out otherwise it is the same.
     path.write_text(json.dumps(json.loads(text)))
-    assert files.read_object(str(path), "mine", KINDS) == value
+    assert files.read_object(str(path), "mine", FIELDS) == value
     path.write_text(text.replace("0.1", "0.3"))
-    message = message_of(files.read_object, str(path), "mine", KINDS)
+    message = message_of(files.read_object, str(path), "mine", FIELDS)
     assert message.startswith(f"{path} is damaged, or was changed by hand")
     files.write_sealed(str(path), {**json.loads(text), "name": "b"})
-    assert files.read_object(str(path), "mine", KINDS)["name"] == "b"
+    assert files.read_object(str(path), "mine", FIELDS)["name"] == "b"
     # Without a seal, and with as many levels as may be.
     levels = "[" * 99 + "1" + "]" * 99
     path.write_text('{"name": "a", "numbers": ' + levels + "}")
-    assert files.read_object(str(path), "mine", KINDS)["name"] == "a"
+    assert files.read_object(str(path), "mine", FIELDS)["name"] == "a"
 
 
 def test_a_prepared_folder_keeps_its_files_and_gets_no_others(tmp_path):

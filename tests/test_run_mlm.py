@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from conftest import TINY_WORDS, entry_point, run_process
+from conftest import TINY_WORDS, program_fixture, run_process
 from run_folders import check_nearly_equal, read
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
@@ -19,12 +19,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.invertible import SCOPE
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
-
-@pytest.fixture
-def model_text():
-    """Runs `run_mlm.py` with flags, within this process."""
-    with entry_point(run_mlm) as run:
-        yield run
+model_text = program_fixture(run_mlm)
 
 
 def evaluated(model_text, flags, adapter, folder, **more):

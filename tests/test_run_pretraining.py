@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import entry_point, run_process
+from conftest import program_fixture, run_process
 from run_folders import artifact_bytes, read
 from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
@@ -15,11 +15,7 @@ from adapter_bert.serving.library import AdapterLibrary
 pytestmark = pytest.mark.older_stack
 
 
-@pytest.fixture
-def pretrain():
-    """Runs `run_pretraining.py` with flags, within this process."""
-    with entry_point(run_pretraining) as run:
-        yield run
+pretrain = program_fixture(run_pretraining)
 
 
 @pytest.fixture
