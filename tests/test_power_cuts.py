@@ -127,15 +127,15 @@ def test_names_reach_the_disk_in_order(folder, tmp_path):
     ]
     names = ["file", "a file", "a b file", "b file", "b"]
 
-    def found(operations):
+    def spoiled(operations):
         return {
             " ".join(sorted(name for name, _ in files))
             for files in left(folder, operations, tmp_path)
         }
 
-    assert found(operations) == set(names)
+    assert spoiled(operations) == set(names)
     synced = [*operations[:2], sync(""), *operations[2:]]
-    assert found(synced) == set(names[2:])
+    assert spoiled(synced) == set(names[2:])
 
 
 def test_a_folder_takes_along_what_is_in_it(folder, tmp_path):
@@ -181,7 +181,7 @@ def read(tmp_path, *threads):
     for number, lines in enumerate(threads):
         text = re.sub(
             r"\[([^]{]+)\]",
-            lambda found: "".join(f"\\x{b:02x}" for b in found[1].encode()),
+            lambda match: "".join(f"\\x{b:02x}" for b in match[1].encode()),
             "\n".join(lines) + "\n",
         )
         (folder / f"calls.{number}").write_text(text)
@@ -349,7 +349,7 @@ def test_a_program_that_does_not_sync_is_found(make_bench, monkeypatch):
     # By what it comes to as well.
     (bench.reference.folder / power_cuts.FAULTS).write_text("[]")
     monkeypatch.setattr(
-        power_cuts, "order_faults", lambda *given: order_faults(*given)[:0]
+        power_cuts, "order_faults", lambda *calls: order_faults(*calls)[:0]
     )
     outcomes = {try_seed(seed, bench).what for seed in range(12)}
     assert outcomes & {LOST, DIFFERENT}

@@ -201,7 +201,7 @@ def fit_head(
     # What never differs tells nothing.
     scale[scale == 0] = 1
     model = fit_classes((vectors - mean) / scale, labels, count, strength)
-    return lambda asked: np.exp(model((asked - mean) / scale))
+    return lambda rows: np.exp(model((rows - mean) / scale))
 
 
 def guess(

@@ -113,11 +113,11 @@ def fit(
     if isinstance(task, TextRegression):
         ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
         ridge.fit(inputs, labels["label_scores"])
-        return lambda asked: {"scores": ridge.predict(asked)}
+        return lambda inputs: {"scores": ridge.predict(inputs)}
     if not isinstance(task, MultiLabel):
         ids, count = labels["label_ids"], len(task.labels)
         model = fit_classes(inputs, ids, count, strength)
-        return lambda asked: {"logits": model(asked)}
+        return lambda inputs: {"logits": model(inputs)}
     models = [
         fit_classes(inputs, column, 2, strength)
         for column in labels["label_sets"].T

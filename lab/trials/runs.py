@@ -94,15 +94,15 @@ def result(out: pathlib.Path) -> Contents:
     Of a training's checkpoints the newest counts. Of an exported model the
     number of its version does not.
     """
-    found = _files(out)
+    paths = _files(out)
     newest: dict[str, int] = {}
-    for name in found:
+    for name in paths:
         match = CHECKPOINT.fullmatch(name)
         if match and match[3] == "index":
             folder = match[1] or ""
             newest[folder] = max(newest.get(folder, 0), int(match[2]))
     contents = {}
-    for name, path in found.items():
+    for name, path in paths.items():
         match = CHECKPOINT.fullmatch(name)
         is_old = match and int(match[2]) != newest.get(match[1] or "")
         if not is_old and not PASSING.fullmatch(name):
