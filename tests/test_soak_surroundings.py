@@ -15,7 +15,7 @@ from conftest import ROOT
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
 from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
-from lab.trials.runs import OUT, Run
+from lab.trials.runs import OUT, ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import (
     DIFFERENT,
@@ -81,7 +81,9 @@ def make_bench(tmp_path):
         program = tmp_path / "program.py"
         text = PROGRAM.format(**{"root": str(ROOT), **CAREFUL, **changes})
         program.write_text(text)
-        run = Run("stand-in", str(program), ("{place}/out", "{data}/number"))
+        run = ProgramRun(
+            "stand-in", str(program), ("{place}/out", "{data}/number")
+        )
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "number").write_text("2")
         benches.make_reference(tmp_path, run)
