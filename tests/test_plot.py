@@ -1,5 +1,6 @@
 """Figures of runs."""
 
+import functools
 import json
 import math
 import re
@@ -7,12 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
+import refusals
 from conftest import ROOT
 from matplotlib.figure import Figure
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
-from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.reports.collect_runs import by_kind
@@ -102,8 +103,8 @@ def test_glue_and_other_tasks_have_a_panel_each(fake):
     assert titles == ["GLUE", "other tasks"]
     # Each of one BERT.
     add_pair(fake, "qnli", bert="g")
-    with pytest.raises(UserError, match="of different BERTs"):
-        plot.draw_trade_off(Figure(), fake.groups())
+    call = functools.partial(plot.draw_trade_off, Figure(), fake.groups())
+    refusals.check(call, "of different BERTs")
 
 
 def test_squad_1_and_2_have_a_panel_each(fake):
@@ -294,8 +295,8 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
 
 
 def test_nothing_to_draw_is_refused(run_main):
-    with pytest.raises(UserError, match="no run in"):
-        run_main(plot, ROOT / "data", "--output_dir=x")
+    arguments = plot, ROOT / "data", "--output_dir=x"
+    refusals.check(lambda: run_main(*arguments), "no run in")
 
 
 FUSION = "fusion(a, b)"
@@ -350,9 +351,11 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
 
 def test_fusions_that_cannot_be_drawn_are_refused(fake, run_main):
     fake.add("rte", "full", 1.0)
-    with pytest.raises(UserError, match="no fusion in"):
+
+    def call():
         run_main(plot_fusion, fake.folder, "--output_dir=x")
+
+    refusals.check(call, "no fusion in")
     add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
     add_fusion(fake, "rte", 2, [0.2, 0.8], 0.5, adapters="ac")
-    with pytest.raises(UserError, match="are of different adapters; expected"):
-        run_main(plot_fusion, fake.folder, "--output_dir=x")
+    refusals.check(call, "are of different adapters; expected")
