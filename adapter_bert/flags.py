@@ -216,11 +216,12 @@ def is_given(name: str) -> bool:
 
 def command_line() -> list[str]:
     """Returns the flags that were given, as words of a command line."""
+    flags_by_name = {FLAGS[name].name: FLAGS[name] for name in FLAGS}
     return [
         word
-        for name in FLAGS
-        if FLAGS[name].present and FLAGS[name].name == name
-        for word in FLAGS[name].serialize().splitlines()
+        for flag in flags_by_name.values()
+        if flag.present and not flag.help.startswith("Alias for --")
+        for word in flag.serialize().splitlines()
     ]
 
 

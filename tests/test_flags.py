@@ -31,6 +31,7 @@ from adapter_bert.flags import (
     POSITIVE,
     POSITIVE_NUMBER,
     Topic,
+    command_line,
     define,
     is_given,
     of_keywords,
@@ -146,7 +147,8 @@ def defined():
 
 def test_values_are_read_into_the_dataclass(defined):
     assert read(Sample, plain="x") == Sample("x", pairs=[])
-    FLAGS(["program", "--port=0", "--rounds=2", "--train", "--names=a,b"])
+    words = "--port=0 --rounds=2 --train --names=a,b --folders=c --folders=d"
+    FLAGS(["program", *words.split()])
     sample = read(Sample, plain="x", pairs={"a": "b"})
     assert sample == Sample(
         "x",
@@ -155,7 +157,10 @@ def test_values_are_read_into_the_dataclass(defined):
         train=True,
         names=["a", "b"],
         pairs={"a": "b"},
+        folders=["c", "d"],
     )
+    words = words.replace("--rounds=2", "--epoch_count=2.0")
+    assert sorted(command_line()) == sorted(words.split())
     assert is_given("port") and not is_given("size")
     assert recorded(sample) == {"port": 0}
     assert recorded(sample.rates) == {"rate": 1.0}
