@@ -1,4 +1,4 @@
-"""The command `adapter-bert`, as `python -m adapter_bert`."""
+"""Command `adapter-bert`, as `python -m adapter_bert`."""
 
 from adapter_bert.commands import main
 

@@ -1,4 +1,4 @@
-"""The programs as functions, for notebooks and services: `import adapter_bert`.
+"""Programs as functions, for notebooks and services: `import adapter_bert`.
 
 Keywords are the programs' flags, from the same declarations and with the same
 checks. The same settings give the same files and the same bits as a command
@@ -63,8 +63,8 @@ from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
 
 Path = Union[str, "os.PathLike[str]"]
-# Rows in memory, as of `data/memory_rows.py`, or a file's path.
-Table = Any
+# Rows in memory, as in `data/memory_rows.py`, or a file's path.
+RowsOrPath = Any
 Function = TypeVar("Function", bound=Callable)
 CUSTOM, QUESTIONS = run_classifier.CUSTOM, "squad"
 # Programs by the tasks that they alone have.
@@ -104,14 +104,13 @@ def _path(path: Path) -> str:
 def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
-    """Adds settings to a function's signature, for help and completion."""
-    found: dict[str, dataclasses.Field] = {}
+    fields: dict[str, dataclasses.Field] = {}
     for name, _, field in declared(classes):
-        found.setdefault(name, field)
+        fields.setdefault(name, field)
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        *own, _ = signature.parameters.values()
+        *parameters, _ = signature.parameters.values()
         more = [
             inspect.Parameter(
                 name,
@@ -119,17 +118,18 @@ def _shows_settings(
                 default=DEFAULTS.get(name, _default_of(field)),
                 annotation=field.type,
             )
-            for name, field in found.items()
+            for name, field in fields.items()
             if name not in (*without, *signature.parameters)
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *more])
+        function.__signature__ = signature.replace(
+            parameters=[*parameters, *more]
+        )
         return function
 
     return decorate
 
 
 def _default_of(field: dataclasses.Field) -> Any:
-    """A setting's default; lists have a factory."""
     if field.default is dataclasses.MISSING:
         return field.default_factory()
     return field.default
@@ -151,7 +151,7 @@ class Bert:
 
     @functools.cached_property
     def frozen(self) -> FrozenBert:
-        """The BERT in memory, which all predictors share; read at first use."""
+        """Reads the BERT, which all predictors share, at first use."""
         return FrozenBert.open(
             self.init_checkpoint,
             self.settings["bert_config_file"],
@@ -215,8 +215,7 @@ def load_bert(
 class Run:
     """A run's folder, with what was written there as values.
 
-    `Run("out/tickets")` reads a folder that an earlier process wrote. All
-    attributes raise `UserError` where a file is damaged.
+    `Run("out/tickets")` reads a folder that an earlier process wrote.
     """
 
     output_dir: str
@@ -226,14 +225,14 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The dev set's scores by name, `loss` in nats; empty without one."""
+        """Gets the dev set's scores by name, `loss` in nats."""
         path = os.path.join(self.output_dir, "eval_results.json")
         if not files.exists(path):
             return {}
-        found = files.read_object(path, "a run's scores", RESULTS)
+        results = files.read_object(path, "a run's scores", RESULTS)
         return {
             name.removeprefix("eval_"): value
-            for name, value in found.items()
+            for name, value in results.items()
             if name.startswith("eval_")
         }
 
@@ -253,19 +252,19 @@ class Run:
 
     @property
     def adapter(self) -> str:
-        """The trained adapter's folder."""
-        found = self.adapters
-        if len(found) != 1:
+        """Returns the trained adapter's folder."""
+        folders = self.adapters
+        if len(folders) != 1:
             raise UserError(
-                f"{self.output_dir} holds {len(found)} adapters"
-                + f" ({', '.join(found)})" * bool(found)
+                f"{self.output_dir} holds {len(folders)} adapters"
+                + f" ({', '.join(folders)})" * bool(folders)
                 + ", expected one; Run.adapters has each by its task"
             )
-        return next(iter(found.values()))
+        return next(iter(folders.values()))
 
     @property
     def adapters(self) -> dict[str, str]:
-        """The folder of each trained adapter, by its task's name."""
+        """Returns the folder of each trained adapter, by its task's name."""
         places = [self.output_dir]
         tasks = os.path.join(self.output_dir, "tasks")
         if files.is_folder(tasks):
@@ -281,18 +280,18 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The run's description, `run.json`: settings, engine, versions."""
-        found = run_record.read_run(self.output_dir)
-        if found is None:
+        """Reads the description, `run.json`: settings, engine, versions."""
+        run = run_record.read_run(self.output_dir)
+        if run is None:
             raise UserError(
                 f"{self.output_dir} holds no {run_record.RUN_FILE}; expected "
                 "the output_dir of a training"
             )
-        return found
+        return run
 
     @property
     def engine(self) -> str:
-        """The engine that trained, `StrategyEngine` or `EstimatorEngine`."""
+        """Names the engine: `StrategyEngine` or `EstimatorEngine`."""
         return self.settings["versions"]["engine"]
 
 
@@ -301,7 +300,6 @@ Adapter = Union[Path, Run]
 
 
 def _checked(bert: Any) -> Bert:
-    """The argument `bert`; raises UserError for another type."""
     if not isinstance(bert, Bert):
         raise UserError(
             f"bert is a {type(bert).__name__}, expected a Bert, which "
@@ -311,7 +309,6 @@ def _checked(bert: Any) -> Bert:
 
 
 def _folder(adapter: Any) -> str:
-    """An adapter's folder, of its path or of the run that trained it."""
     if isinstance(adapter, Run):
         return adapter.adapter
     if not isinstance(adapter, (str, os.PathLike)):
@@ -325,9 +322,9 @@ def _folder(adapter: Any) -> str:
 @_shows_settings(OF_PROGRAMS, OF_RUNS)
 def train(
     bert: Bert,
-    rows: Table = None,
-    eval_rows: Table = None,
-    predict_rows: Table = None,
+    rows: RowsOrPath = None,
+    eval_rows: RowsOrPath = None,
+    predict_rows: RowsOrPath = None,
     *,
     task_name: str = CUSTOM,
     **settings: Any,
@@ -355,15 +352,15 @@ def train(
     Returns:
         The run, whose folder is `output_dir`.
     """
-    given = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
-    return _run("train()", bert, task_name, given, settings, do_train=True)
+    tables = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
+    return _run("train()", bert, task_name, tables, settings, do_train=True)
 
 
 @_shows_settings(OF_PROGRAMS, (*OF_RUNS, "adapter"))
 def evaluate(
     bert: Bert,
     adapter: Adapter,
-    rows: Table = None,
+    rows: RowsOrPath = None,
     **settings: Any,
 ) -> dict[str, float]:
     """Scores a trained adapter on labelled rows.
@@ -371,9 +368,9 @@ def evaluate(
     Args:
         bert: the BERT that the adapter was trained on.
         adapter: its folder, or the run that trained it.
-        rows: as of `train`, tuples in the order of the adapter's columns;
+        rows: as for `train`, tuples in the order of the adapter's columns;
             None: `data_dir` or `eval_file`.
-        **settings: as of `train`. `output_dir` is for the files, which are
+        **settings: as for `train`. `output_dir` is for the files, which are
             not kept by default.
 
     Returns:
@@ -400,11 +397,10 @@ def _run(
     caller: str,
     bert: Bert,
     task_name: str,
-    given: Mapping[str, Table],
+    tables: Mapping[str, RowsOrPath],
     settings: Mapping[str, Any],
     do_train: bool,
 ) -> Run:
-    """Runs a task's program with these settings and rows by split."""
     _checked(bert)
     _refuse(caller, settings, OF_RUNS)
     if settings.get("adapter"):
@@ -418,8 +414,8 @@ def _run(
     }
     if program is run_classifier:
         values["task_name"] = task_name
-    given = {name: rows for name, rows in given.items() if rows is not None}
-    if program is run_squad and {"eval_rows", "predict_rows"} <= set(given):
+    tables = {name: rows for name, rows in tables.items() if rows is not None}
+    if program is run_squad and {"eval_rows", "predict_rows"} <= set(tables):
         raise UserError(
             f"eval_rows and predict_rows exclude each other for {QUESTIONS}, "
             "where the rows that are scored are answered too"
@@ -430,7 +426,7 @@ def _run(
         place = stack.enter_context(files.temporary_folder())
         paths = {
             name: _file_of(name, rows, program, columns, place)
-            for name, rows in given.items()
+            for name, rows in tables.items()
         }
         for name, path in paths.items():
             flag = SPLITS[name]
@@ -445,14 +441,14 @@ def _run(
             # Not next to a file that is deleted.
             values["frozen_layers_dir"] = settings.get("output_dir")
         if program is run_squad:
-            values["do_eval"] = "eval_rows" in given
+            values["do_eval"] = "eval_rows" in tables
         else:
             sources_of_dev = ("eval_file", "dev_share", "data_dir")
-            values["do_eval"] = "eval_rows" in given or any(
+            values["do_eval"] = "eval_rows" in tables or any(
                 settings.get(name) for name in sources_of_dev
             )
         values["do_predict"] = bool(
-            "predict_rows" in given
+            "predict_rows" in tables
             or settings.get("predict_file")
             or (program is run_squad and values["do_eval"])
         )
@@ -485,11 +481,10 @@ def _named(paths: Mapping[str, str], place: str) -> Iterator[None]:
 
 
 def _refuse(
-    caller: str, settings: Mapping[str, Any], own: Sequence[str]
+    caller: str, settings: Mapping[str, Any], reserved: Sequence[str]
 ) -> None:
-    """Refuses keywords that other arguments stand for."""
     for name in settings:
-        if name in own:
+        if name in reserved:
             raise UserError(
                 f"{caller} takes no keyword {name!r}: "
                 + (
@@ -502,12 +497,12 @@ def _refuse(
 
 def _file_of(
     name: str,
-    rows: Table,
+    rows: RowsOrPath,
     program: Any,
     columns: tuple[Sequence[str], Sequence[str]],
     folder: str,
 ) -> str:
-    """The path of a split's file, which is written if rows are in memory.
+    """Gets the path of a split's file, which is written if rows are in memory.
 
     `columns` name the texts and the labels.
     """
@@ -528,7 +523,6 @@ def _file_of(
 
 
 def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
-    """Columns of texts and labels: the flags', the adapter's, or the usual."""
     if program is run_vectors:
         text, *others, score = (
             getattr(read(run_vectors.Texts), name)
@@ -537,24 +531,24 @@ def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
         return [text, *filter(None, others)], [score] if score else []
     if program not in (run_classifier, run_tagger):
         return [], []
-    known: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if adapter:
         trained = adapter_artifact.read_config(adapter)
-        known = trained.get("task_settings", {})
+        columns = trained.get("task_settings", {})
         if trained["task"].get("name") == CUSTOM:
             source = f"the adapter {adapter}"
-            known = custom_arguments(trained["task"], known, source)
+            columns = custom_arguments(trained["task"], columns, source)
     if program is run_tagger:
-        asked = read(tagging_files.Columns)
+        flags = read(tagging_files.Columns)
         token, tag = tagging_files.Columns(
-            asked.token or known.get("token_column"),
-            asked.tag or known.get("tag_column"),
+            flags.token or columns.get("token_column"),
+            flags.tag or columns.get("tag_column"),
         ).keys
         return [token], [tag]
-    own = vars(read(custom.Table))
+    table = vars(read(custom.Table))
 
     def named(flag: str) -> Any:
-        return own[flag] if is_given(flag) else known.get(flag, own[flag])
+        return table[flag] if is_given(flag) else columns.get(flag, table[flag])
 
     texts = [named("text_a_column"), named("text_b_column")]
     labels = [] if is_given("label_column") else named("label_columns")
@@ -577,7 +571,6 @@ Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]
 
 
 def _adapter_settings(bert: Bert, adapters: Adapters) -> dict[str, Any]:
-    """The flags that name a BERT and adapters."""
     named = {"init_checkpoint": bert.init_checkpoint}
     if isinstance(adapters, AdapterLibrary):
         return {**named, "library": adapters.path, "task": [ALL]}
@@ -639,7 +632,7 @@ class Predictor:
 
     @property
     def names(self) -> list[str]:
-        """The names of the adapters."""
+        """Returns the names of the adapters."""
         return self._predictor.names
 
     def add(self, adapter: Adapter, name: Optional[str] = None) -> str:
@@ -652,12 +645,12 @@ class Predictor:
             return self._predictor.add(_folder(adapter), name)
 
     def remove(self, name: str) -> None:
-        """Unloads an adapter; raises UserError if none has this name."""
+        """Unloads an adapter."""
         self._predictor.remove(name)
 
     def predict(
         self,
-        texts: Table,
+        texts: RowsOrPath,
         task: Union[None, str, Sequence[str]] = None,
         explain: bool = False,
     ) -> Answers:
@@ -686,8 +679,8 @@ class Predictor:
                 )
             [task] = predictor.names
         names = None if isinstance(task, str) else list(task)
-        asked = [task] if names is None else names or predictor.names
-        first = predictor.task(asked[0]).task
+        tasks = [task] if names is None else names or predictor.names
+        first = predictor.task(tasks[0]).task
         rows = _rows_of(texts, first.columns, first.takes_tokens)
         if names is None:
             names = [task] * len(rows)
@@ -708,20 +701,19 @@ class Predictor:
 
 
 def _rows_of(
-    texts: Table, columns: Sequence[str], takes_tokens: bool = False
+    texts: RowsOrPath, columns: Sequence[str], takes_tokens: bool = False
 ) -> list[Any]:
-    """Rows of any form; a file has these columns, or the usual ones."""
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
         return list(memory_rows.records(texts, "texts"))
-    found = row_stream.file_rows(
+    rows = row_stream.file_rows(
         _path(texts),
         [columns, TEXT_COLUMNS[: len(columns)]],
         lambda size: None,
         takes_tokens,
     )
-    return [row for row, _ in found]
+    return [row for row, _ in rows]
 
 
 def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
@@ -742,7 +734,7 @@ def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
 
 def embed(
     bert: Bert,
-    texts: Table,
+    texts: RowsOrPath,
     *,
     adapter: Optional[Adapter] = None,
     pooling: Optional[str] = None,
@@ -757,7 +749,7 @@ def embed(
 
     Args:
         bert: the model.
-        texts: as of `Predictor.predict`: a list of texts or pairs of texts, a
+        texts: as for `Predictor.predict`: a list of texts or pairs of texts, a
             table by the adapter's columns, or a `pathlib.Path` of a file. For
             BERT alone the columns are `text`, and in memory `text_b` makes
             pairs.
@@ -793,7 +785,7 @@ def embed(
     }
     folder = None if adapter is None else _folder(adapter)
     with of_keywords((Answering, Embedding), values, "embed()"):
-        asked, vectors = read(Answering), read(Embedding)
+        answering, vectors = read(Answering), read(Embedding)
     numbers = adapter_flags.read_layers(vectors)
     form = VectorForm(
         pooling or embeddings.MEAN,
@@ -807,7 +799,7 @@ def embed(
         frozen = bert.frozen
         devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
         if folder is not None:
-            task = load_task(frozen, folder, asked.max_seq_length)
+            task = load_task(frozen, folder, answering.max_seq_length)
         columns = task.task.columns if task else TEXT_COLUMNS[:1]
         rows = [
             _texts_at(
@@ -828,8 +820,8 @@ def embed(
             normalize=form.normalize,
             size=form.size,
             prompt=vectors.prompt,
-            batch_size=asked.predict_batch_size,
-            max_seq_length=asked.max_seq_length,
+            batch_size=answering.predict_batch_size,
+            max_seq_length=answering.max_seq_length,
         )
 
 
@@ -838,7 +830,7 @@ def embed(
 )
 def audit(
     bert: Bert,
-    rows: Table = None,
+    rows: RowsOrPath = None,
     *,
     task_name: str = CUSTOM,
     **settings: Any,
@@ -847,7 +839,7 @@ def audit(
 
     Args:
         bert: the pretrained model.
-        rows: with labels, as of `train`; None: `data_dir`.
+        rows: with labels, as for `train`; None: `data_dir`.
         task_name: `custom`, or a GLUE task with `data_dir`.
         **settings: flags of `adapter-bert audit` by their names, as `folds` or
             `tuning_method`. `output_dir` is for the files, which are not kept
@@ -883,7 +875,7 @@ def audit(
 
 def select(
     bert: Bert,
-    pool: Table,
+    pool: RowsOrPath,
     count: int = 100,
     *,
     adapter: Optional[Adapter] = None,
@@ -896,7 +888,7 @@ def select(
 
     Args:
         bert: the pretrained model.
-        pool: rows without labels, as of `Predictor.predict`.
+        pool: rows without labels, as for `Predictor.predict`.
         count: of rows to choose.
         adapter: folder or run of an adapter that was trained on labelled rows.
         by: `margin` or `k_centre`; default: `margin` with an adapter.
@@ -938,11 +930,11 @@ def select(
             process_options.restored(),
             of_keywords(classes, values, "select()"),
         ):
-            asked, frozen = read(select_program.Selection), bert.frozen
+            selection, frozen = read(select_program.Selection), bert.frozen
             devices.choose_graph_optimizer(
                 Hardware(), frozen.compute_dtype.name
             )
-            return select_program.choose(asked, frozen)
+            return select_program.choose(selection, frozen)
 
 
 @_shows_settings(export_program.SETTINGS, OF_ADAPTERS)
@@ -953,7 +945,7 @@ def export(
 
     Args:
         bert: the BERT that the adapters were trained on.
-        adapters: as of `Predictor`.
+        adapters: as for `Predictor`.
         output_dir: folder for the model's versions: 1, 2, ...
         **settings: flags of `adapter-bert export` by their names. With
             `format="tflite"` one adapter becomes a file of TensorFlow Lite, and

@@ -73,10 +73,10 @@ def _as_utf8() -> contextlib.AbstractContextManager:
     """
     is_utf8 = sys.getfilesystemencoding() == "utf-8"
     if not is_utf8 and os.environ.get("PYTHONUTF8") != "1":
-        given = pathlib.Path("/proc/self/cmdline").read_bytes().split(b"\0")
+        arguments = pathlib.Path("/proc/self/cmdline").read_bytes().split(b"\0")
         os.execve(
             sys.executable,
-            [sys.executable, *given[1:-1]],
+            [sys.executable, *arguments[1:-1]],
             {**os.environ, "PYTHONUTF8": "1"},
         )
     # Else a file opened later would become a closed stdin, stdout or stderr.
@@ -108,7 +108,7 @@ def run(main: Callable[[], None]) -> None:
     """Runs a program's `main`, from start to end.
 
     A `UserError` is one line on stderr and exit code 1. After a closed pipe,
-    as of `head`, the program ends silently with SIGPIPE's exit code.
+    by `head`, the program ends silently with SIGPIPE's exit code.
 
     Raises:
         SystemExit: the program does not succeed.
@@ -139,9 +139,9 @@ def go_on_with(
         target: of the Makefile, which makes the environment `.venv-<target>`.
         variable: names the interpreter of another environment.
     """
-    found = importlib.metadata.distributions()
-    known = {(d.metadata["Name"] or "").lower() for d in found}
-    if known.issuperset(packages):
+    distributions = importlib.metadata.distributions()
+    installed = {(d.metadata["Name"] or "").lower() for d in distributions}
+    if installed.issuperset(packages):
         return
     make = f"run `make {target}` in a checkout of adapter-bert"
     named = os.environ.get(variable)
@@ -156,13 +156,13 @@ def go_on_with(
     needed = [*packages, *([] if path else ["adapter-bert-tf"])]
     path += filter(None, [os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    asked = subprocess.run(
+    answer = subprocess.run(
         [python, "-c", LACKS, *needed],
         env=environment,
         capture_output=True,
         text=True,
     )
-    lacking = asked.stdout.split() if not asked.returncode else needed
+    lacking = answer.stdout.split() if not answer.returncode else needed
     if lacking:
         raise UserError(
             f"{python} lacks {', '.join(lacking)}; {make}, which installs them"

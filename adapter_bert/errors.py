@@ -1,4 +1,4 @@
-"""The one exception class for what a user can cause and mend.
+"""One exception class for what a user can cause and mend.
 
 Entry points print it as one line and exit with code 1; any other exception is
 a defect of the program and keeps its traceback.
@@ -23,7 +23,7 @@ class UserError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The line of an exception's text that says why; its class without one.
+    """Finds why an exception was raised in its text; its class without one.
 
     For the end of a message: what TensorFlow says may have many lines, or be
     empty.

@@ -110,12 +110,12 @@ def make_folder(path: str) -> None:
 
 
 def absolute(path: str) -> str:
-    """The absolute path; a remote path is one already."""
+    """Returns the absolute path; a remote path is one already."""
     return path if "://" in path else os.path.abspath(path)
 
 
 def is_same(path: str, other: str) -> bool:
-    """Whether two paths lead to one file; local ones must exist."""
+    """Tells whether two paths lead to one file; local ones must exist."""
     if "://" in path + other:
         return path == other
     return os.path.samefile(path, other)
@@ -123,7 +123,6 @@ def is_same(path: str, other: str) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns errors of the system or TensorFlow into a `UserError`."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -133,15 +132,15 @@ def _reading(path: str) -> Iterator[None]:
 
 
 def exists(path: str) -> bool:
-    """Whether a file or folder exists."""
+    """Tells whether a file or folder exists."""
     with _reading(path):
         try:
-            found = tf.io.gfile.exists(path)
-            if not found and "://" not in path:
+            is_there = tf.io.gfile.exists(path)
+            if not is_there and "://" not in path:
                 # What cannot be seen, for want of rights or of a network, may
                 # exist.
                 os.stat(path)
-            return found
+            return is_there
         except OSError as error:
             if error.errno not in NOT_THERE:
                 raise
@@ -152,12 +151,12 @@ def exists(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Whether a folder exists; raises as `exists`."""
+    """Tells whether a folder exists; raises as `exists`."""
     return exists(path) and tf.io.gfile.isdir(path)
 
 
 def names(path: str) -> list[str]:
-    """The sorted names in a local folder; raises as `listed`."""
+    """Returns the sorted names in a local folder; raises as `listed`."""
     with _reading(path):
         return sorted(os.listdir(path))
 
@@ -168,7 +167,7 @@ def plain_names(path: str) -> list[str]:
 
 
 def listed(path: str) -> list[str]:
-    """The names in a folder, local or `gs://`, that are UTF-8."""
+    """Returns the names in a folder, local or `gs://`, that are UTF-8."""
     with _reading(path):
         if "://" in path:
             return tf.io.gfile.listdir(path)
@@ -176,13 +175,13 @@ def listed(path: str) -> list[str]:
 
 
 def matching(patterns: str, flag: str) -> list[str]:
-    """The files of patterns with commas between them, each pattern's sorted.
+    """Finds the files of patterns, with commas between, each pattern's sorted.
 
     `flag` gives the patterns.
     """
     if not patterns:
         raise UserError(f"{flag} is missing")
-    found: list[str] = []
+    files: list[str] = []
     for pattern in patterns.split(","):
         with _reading(pattern):
             paths = sorted(tf.io.gfile.glob(pattern))
@@ -192,12 +191,12 @@ def matching(patterns: str, flag: str) -> list[str]:
             paths = [p for p, n in zip(paths, names) if n[:1] != "."]
         if not paths:
             raise UserError(f"{flag}: no file is called {pattern!r}")
-        found += paths
-    return found
+        files += paths
+    return files
 
 
 def folders(path: str) -> list[str]:
-    """The sorted names of the folders in a folder; raises as `listed`."""
+    """Gets the sorted names of the folders in a folder; raises as `listed`."""
     if not is_folder(path):
         raise UserError(f"there is no folder {path}")
     # In a bucket, names of folders end with a slash.
@@ -206,7 +205,7 @@ def folders(path: str) -> list[str]:
 
 
 def size(path: str) -> int:
-    """Bytes of a file; raises `UserError` if it cannot be read."""
+    """Counts the bytes of a file."""
     with _reading(path):
         return tf.io.gfile.stat(path).length
 
@@ -233,7 +232,7 @@ def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
 
 
 def read_bytes(path: str, what: str) -> bytes:
-    """The content of a file.
+    """Returns the content of a file.
 
     Args:
         path: local or `gs://`.
@@ -243,7 +242,7 @@ def read_bytes(path: str, what: str) -> bytes:
 
 
 def blocks(path: str, what: str) -> Iterator[bytes]:
-    """The content of a file in blocks; else as `read_bytes`."""
+    """Returns the content of a file in blocks; else as `read_bytes`."""
     with _opened(path, what) as file:
         yield from iter(functools.partial(file.read, BLOCK), b"")
 
@@ -273,7 +272,7 @@ def _opened(path: str, what: str) -> Iterator[BinaryIO]:
 
 
 def read_text(path: str, what: str) -> str:
-    """The content of a UTF-8 file without a byte-order mark."""
+    """Returns the content of a UTF-8 file without a byte-order mark."""
     content = read_bytes(path, what).removeprefix(codecs.BOM_UTF8)
     try:
         return content.decode("utf-8")
@@ -307,7 +306,7 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
 
 
 def read_json(path: str, what: str) -> Any:
-    """The value of a JSON file; raises as `read_text`, or if it is no JSON."""
+    """Reads a JSON file; raises as `read_text`, or if it is no JSON."""
     try:
         return json.loads(read_text(path, what))
     except (ValueError, RecursionError) as error:
@@ -317,7 +316,7 @@ def read_json(path: str, what: str) -> Any:
 def read_object(
     path: str, what: str, keys: Mapping[str, type]
 ) -> dict[str, Any]:
-    """The object of a JSON file, with its types checked.
+    """Returns the object of a JSON file, with its types checked.
 
     A seal is checked too, and left out.
 
@@ -339,8 +338,8 @@ def read_object(
                 for element in part:
                     check(element, below, key, kind)
             elif "*" in name:
-                for found in fnmatch.filter(part, name):
-                    check(part[found], below, found, kind)
+                for member in fnmatch.filter(part, name):
+                    check(part[member], below, member, kind)
             elif part.get(plain) is not None or not (below or plain != name):
                 check(part.get(plain), below, key, kind)
             return
@@ -372,7 +371,7 @@ def read_object(
 
 @contextlib.contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Turns errors of a write, as of a full disk, into a `UserError`.
+    """Turns errors of a write, as on a full disk, into a `UserError`.
 
     `what` is written, for the message.
     """
@@ -437,7 +436,6 @@ def write_sealed(path: str, value: Mapping[str, Any]) -> None:
 
 
 def _seal(value: Mapping[str, Any]) -> str:
-    """The SHA-256 of an object, independent of the file's layout."""
     text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -470,7 +468,7 @@ def prepare_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """An empty local folder, deleted at the end; may raise `UserError`."""
+    """Makes an empty local folder, which is deleted at the end."""
     try:
         folder = tempfile.mkdtemp()
     except OSError as error:
@@ -488,7 +486,7 @@ def temporary_folder() -> Iterator[str]:
 def new_folder(path: str) -> Iterator[str]:
     """A hidden folder that is renamed to `path` when the block ends.
 
-    A killed process leaves it behind under a name as of `NEW_FOLDER`.
+    A killed process leaves it behind under a name like `NEW_FOLDER`.
 
     Args:
         path: a local folder that does not exist, or is empty.

@@ -34,28 +34,31 @@ from absl import flags
 from adapter_bert.errors import UserError
 
 # The flags of this process's command line, or of a caller (`of_keywords`).
-_given: contextvars.ContextVar = contextvars.ContextVar(
-    "given", default=flags.FLAGS
+_current: contextvars.ContextVar = contextvars.ContextVar(
+    "current", default=flags.FLAGS
 )
 
 
-class _Given:
-    """The flags that the running code was given."""
+class _Current:
+    """Flags that the running code was given."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_given.get(), name)
+        return getattr(_current.get(), name)
 
     def __getitem__(self, name: str) -> flags.Flag:
-        return _given.get()[name]
+        return _current.get()[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(_given.get(), name, value)
+        setattr(_current.get(), name, value)
 
     def __contains__(self, name: str) -> bool:
-        return name in _given.get()
+        return name in _current.get()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_current.get())
 
 
-FLAGS = _Given()
+FLAGS = _Current()
 Declared = TypeVar("Declared")
 
 
@@ -147,7 +150,7 @@ def declared(
 
 
 def define(
-    classes: Sequence[type], known: flags.FlagValues = flags.FLAGS
+    classes: Sequence[type], values: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagValues:
     """Defines the flags of dataclasses among the known flags."""
     plain = {
@@ -169,13 +172,13 @@ def define(
             make = functools.partial(
                 flags.DEFINE_enum, enum_values=about.choices
             )
-        make(name, default, help=about.meaning, flag_values=known)
+        make(name, default, help=about.meaning, flag_values=values)
         if about.alias:
-            flags.DEFINE_alias(about.alias, name, flag_values=known)
-    return known
+            flags.DEFINE_alias(about.alias, name, flag_values=values)
+    return values
 
 
-def read(declaring: type[Declared], **given: Any) -> Declared:
+def read(declaring: type[Declared], **values: Any) -> Declared:
     """A dataclass with the flags' values.
 
     Args:
@@ -185,18 +188,18 @@ def read(declaring: type[Declared], **given: Any) -> Declared:
     """
     for field in dataclasses.fields(declaring):
         about = field.metadata.get("about")
-        if field.name in given:
+        if field.name in values:
             continue
         if about:
-            given[field.name] = FLAGS[about.flag or field.name].value
+            values[field.name] = FLAGS[about.flag or field.name].value
         elif dataclasses.is_dataclass(field.type):
             if any(declared([field.type])):
-                given[field.name] = read(field.type)
-    return check(declaring(**given))
+                values[field.name] = read(field.type)
+    return check(declaring(**values))
 
 
 def check(values: Declared) -> Declared:
-    """A dataclass's values; raises UserError for one that is out of range."""
+    """Refuses a dataclass's values that are out of range; returns them."""
     for field in dataclasses.fields(values):
         about, value = field.metadata.get("about"), getattr(values, field.name)
         within = about and about.within
@@ -207,8 +210,19 @@ def check(values: Declared) -> Declared:
 
 
 def is_given(name: str) -> bool:
-    """Whether the command line has a flag."""
+    """Tells whether the command line has a flag."""
     return bool(FLAGS[name].present)
+
+
+def command_line() -> list[str]:
+    """Returns the flags that were given, as words of a command line."""
+    flags_by_name = {FLAGS[name].name: FLAGS[name] for name in FLAGS}
+    return [
+        word
+        for flag in flags_by_name.values()
+        if flag.present and not flag.help.startswith("Alias for --")
+        for word in flag.serialize().splitlines()
+    ]
 
 
 def recorded(values: Any) -> dict[str, Any]:
@@ -231,7 +245,7 @@ flag per line."""
 
 def by_topic(
     classes: Sequence[type],
-    known: flags.FlagValues = flags.FLAGS,
+    values: flags.FlagValues = flags.FLAGS,
     without: Collection[str] = (),
 ) -> Iterator[tuple[str, list[flags.Flag]]]:
     """Topics in their order, with the flags of each, `without` some."""
@@ -244,7 +258,7 @@ def by_topic(
             if name
         ]
         if names:
-            yield topic.value, [known[name] for name in names]
+            yield topic.value, [values[name] for name in names]
 
 
 def default_of(flag: flags.Flag) -> str:
@@ -259,10 +273,10 @@ def page(
     program: str,
     doc: str,
     classes: Sequence[type],
-    known: flags.FlagValues = flags.FLAGS,
+    values: flags.FlagValues = flags.FLAGS,
     without: Collection[str] = (),
 ) -> str:
-    """The text of `--help`: a program's purpose, and its flags by topic.
+    """Gets the text of `--help`: a program's purpose, and its flags by topic.
 
     `without` names flags that the program refuses.
     """
@@ -276,7 +290,7 @@ def page(
         ),
         add_help=False,
     )
-    for topic, shown in by_topic(classes, known, without):
+    for topic, shown in by_topic(classes, values, without):
         group = parser.add_argument_group(topic)
         for flag in shown:
             meaning, default = flag.help, default_of(flag)
@@ -310,15 +324,14 @@ BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
 def _of_wrong_value(
-    known: flags.FlagValues, error: flags.IllegalFlagValueError
+    values: flags.FlagValues, error: flags.IllegalFlagValueError
 ) -> UserError:
-    """The error of a flag whose value is of another type."""
     named = re.match(r"flag --(\w+)=", str(error))
-    expected = EXPECTED.get(named and known[named[1]].flag_type())
+    expected = EXPECTED.get(named and values[named[1]].flag_type())
     if expected is None:
         return UserError(str(error))
-    given = str(error).removesuffix(str(error.__context__))
-    return UserError(f"{given}expected {expected}")
+    problem = str(error).removesuffix(str(error.__context__))
+    return UserError(f"{problem}expected {expected}")
 
 
 def at_home(path: Any) -> Any:
@@ -338,7 +351,7 @@ def _find_home(flag: flags.Flag) -> None:
         flag.value = at_home(flag.value)
 
 
-def parse(known: flags.FlagValues, arguments: list[str]) -> list[str]:
+def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     """Gives flags the values of a command line.
 
     Args:
@@ -352,7 +365,7 @@ def parse(known: flags.FlagValues, arguments: list[str]) -> list[str]:
         if BROKEN & set(map(unicodedata.category, argument)):
             raise UserError(f"unreadable argument {argument[:200]!a}")
     try:
-        arguments = known.read_flags_from_files(arguments, force_gnu=False)
+        arguments = values.read_flags_from_files(arguments, force_gnu=False)
         for argument in arguments[1:]:
             if argument == "--":
                 break
@@ -362,20 +375,20 @@ def parse(known: flags.FlagValues, arguments: list[str]) -> list[str]:
                 raise UserError(
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
-        left = known(arguments)
-        for name in known:
-            _find_home(known[name])
+        left = values(arguments)
+        for name in values:
+            _find_home(values[name])
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:
-        raise _of_wrong_value(known, error) from error
+        raise _of_wrong_value(values, error) from error
     # ValueError: of "--noflag=value".
     except (flags.Error, ValueError, OSError) as error:
         raise UserError(str(error)) from error
     if left[1:]:
         for flag, word in zip(arguments, arguments[1:]):
             for name in (flag.lstrip("-"), flag.lstrip("-").removeprefix("no")):
-                if word == left[1] and name in known and known[name].boolean:
+                if word == left[1] and name in values and values[name].boolean:
                     raise UserError(
                         f"unexpected: {word} after {flag}; write --{name}=true "
                         f"or --{name}=false"
@@ -421,11 +434,11 @@ def of_keywords(
             stands for NAME=VALUE pairs, or for JSON where a flag is one text.
         caller: name of the function that was called, for messages.
     """
-    known = define(classes, flags.FlagValues())
-    known.mark_as_parsed()
+    values = define(classes, flags.FlagValues())
+    values.mark_as_parsed()
     for name, value in keywords.items():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
+        if name not in values:
+            near = difflib.get_close_matches(name, values, 1)
             raise UserError(
                 f"{caller} takes no keyword {name!r}"
                 + (f" (did you mean {near[0]}?)" if near else "")
@@ -433,15 +446,15 @@ def of_keywords(
             )
         if value is None:
             continue
-        flag = known[name]
+        flag = values[name]
         try:
             flag.parse(_as_argument(name, value, flag.flag_type()))
         except flags.IllegalFlagValueError as error:
-            raise _of_wrong_value(known, error) from error
+            raise _of_wrong_value(values, error) from error
         # Of a list that is empty too.
         flag.present = 1
         _find_home(flag)
-    with _given_as(known):
+    with _as_current(values):
         yield
 
 
@@ -451,31 +464,29 @@ def of_words(
 ) -> Iterator[None]:
     """A context in which code reads a command line's words as its flags.
 
-    Else as of `of_keywords`.
+    Else as `of_keywords`.
 
     Args:
         classes: dataclasses that declare the flags.
         program: name of the program, for messages.
         words: all that follows the program's name.
     """
-    known = define(classes, flags.FlagValues())
-    parse(known, [program, *words])
-    with _given_as(known):
+    values = define(classes, flags.FlagValues())
+    parse(values, [program, *words])
+    with _as_current(values):
         yield
 
 
 @contextlib.contextmanager
-def _given_as(known: flags.FlagValues) -> Iterator[None]:
-    """A context in which `FLAGS` are these."""
-    token = _given.set(known)
+def _as_current(values: flags.FlagValues) -> Iterator[None]:
+    token = _current.set(values)
     try:
         yield
     finally:
-        _given.reset(token)
+        _current.reset(token)
 
 
 def _as_argument(name: str, value: Any, kind: str) -> Any:
-    """A Python value in a form that absl's parsers of a flag's type take."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

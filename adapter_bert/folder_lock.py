@@ -51,7 +51,6 @@ def check(path: str) -> None:
 
 
 def _is_still(path: str, before: os.stat_result) -> bool:
-    """Whether a path still leads to the same file or folder."""
     try:
         return os.path.samestat(before, os.stat(path))
     except OSError:
@@ -144,7 +143,7 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
 
     Args:
         folder: its path.
-        unfinished: as of `hold`; files are deleted if no other process holds
+        unfinished: as for `hold`; files are deleted if no other process holds
             the lock.
     """
     with contextlib.ExitStack() as held:
@@ -163,11 +162,11 @@ def _delete_left(folder: str, unfinished: str) -> None:
 
     No other process may hold the lock.
     """
-    found = []
+    left = []
     with contextlib.suppress(OSError):
         # Later reads tell of a folder that cannot be read.
-        found = os.listdir(folder)
-    for name in filter(re.compile(unfinished).fullmatch, found):
+        left = os.listdir(folder)
+    for name in filter(re.compile(unfinished).fullmatch, left):
         path = os.path.join(folder, name)
         logging.info("deleting %s, left by a killed process", path)
         shutil.rmtree(path, ignore_errors=True)
@@ -181,7 +180,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
     """Tells `check` of a folder, its lock file, and that file's descriptor."""
     path = os.path.abspath(folder)
     try:
-        found = path, os.stat(path)
+        place = path, os.stat(path)
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
     if not _is_still(lock, os.fstat(opened)):
@@ -189,7 +188,7 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
             f"{lock} was deleted or taken away while this process waited for "
             "it; start the same command again"
         )
-    _held.append(found)
+    _held.append(place)
     try:
         yield
     except UserError:
@@ -199,11 +198,11 @@ def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
         check(folder)
         raise
     finally:
-        _held.remove(found)
+        _held.remove(place)
 
 
 def read_beside_writer(look: Callable[[], Any], read: Callable[[Any], Any]):
-    """The result of `read`, given what `look` has seen.
+    """Returns the result of `read`, given what `look` has seen.
 
     Another process may replace the files in between. So an error counts only if
     `look` still sees the same.

@@ -534,9 +534,9 @@ def exchange(
     for place in [*written, *sorted(theirs)]:
         path = os.path.join(folder, place)
         artifact = written.get(place) or imported(bert, path)
-        found = difference(bert, artifact, path, examples)
-        print(f"{found:.1e}  {name}/{place}  {artifact.config['method']}")
-        yield f"{name}/{place}", found
+        error = difference(bert, artifact, path, examples)
+        print(f"{error:.1e}  {name}/{place}  {artifact.config['method']}")
+        yield f"{name}/{place}", error
         if adapters and place in written:
             # A card's code has to work as it is.
             card = files.read_text(os.path.join(path, "README.md"), "the card")

@@ -39,15 +39,15 @@ Flags = dict[str, tuple[str, str, str]]
 
 
 def title(program: str) -> str:
-    """The name of a program as users type it."""
+    """Returns the name of a program as users type it."""
     is_file = program.startswith(("run_", "create_", "extract_"))
     return f"{program}.py" if is_file else f"adapter-bert {program}"
 
 
 def flags_of(program: str) -> Flags:
-    """The flags of a subcommand, without those of absl."""
+    """Returns the flags of a subcommand, without those of absl."""
     module = importlib.import_module(f"adapter_bert.commands.{program}")
-    known = define(module.SETTINGS, FlagValues())
+    values = define(module.SETTINGS, FlagValues())
     refused = getattr(module, "REFUSED", ())
     return {
         flag.name: (
@@ -55,7 +55,7 @@ def flags_of(program: str) -> Flags:
             default_of(flag),
             " ".join(flag.help.split()).replace("|", r"\|"),
         )
-        for topic, shown in by_topic(module.SETTINGS, known, refused)
+        for topic, shown in by_topic(module.SETTINGS, values, refused)
         for flag in shown
     }
 
@@ -101,7 +101,7 @@ def main() -> None:
     print("# Flags\n")
     print("`.venv/bin/python -m lab.list_flags` prints this page.\n")
     for programs in GROUPS:
-        first, *others = found = list(map(flags_of, programs))
+        first, *others = pages = list(map(flags_of, programs))
         shared = {
             name: flag
             for name, flag in first.items()
@@ -109,9 +109,11 @@ def main() -> None:
         }
         *names, last = (f"`{title(program)}`" for program in programs)
         print(f"## Of {', '.join(names)} and {last}\n\n{flag_table(shared)}")
-        for program, flags in zip(programs, found):
-            own = {k: flag for k, flag in flags.items() if k not in shared}
-            print(f"## Of `{title(program)}`\n\n{flag_table(own)}")
+        for program, flags in zip(programs, pages):
+            program_flags = {
+                k: flag for k, flag in flags.items() if k not in shared
+            }
+            print(f"## Of `{title(program)}`\n\n{flag_table(program_flags)}")
     for program in OTHERS:
         print(f"## Of `{title(program)}`\n\n{flag_table(flags_of(program))}")
     print("## Arguments of `--tuning_method`\n")

@@ -52,7 +52,7 @@ def normalized(name: str) -> str:
 
 
 def locked() -> set[str]:
-    """The names in the locks of both TensorFlows."""
+    """Returns the names in the locks of both TensorFlows."""
     locks = [p.read_text() for p in LOCKS.glob("*.txt") if p.stem not in APART]
     names = re.findall(r"^([\w.-]+)==", "\n".join(locks), re.MULTILINE)
     return set(map(normalized, names))
@@ -71,19 +71,19 @@ def licence(metadata: Any) -> str:
 
 
 def licences(environment: str) -> dict[str, str]:
-    """The licence of each locked package in a virtual environment."""
+    """Returns the licence of each locked package in a virtual environment."""
     folders = list(map(str, pathlib.Path(environment).glob("lib/*/*-packages")))
     if not folders:
         raise UserError(f"{environment} is no virtual environment")
     packages = importlib.metadata.distributions(path=folders)
-    found = {
+    by_name = {
         normalized(p.metadata["Name"]): licence(p.metadata) for p in packages
     }
-    return {name: found[name] for name in locked() & set(found)}
+    return {name: by_name[name] for name in locked() & set(by_name)}
 
 
 def page(environments: list[str]) -> str:
-    """The page; raises as `licences`."""
+    """Returns the page; raises as `licences`."""
     all_found = list(map(licences, environments))
     names = sorted(set().union(*all_found))
     rows = ""

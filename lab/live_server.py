@@ -54,7 +54,7 @@ class LiveServer:
         """Waits until it answers."""
         until = time.monotonic() + START_S
         try:
-            while not (found := ADDRESS.search(self.log())):
+            while not (address := ADDRESS.search(self.log())):
                 if not self.is_alive or time.monotonic() > until:
                     last = self.log().strip().splitlines()[-1:] or ["no log"]
                     raise UserError(f"the server did not start: {last[0]}")
@@ -63,7 +63,7 @@ class LiveServer:
             self._process.kill()
             self._process.wait()
             raise
-        self.port = int(found[1])
+        self.port = int(address[1])
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -81,12 +81,12 @@ class LiveServer:
 
     @property
     def has_answered_all(self) -> bool:
-        """Whether it has ended as it should after SIGTERM."""
+        """Tells whether it has ended as it should after SIGTERM."""
         return self._process.returncode in (0, -signal.SIGTERM)
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Tells whether the process runs."""
         return self._process.poll() is None
 
     def log(self) -> str:
@@ -94,13 +94,13 @@ class LiveServer:
         return self._log.read_text(errors="replace")
 
     def memory_mb(self) -> float:
-        """The process's resident memory, VmRSS, in MB; 0 if it has ended."""
+        """Reads the process's memory, VmRSS, in MB; 0 if it has ended."""
         try:
             status = open(f"/proc/{self._process.pid}/status").read()
         except OSError:
             return 0.0
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return int(found[1]) * 1024 / 1e6 if found else 0.0
+        resident = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(resident[1]) * 1024 / 1e6 if resident else 0.0
 
 
 class Client:
@@ -114,7 +114,7 @@ class Client:
         self._headers = headers or {}
 
     def ask(self, body: bytes) -> tuple[int, bytes]:
-        """The code and the body of an answer to a request for answers.
+        """Returns the code and the body of an answer to a request for answers.
 
         Raises:
             OSError, http.client.HTTPException: there is no answer.
@@ -133,6 +133,6 @@ class Client:
 
 
 def body_of(rows: Sequence[tuple[str, str]]) -> bytes:
-    """The body of a request of rows, each a task and a text."""
+    """Returns the body of a request of rows, each a task and a text."""
     instances = [{"task": task, "text": text} for task, text in rows]
     return json.dumps({"instances": instances}).encode()

@@ -37,7 +37,7 @@ NEW_WORDS = "foo", transformers.AddedToken("mat 7", single_word=True)
 
 
 def factor(size):
-    """The reduction factor that gives this size."""
+    """Returns the reduction factor that gives this size."""
     return WIDTH / (size + 0.5)
 
 
@@ -326,7 +326,7 @@ def outputs_of(model, examples, choices):
 
 
 def is_choice(model):
-    """Whether a model's head is one of choices."""
+    """Tells whether a model's head is one of choices."""
     if hasattr(model, "heads"):
         kind = model.heads[model.active_head].config["head_type"]
         return kind == "multiple_choice"
@@ -334,7 +334,7 @@ def is_choice(model):
 
 
 def without_prompt(model, outputs, length):
-    """The outputs of a text's tokens, without those of virtual tokens."""
+    """Gets the outputs of a text's tokens, without those of virtual tokens."""
     extra = outputs.shape[1] - length
     if extra == 0:
         return outputs
@@ -379,7 +379,7 @@ def save_outputs(folder, model):
 
 
 def is_peft(model):
-    """Whether a model is one of peft's."""
+    """Tells whether a model is one of peft's."""
     return isinstance(model, peft.PeftModel)
 
 
@@ -467,10 +467,10 @@ def load(folder):
         model.set_active_adapters(name)
         model.train_adapter(name)
         return model
-    said = transformers.AutoConfig.from_pretrained(folder)
-    [kind] = said.architectures
+    settings = transformers.AutoConfig.from_pretrained(folder)
+    [kind] = settings.architectures
     # peft's users know how many labels they have.
-    base = load_model(kind, list(said.id2label.values()))
+    base = load_model(kind, list(settings.id2label.values()))
     new = config.get("trainable_token_indices") or ()
     base.resize_token_embeddings(
         base.config.vocab_size + len(new), mean_resizing=False

@@ -19,7 +19,7 @@ LENGTH = 24
 
 
 def read_base(folder):
-    """The weights of a BERT, its sizes, and which it is."""
+    """Returns the weights of a BERT, its sizes, and which it is."""
     opened = open_init_checkpoint(str(folder))
     config = sources.read_config(opened)
     base = identify(opened.weights, encoder.list_variables(config))

@@ -19,7 +19,7 @@ Table = Sequence[Sequence[str]]
 
 
 def tensorflow() -> str:
-    """The installed TensorFlow's version, found without loading it."""
+    """Returns the installed TensorFlow's version, found without loading it."""
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
             return metadata.version(name)
@@ -29,12 +29,12 @@ def tensorflow() -> str:
 
 
 def has_estimator() -> bool:
-    """Whether the installed TensorFlow has TPUEstimator."""
+    """Tells whether the installed TensorFlow has TPUEstimator."""
     return importlib.util.find_spec("tensorflow_estimator") is not None
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions on which a number depends."""
+    """Returns the machine and the versions on which a number depends."""
     return {
         "machine": {"processor": cpu_cores.name(), "cores": cpu_cores.count()},
         "versions": {
@@ -68,7 +68,7 @@ def plain(table: Table) -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines of a page between which a table stands."""
+    """Returns the lines of a page between which a table stands."""
     return f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
 
 

@@ -75,10 +75,10 @@ def add_settings(notebook: Any, settings: dict[str, Any]) -> None:
         )
     for name in settings:
         source = notebook.cells[tagged[0]].source
-        known = re.findall(r"^(\w+) *=", source, re.MULTILINE)
-        if name not in known:
+        names = re.findall(r"^(\w+) *=", source, re.MULTILINE)
+        if name not in names:
             raise UserError(
-                f"--set {name}: the notebook has {', '.join(sorted(known))}"
+                f"--set {name}: the notebook has {', '.join(sorted(names))}"
             )
     if settings:
         source = "\n".join(f"{name} = {v!r}" for name, v in settings.items())

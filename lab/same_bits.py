@@ -18,7 +18,7 @@ import tempfile
 from adapter_bert import command_line, files
 from adapter_bert.progress import Progress
 from lab.trials import runs, tiny_files
-from lab.trials.runs import OUT, SOURCE, TRAINED, Run
+from lab.trials.runs import OUT, SOURCE, TRAINED, ProgramRun
 
 METHODS = (
     "pfeiffer(size=4)",
@@ -43,7 +43,7 @@ BERT = "--init_checkpoint={data}/" + tiny_files.BERT
 INPUT = "text.txt"
 
 
-def more_runs() -> list[Run]:
+def more_runs() -> list[ProgramRun]:
     """Runs of every method, of prediction, and of merging."""
     trainings = [
         runs.training(
@@ -73,8 +73,10 @@ def more_runs() -> list[Run]:
     )
     return [
         *trainings,
-        Run("prediction", "predict", predict, trains=False),
-        Run("conversion", "convert", convert, {SOURCE: TRAINED}, trains=False),
+        ProgramRun("prediction", "predict", predict, trains=False),
+        ProgramRun(
+            "conversion", "convert", convert, {SOURCE: TRAINED}, trains=False
+        ),
     ]
 
 
@@ -88,7 +90,7 @@ OLD: dict[str, list[str]] = {
 
 
 def words(checkout: pathlib.Path, command: list[str]) -> list[str]:
-    """The words after `python` of a command in a checkout."""
+    """Returns the words after `python` of a command in a checkout."""
     program, *arguments = command
     if (checkout / "adapter_bert").is_dir():
         return ["-m", "adapter_bert", *command]
@@ -96,7 +98,10 @@ def words(checkout: pathlib.Path, command: list[str]) -> list[str]:
 
 
 def result_of(
-    checkout: pathlib.Path, run: Run, data: pathlib.Path, place: pathlib.Path
+    checkout: pathlib.Path,
+    run: ProgramRun,
+    data: pathlib.Path,
+    place: pathlib.Path,
 ) -> runs.Contents:
     """A digest of each file that a run in a checkout has written.
 
@@ -127,7 +132,7 @@ def main() -> None:
     chosen = [
         r for r in (*runs.here(), *more_runs()) if arguments.only in r.name
     ]
-    found = {}
+    digests = {}
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         data = work / "data"
@@ -141,19 +146,21 @@ def main() -> None:
                 result_of(side, run, data, work / f"{number}-{name}")
                 for name, side in zip(("before", "after"), sides)
             )
-            found[run.name] = {
+            digests[run.name] = {
                 "files": len(after),
                 "different": runs.differences(before, after),
             }
             progress.update(1)
         progress.close()
-    different = {k: v["different"] for k, v in found.items() if v["different"]}
+    different = {
+        k: v["different"] for k, v in digests.items() if v["different"]
+    }
     for name, paths in different.items():
         print(f"{name}: {', '.join(paths)}")
-    count = sum(run["files"] for run in found.values())
-    print(f"{len(found)} runs, {count} files, {len(different)} runs differ")
+    count = sum(run["files"] for run in digests.values())
+    print(f"{len(digests)} runs, {count} files, {len(different)} runs differ")
     if arguments.output:
-        files.write_json(arguments.output, found)
+        files.write_json(arguments.output, digests)
     if different:
         raise SystemExit(1)
 

@@ -75,10 +75,10 @@ def tests_leave_nothing_behind():
     tf.config.optimizer.set_experimental_options(
         {"disable_meta_optimizer": False, "arithmetic_optimization": True}
     )
-    known = ops.gradient_registry._registry
-    traced = [name for name in known if name.startswith("CustomGradient-")]
+    gradients = ops.gradient_registry._registry
+    traced = [name for name in gradients if name.startswith("CustomGradient-")]
     for name in traced:
-        del known[name]
+        del gradients[name]
     if traced:
         gc.collect()
 
@@ -375,10 +375,10 @@ def tiny_glue(tmp_path_factory):
     write_table(folder / "STS-B" / "dev.tsv", rows, STS_B_HEADER)
     unscored = [row[:9] for row in rows[:5]]
     write_table(folder / "STS-B" / "test.tsv", unscored, STS_B_HEADER[:9])
-    own = folder / "Reviews"
-    write_table(own / "train.tsv", SENTENCES * 2, ("review", "label"))
-    write_table(own / "dev.tsv", SENTENCES[:6], ("review", "label"))
-    write_table(own / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
+    reviews = folder / "Reviews"
+    write_table(reviews / "train.tsv", SENTENCES * 2, ("review", "label"))
+    write_table(reviews / "dev.tsv", SENTENCES[:6], ("review", "label"))
+    write_table(reviews / "test.tsv", [r[:1] for r in SENTENCES], ("review",))
     return folder
 
 
@@ -405,32 +405,21 @@ def entry_point(module):
         FLAGS.unparse_flags()
 
 
-@pytest.fixture
-def classify():
-    """Runs `run_classifier.py` with flags, within this process."""
-    with entry_point(run_classifier) as run:
-        yield run
+def program_fixture(module):
+    """Runs a program with flags, within this process."""
+
+    @pytest.fixture
+    def run():
+        with entry_point(module) as program:
+            yield program
+
+    return run
 
 
-@pytest.fixture
-def answer():
-    """Runs `run_squad.py` with flags, within this process."""
-    with entry_point(run_squad) as run:
-        yield run
-
-
-@pytest.fixture
-def tag():
-    """Runs `run_tagger.py` with flags, within this process."""
-    with entry_point(run_tagger) as run:
-        yield run
-
-
-@pytest.fixture
-def vectors():
-    """Runs `run_vectors.py` with flags, within this process."""
-    with entry_point(run_vectors) as run:
-        yield run
+classify = program_fixture(run_classifier)
+answer = program_fixture(run_squad)
+tag = program_fixture(run_tagger)
+vectors = program_fixture(run_vectors)
 
 
 @pytest.fixture
@@ -524,6 +513,19 @@ def vector_flags(tiny_flags, tmp_path):
         "learning_rate": 1e-2,
         "do_eval": True,
         "train_batch_size": 4,
+    }
+
+
+@pytest.fixture
+def text_flags(tiny_flags, tiny_texts):
+    """Flags of a small training."""
+    for name in ("task_name", "data_dir"):
+        del tiny_flags[name]
+    return {
+        **tiny_flags,
+        "train_file": tiny_texts / "train.txt",
+        "eval_file": tiny_texts / "eval.txt",
+        "learning_rate": 1e-2,
     }
 
 

@@ -48,7 +48,9 @@ class FakeRuns:
         kind="custom",
         examples=10,
     ):
-        """Writes a run; `scores` without `eval_`, as the programs do."""
+        """Writes a run; `scores` without `eval_`, or the accuracy alone."""
+        if not isinstance(scores, dict):
+            scores = {"accuracy": scores}
         folder = self.folder / (parent or task) / str(self.count)
         name = task if task in TASKS or task == "squad" else kind
         description = {

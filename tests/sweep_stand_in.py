@@ -102,14 +102,14 @@ class Sweep:
             env=self.own_environment(environment),
         )
 
-    def own_environment(self, given):
+    def own_environment(self, changes):
         """The environment of another script."""
         others = {k: v for k, v in os.environ.items() if k not in SMALL}
         return {
             **others,
             "PYTHON": self.environment["PYTHON"],
             "BERT": str(self.folder),
-            **{k: str(v) for k, v in given.items()},
+            **{k: str(v) for k, v in changes.items()},
         }
 
     def rows(self, done=None):

@@ -2,6 +2,7 @@
 
 import datetime
 import enum
+import functools
 import gc
 import inspect
 import json
@@ -15,6 +16,7 @@ import types
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT, SENTENCES, TINY_WORDS, entry_point, write_table
 from tensorflow.python.framework import config as tf_config
@@ -108,13 +110,13 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
 
 
 def test_a_run_has_its_scores_curves_and_adapter(run):
-    found = json.loads(
+    results = json.loads(
         pathlib.Path(run.output_dir, "eval_results.json").read_text()
     )
     assert set(run.scores) == {"accuracy", "macro_f1", "loss"}
-    assert run.scores["accuracy"] == found["eval_accuracy"]
+    assert run.scores["accuracy"] == results["eval_accuracy"]
     assert run.curve["eval_loss"] == [
-        (found["global_step"], pytest.approx(found["loss"], abs=1e-6))
+        (results["global_step"], pytest.approx(results["loss"], abs=1e-6))
     ]
     assert {"loss", "learning_rate"} <= set(run.curve)
     assert pathlib.Path(run.adapter, "adapter.safetensors").exists()
@@ -127,10 +129,8 @@ def test_a_run_has_its_scores_curves_and_adapter(run):
 def test_a_folder_without_a_run_says_so(tmp_path):
     empty = ab.Run(str(tmp_path))
     assert empty.scores == {} and empty.curve == {}
-    with pytest.raises(ab.UserError, match="holds 0 adapters, expected one"):
-        empty.adapter  # noqa: B018
-    with pytest.raises(ab.UserError, match=r"holds no run\.json"):
-        empty.settings  # noqa: B018
+    refusals.check(lambda: empty.adapter, "holds 0 adapters, expected one")
+    refusals.check(lambda: empty.settings, "holds no run.json")
 
 
 def test_tensorflows_options_are_as_before(run, bert):
@@ -192,8 +192,8 @@ def test_a_library_answers_rows_of_several_tasks(bert, shelf):
     ]
     assert mixed[1].scores == pytest.approx(mood[1].scores, abs=1e-5)
     predictor.remove("other")
-    found = predictor.predict(texts)
-    assert [answer.label for answer in found] == [x.label for x in mood]
+    answers = predictor.predict(texts)
+    assert [answer.label for answer in answers] == [x.label for x in mood]
     assert predictor.add(shelf.folder("other"), "again") == "again"
 
 
@@ -202,8 +202,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     write_table(path, [("the cat sat",)], ("text",))
     answers = ab.Predictor(bert, run).predict(path)
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ab.UserError, match="pip install pandas"):
-        answers.to_frame()
+    refusals.check(answers.to_frame, "pip install pandas")
     stand_in = types.SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert answers.to_frame() == list(answers)
@@ -218,9 +217,11 @@ def test_it_exports(bert, shelf, place):
     answer = model.answers([Row(b"the cat sat", b"", b"mood")])[0]
     [vector] = model.vectors([Row(b"the cat sat", b"", b"mood")])
     assert len(vector) == 32
-    [own] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
-    assert answer["label"] == own.label
-    assert answer["probability"] == pytest.approx(own.probability, abs=1e-5)
+    [expected] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
+    assert answer["label"] == expected.label
+    assert answer["probability"] == pytest.approx(
+        expected.probability, abs=1e-5
+    )
 
 
 def test_texts_have_vectors(run, bert):
@@ -250,10 +251,10 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     for number in wrong:
         text, label = rows[number - 1]
         rows[number - 1] = text, other[label]
-    found = ab.audit(bert, rows, max_seq_length=24)
-    assert isinstance(found, ab.Audit) and found.rows == 40
-    assert {suspect["row"] for suspect in found.suspects[:2]} == wrong
-    worst = found.suspects[0]
+    audited = ab.audit(bert, rows, max_seq_length=24)
+    assert isinstance(audited, ab.Audit) and audited.rows == 40
+    assert {suspect["row"] for suspect in audited.suspects[:2]} == wrong
+    worst = audited.suspects[0]
     text, label = rows[worst["row"] - 1]
     assert (worst["text"], worst["label"]) == (text, label)
     assert worst["suggested"] == other[label]
@@ -268,16 +269,16 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     _, *lines = (place / "audited/suspects.tsv").read_text().splitlines()
     assert [line.split("\t") for line in lines] == [
         [*map(str, list(suspect.values())[:-1]), f"{suspect['score']:.6f}"]
-        for suspect in found.suspects
+        for suspect in audited.suspects
     ]
     for bad, settings, message in (
-        (rows[:3], {}, "^rows holds 3 different texts, but --folds is 5"),
+        (rows[:3], {}, "rows holds 3 different texts, but --folds is 5"),
         (rows, {"do_eval": True}, "--do_eval is for a run"),
         (rows, {"train_file": "a.tsv"}, "own arguments say it"),
-        (rows, {"fold": 3}, r"did you mean folds\?"),
+        (rows, {"fold": 3}, "did you mean folds?"),
     ):
-        with pytest.raises(ab.UserError, match=message):
-            ab.audit(bert, bad, **settings)
+        call = functools.partial(ab.audit, bert, bad, **settings)
+        refusals.check(call, message)
 
 
 @pytest.mark.newer_stack
@@ -297,96 +298,86 @@ def test_rows_to_label_next(run, bert, place):
     centres = ab.select(bert, texts * 2)
     assert {row["text"] for row in centres[:8]} == set(texts)
     assert len(centres) == 16 and set(centres[0]) == {"row", "text", "k_centre"}
-    said = [{"said": text} for text in texts * 2]
-    assert ab.select(bert, said, columns="said") == centres
+    renamed = [{"said": text} for text in texts * 2]
+    assert ab.select(bert, renamed, columns="said") == centres
     pairs = ab.select(bert, list(zip(texts, texts[1:])), 2)
     assert set(pairs[0]) == {"row", "text", "text_b", "k_centre"}
     for pool, settings, message in (
         ([], {}, "pool holds no rows"),
         (["a"], {"by": "margin"}, "no adapter is named"),
         (["a"], {"count": 0}, "--count is 0"),
-        ([{"said": "a"}], {}, "^pool:1: no key 'text'"),
+        ([{"said": "a"}], {}, "pool:1: no key 'text'"),
         (3, {}, "pool: found a int"),
         ([3], {}, "pool:1: found a int"),
     ):
-        with pytest.raises(ab.UserError, match=message):
-            ab.select(bert, pool, **settings)
+        call = functools.partial(ab.select, bert, pool, **settings)
+        refusals.check(call, message)
 
 
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"num_epochs": 3}, r"did you mean num_train_epochs\?"),
+        ({"num_epochs": 3}, "did you mean num_train_epochs?"),
         ({"num_train_epochs": "many"}, "expected a number"),
         ({"train_batch_size": 0}, "--train_batch_size is 0, expected >= 1"),
         ({"compute_dtype": "int8"}, "should be one of"),
         ({"tuning_method": "hulsby"}, "hulsby"),
         ({"do_train": False}, "the function's own arguments say it"),
         ({"vocab_file": "v"}, "a setting of load_bert"),
-        ({"label_column": "lable"}, "^rows:1: no key 'lable', found 'text'"),
+        ({"label_column": "lable"}, "rows:1: no key 'lable', found 'text'"),
         ({"output_dir": None}, "--output_dir is missing"),
         ({"train_file": "a.csv"}, "rows and train_file exclude each other"),
         ({"task_name": "mrpc"}, "is for --task_name=custom"),
     ],
 )
 def test_errors_are_the_programs(bert, tmp_path, settings, message):
-    with pytest.raises(ab.UserError, match=message) as found:
-        ab.train(bert, ROWS, **{**SETTINGS, "output_dir": tmp_path, **settings})
-    assert "\n" not in str(found.value)
+    settings = {**SETTINGS, "output_dir": tmp_path, **settings}
+    refusals.check(lambda: ab.train(bert, ROWS, **settings), message)
     assert not list(tmp_path.iterdir())
 
 
-def test_wrong_adapters_and_rows_are_named(run, bert, shelf, tmp_path):
-    with pytest.raises(ab.UserError, match="nothing"):
-        ab.Predictor(bert, tmp_path / "nothing")
-    with pytest.raises(ab.UserError, match="a setting of load_bert"):
-        ab.Predictor(bert, run, compute_dtype="bfloat16")
-    predictor = ab.Predictor(bert, shelf)
-    for texts, task, message in (
-        (["a"], None, "pass task=one of mood, other"),
-        (["a"], "moods", "no adapter is called 'moods'"),
-        (["a", "b", "c"], ["mood", "other"], "names 2 adapters for 3 rows"),
-        ([{"message": "a"}], "mood", "row 1: found the columns 'message'"),
-        (["a", 3], "mood", "row 2: found a int"),
-        (["a", None], "mood", "row 2: found a NoneType"),
-        (3, "mood", "texts: found a int, expected rows"),
-    ):
-        with pytest.raises(ab.UserError, match=message):
-            predictor.predict(texts, task=task)
-    with pytest.raises(ab.UserError, match="nowhere"):
-        ab.load_bert(tmp_path / "nowhere")
-
-
-def test_first_mistakes_are_one_line(run, bert, tiny_bert):
+def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     not_bert = "bert is a str, expected a Bert, which load_bert"
+    predictor = ab.Predictor(bert, shelf)
+
+    def embed(texts=("a",), **settings):
+        return lambda: ab.embed(bert, list(texts), **settings)
+
+    def load(adapters, **settings):
+        return lambda: ab.Predictor(bert, adapters, **settings)
+
+    def predict(texts, task="mood"):
+        return lambda: predictor.predict(texts, task=task)
+
     for call, message in (
         (lambda: ab.load_bert(None), "name is a NoneType, expected 'minilm'"),
+        (lambda: ab.load_bert(tmp_path / "nowhere"), "nowhere"),
         (lambda: ab.train("folder", ROWS), not_bert),
         (lambda: ab.evaluate("folder", run, ROWS), not_bert),
         (lambda: ab.embed("folder", ["a"]), not_bert),
         (lambda: ab.Predictor("folder", run), not_bert),
         (lambda: ab.export("folder", run, "out"), not_bert),
-        (lambda: ab.Predictor(bert, 3), "an adapter is a int, expected its"),
-        (lambda: ab.Predictor(bert, [run, None]), "an adapter is a NoneType"),
-        (lambda: ab.embed(bert, ["a"], adapter=[run]), "an adapter is a list"),
-        (
-            lambda: ab.Predictor(bert, [run, run]),
-            "two adapters are called 'custom'",
-        ),
-        (
-            lambda: ab.embed(bert, ["a"], predict_batch_size=0),
-            "--predict_batch_size is 0, which is too small",
-        ),
-        (
-            lambda: ab.embed(bert, ["a"], max_seq_length="long"),
-            "expected a whole number",
-        ),
-        (lambda: ab.embed(bert, ["a"], layers="last"), "--layers is last, exp"),
-        (lambda: ab.embed(bert, ["a"], layers=[0.5]), "--layers is 0.5, exp"),
-        (lambda: ab.embed(bert, ["a"], layers=[9]), "the layers name 9, but"),
-        (lambda: ab.embed(bert, ["a"], layers={-1}), "--layers is a set"),
-        (lambda: ab.embed(bert, ["a"], layers=()), "no layer is named"),
-        (lambda: ab.embed(bert, [{"said": "a"}]), "row 1: found the columns"),
+        (load(tmp_path / "nothing"), "nothing"),
+        (load(run, compute_dtype="bfloat16"), "a setting of load_bert"),
+        (load(3), "an adapter is a int, expected its"),
+        (load([run, None]), "an adapter is a NoneType"),
+        (load([run, run]), "two adapters are called 'custom'"),
+        (predict(["a"], None), "pass task=one of mood, other"),
+        (predict(["a"], "moods"), "no adapter is called 'moods'"),
+        (predict(["a"] * 3, ["mood", "other"]), "names 2 adapters for 3 rows"),
+        (predict([{"message": "a"}]), "row 1: found the columns 'message'"),
+        (predict(["a", 3]), "row 2: found a int"),
+        (predict(["a", None]), "row 2: found a NoneType"),
+        (predict(3), "texts: found a int, expected rows"),
+        (embed(adapter=[run]), "an adapter is a list"),
+        (embed(predict_batch_size=0), "--predict_batch_size is 0, which is"),
+        (embed(max_seq_length="long"), "expected a whole number"),
+        (embed(layers="last"), "--layers is last, exp"),
+        (embed(layers=[0.5]), "--layers is 0.5, exp"),
+        (embed(layers=[9]), "the layers name 9, but"),
+        (embed(layers={-1}), "--layers is a set"),
+        (embed(layers=()), "no layer is named"),
+        (embed([{"said": "a"}]), "row 1: found the columns"),
         (
             lambda: ab.train(
                 bert, ROWS, ROWS, ROWS, task_name="squad", output_dir="out"
@@ -394,15 +385,12 @@ def test_first_mistakes_are_one_line(run, bert, tiny_bert):
             "eval_rows and predict_rows exclude each other for squad",
         ),
     ):
-        with pytest.raises(ab.UserError, match=message) as found:
-            call()
-        assert "\n" not in str(found.value)
+        refusals.check(call, message)
     predictor = ab.Predictor(bert, {"mood": run})
     assert predictor.names == ["mood"]
     assert predictor.predict([], task=[]) == predictor.predict([]) == []
     predictor.remove("mood")
-    with pytest.raises(ab.UserError, match="no adapter is loaded"):
-        predictor.predict(["a"])
+    refusals.check(lambda: predictor.predict(["a"]), "no adapter is loaded")
 
 
 @pytest.fixture(scope="module")
@@ -421,8 +409,8 @@ def test_columns_are_the_adapters(run, bert, other_columns):
     expected = ab.evaluate(bert, run, SENTENCES, cpu_lanes=1)
     table = [{"said": text, "mood": label} for text, label in SENTENCES]
     for rows in (SENTENCES, table):
-        found = ab.evaluate(bert, other_columns, rows, cpu_lanes=1)
-        assert found == expected
+        scores = ab.evaluate(bert, other_columns, rows, cpu_lanes=1)
+        assert scores == expected
     named = {"text_a_column": "text", "label_column": "label"}
     rows = ROWS[: len(SENTENCES)]
     assert expected == ab.evaluate(
@@ -435,10 +423,10 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     expected = ab.embed(bert, texts, adapter=other_columns)
     path = tmp_path / "rows.tsv"
     write_table(path, [(text, "x") for text in texts], ("said", "id"))
-    said = [{"said": text, "text_b": "a dog"} for text in texts]
-    for rows in (said, [{"text": text} for text in texts], path):
-        found = ab.embed(bert, rows, adapter=other_columns)
-        np.testing.assert_array_equal(found, expected)
+    table_rows = [{"said": text, "text_b": "a dog"} for text in texts]
+    for rows in (table_rows, [{"text": text} for text in texts], path):
+        vectors = ab.embed(bert, rows, adapter=other_columns)
+        np.testing.assert_array_equal(vectors, expected)
     pair = ab.embed(bert, ("the cat", "a dog"))
     table = {"text": ["the cat"], "text_b": ["a dog"]}
     np.testing.assert_array_equal(ab.embed(bert, table), pair)
@@ -632,7 +620,7 @@ def test_values_are_json(tmp_path):
 
 
 TEXTS, LABELS = zip(*SENTENCES * 2)
-KINDS = {
+TASKS = {
     "regression": (
         [(text, len(text)) for text in TEXTS],
         {"regression": True, "dev_share": 0.5},
@@ -666,9 +654,9 @@ KINDS = {
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TASKS)
 def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
-    rows, settings = KINDS[kind]
+    rows, settings = TASKS[kind]
     common = {**SETTINGS, "num_train_epochs": 1}
     if "dev_share" not in settings:
         del common["dev_share"]

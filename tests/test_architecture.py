@@ -65,11 +65,11 @@ def imported(path):
 
 def edges():
     """(importing, imported) modules of the package."""
-    known = sources()
-    for module, path in known.items():
+    modules = sources()
+    for module, path in modules.items():
         for name in imported(path):
-            below = name if name in known else name.rpartition(".")[0]
-            if below in known and below != module:
+            below = name if name in modules else name.rpartition(".")[0]
+            if below in modules and below != module:
                 yield module, below
 
 

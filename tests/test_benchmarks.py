@@ -121,9 +121,9 @@ class FakeWorker:
 def test_workers_take_turns_and_the_first_round_is_dropped():
     log = []
     workers = {name: FakeWorker(name, log) for name in "AB"}
-    found = measuring.in_turn(workers, 2)
+    rounds = measuring.in_turn(workers, 2)
     assert log == [*"ABABAB", "stop A", "stop B"]
-    assert found == {name: [{"round": 1}, {"round": 2}] for name in "AB"}
+    assert rounds == {name: [{"round": 1}, {"round": 2}] for name in "AB"}
 
 
 def test_all_workers_are_stopped_when_one_fails():
@@ -224,11 +224,11 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
     table = task_model.list_parameters(
         CONFIG, parse(METHOD), worker.TASK.build_head
     )
-    [found] = answers[kind]
+    [answer] = answers[kind]
     lengths = [int(rows.lengths[batch].max()) for batch in batches(rows)]
-    seconds, peak = found.pop("seconds"), found.pop("peak_bytes")
+    seconds, peak = answer.pop("seconds"), answer.pop("peak_bytes")
     assert seconds > 0 and peak > 2**24
-    assert found == {
+    assert answer == {
         "examples": 4 * len(lengths),
         "tokens": 4 * sum(lengths),
         "flops": sum(count(CONFIG, table, 4, n) for n in lengths),

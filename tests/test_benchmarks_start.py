@@ -96,8 +96,8 @@ def table_of(page, name):
 
 
 def run(monkeypatch, *arguments):
-    given = ["--peer_python", sys.executable, "--rounds=1", *arguments]
-    monkeypatch.setattr(sys, "argv", ["start", *given])
+    words = ["--peer_python", sys.executable, "--rounds=1", *arguments]
+    monkeypatch.setattr(sys, "argv", ["start", *words])
     monkeypatch.delenv("GLUE_DIR", raising=False)
     command_line.run(start.main)
 
@@ -114,13 +114,13 @@ def replace_programs(monkeypatch, peer):
 def test_what_was_found_is_written(outputs, monkeypatch):
     replace_programs(monkeypatch, ("print('step 3')", "step 3\n"))
     run(monkeypatch)
-    found = json.loads((outputs / "found" / "start.json").read_text())
-    assert found["machine"] and found["versions"]
+    record = json.loads((outputs / "found" / "start.json").read_text())
+    assert record["machine"] and record["versions"]
     for name in start.TIMES:
-        assert set(found["summary"][name]) == {"seconds", "ratio"}
-        for rounds in found["measurements"][name].values():
+        assert set(record["summary"][name]) == {"seconds", "ratio"}
+        for rounds in record["measurements"][name].values():
             assert [set(times) for times in rounds] == [{"step", "exit"}]
-    table = start.to_markdown(found)
+    table = start.to_markdown(record)
     assert table_of(outputs / "page.md", "start") == table.strip()
     # There is no comparison yet.
     assert not table_of(outputs / "page.md", "summary")
@@ -176,16 +176,16 @@ def test_both_sides_read_one_folder_and_the_third_step_ends_an_epoch(
     arguments = argparse.Namespace(
         glue_dir=str(tmp_path), model="bert", peer_python="python"
     )
-    found, counts = start.programs(arguments)
+    programs, counts = start.programs(arguments)
     assert counts == {"train": rows, "dev": rows}
-    assert set(found) == set(start.TIMES)
-    for sides in found.values():
+    assert set(programs) == set(start.TIMES)
+    for sides in programs.values():
         assert [*sides] == [*start.engines(), start.PEER]
         for program in sides.values():
             assert f"--data_dir={tmp_path}/RTE" in program.command
     [epochs] = [
         float(word.split("=")[1])
-        for word in found[start.THIRD_STEP]["strategy"].command
+        for word in programs[start.THIRD_STEP]["strategy"].command
         if word.startswith("--num_train_epochs=")
     ]
     assert int(rows / measuring.BATCH_SIZE * epochs) == start.STEPS
@@ -213,8 +213,8 @@ def test_every_measurement_has_a_row_of_the_summary():
     assert len({line.count("|") for line in rows}) == 1
     programs = sum(len(s["ratio"]) for s in started["summary"].values())
     assert len(rows) == len(compared["comparisons"]) + programs
-    found = compared["comparisons"]["train-pairs-minilm-float32"]
-    median = found["ratio"]["grouped"]["median"]
+    comparison = compared["comparisons"]["train-pairs-minilm-float32"]
+    median = comparison["ratio"]["grouped"]["median"]
     assert "| train MRPC, minilm, float32 | " in rows[0]
     assert f"| {median:.2f} |" in rows[0]
-    assert f"| {found['share_of_peak']:.0%} |" in rows[0]
+    assert f"| {comparison['share_of_peak']:.0%} |" in rows[0]

@@ -127,7 +127,7 @@ def test_stdout_that_cannot_be_written_is_one_line(
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "words, message",
     [
         ("", "the following arguments are required: folder; x --help tells"),
         ("a b", "unrecognized arguments: b; x --help tells what is expected"),
@@ -136,13 +136,13 @@ def test_stdout_that_cannot_be_written_is_one_line(
         ("a --all true", "unrecognized arguments: true; x --help tells"),
     ],
 )
-def test_a_command_line_that_is_none_is_one_line(given, message):
+def test_a_command_line_that_is_none_is_one_line(words, message):
     parser = command_line.Parser("x")
     parser.add_argument("folder")
     parser.add_argument("--count", type=int)
     parser.add_argument("--all", action="store_true")
     with pytest.raises(UserError, match=f"^{message}"):
-        parser.parse_args(given.split())
+        parser.parse_args(words.split())
 
 
 def test_a_pipe_that_refuses_when_it_is_full_is_waited_for():

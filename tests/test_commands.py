@@ -54,7 +54,7 @@ def flags_in(text):
 
 def listed_flags():
     """The flags of each program of docs/flags.md."""
-    found = {}
+    by_name = {}
     page = (ROOT / "docs" / "flags.md").read_text()
     for section in page.split("\n## ")[1:]:
         heading, body = section.split("\n", 1)
@@ -62,8 +62,8 @@ def listed_flags():
             r"`(?:adapter-bert )?(\w+)(?:\.py)?`", heading
         ):
             flags = re.findall(r"\| `--(\w+)` \|", body)
-            found.setdefault(program, set()).update(flags)
-    return found
+            by_name.setdefault(program, set()).update(flags)
+    return by_name
 
 
 LISTED = listed_flags()
@@ -79,28 +79,28 @@ def flags_of(program):
     path = ROOT / program.replace(".", "/")
     path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     source = path.read_text()
-    found = re.findall(r'"--(\w+)"', source)
-    found += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+    names = re.findall(r'"--(\w+)"', source)
+    names += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
     also = flags_of(ALSO[program]) if program in ALSO else ()
-    return {*found, *also, *ALWAYS}
+    return {*names, *also, *ALWAYS}
 
 
-def program_of(found):
+def program_of(command):
     """The program of a command, and the rest of its line."""
-    if found["program"]:
-        return found["program"], found["rest"]
-    module = found["module"]
+    if command["program"]:
+        return command["program"], command["rest"]
+    module = command["module"]
     if module.endswith(".py"):
         module = module[: -len(".py")]
-        assert module in PROGRAMS, found.group()
-    return module, found["flags"]
+        assert module in PROGRAMS, command.group()
+    return module, command["flags"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_programs_take_every_flag_that_a_page_gives_them(page):
     for line in commands(page.read_text()):
-        for found in COMMAND.finditer(line):
-            program, rest = program_of(found)
+        for match in COMMAND.finditer(line):
+            program, rest = program_of(match)
             if program == WITHOUT_END:
                 continue
             # `compile` has a program of its own after it.
@@ -121,8 +121,8 @@ def test_an_unknown_flag_would_be_found():
         "    .venv/bin/python run_squad.py --train_file=a --no_such=1 # --b\n"
     )
     [command] = commands(line)
-    [found] = COMMAND.finditer(command)
-    program, rest = program_of(found)
+    [match] = COMMAND.finditer(command)
+    program, rest = program_of(match)
     assert flags_in(rest) - flags_of(program) == {"no_such"}
     assert "output_dir" in flags_of("baseline")
     assert "weights" in flags_of("merge")

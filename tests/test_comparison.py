@@ -43,12 +43,12 @@ def check_range(values, shown):
 )
 def test_the_comparison_with_adapters(words, kind, padding):
     path = RESULTS / "compare.json"
-    found = json.loads(path.read_text())["comparisons"]
+    comparisons = json.loads(path.read_text())["comparisons"]
     speed, memory = cells(words)
     for place, model in enumerate(("minilm", "base")):
         cases = [
             c
-            for name, c in found.items()
+            for name, c in comparisons.items()
             if name.startswith(kind) and model in name and padding in c["ratio"]
         ]
         if not cases:
@@ -65,8 +65,8 @@ def test_the_comparison_with_adapters(words, kind, padding):
 
 def test_the_comparison_of_whole_programs():
     """The page has the peer's time divided by ours."""
-    found = json.loads((RESULTS / "start.json").read_text())
-    ratios = found["summary"]["whole small run"]["ratio"]
+    record = json.loads((RESULTS / "start.json").read_text())
+    ratios = record["summary"]["whole small run"]["ratio"]
     speed, _ = cells("a small training from the command")
     check_range([1 / ratio["median"] for ratio in ratios.values()], speed[0])
 

@@ -21,19 +21,19 @@ CLASSES = st.lists(st.tuples(*[st.integers(0, 1)] * 2), min_size=1, max_size=30)
 @PROPERTY
 @given(rows=CLASSES)
 def test_scores_of_tables_are_those_of_rows(score, rows):
-    labels, given = np.array(rows).T
+    labels, answers = np.array(rows).T
     table = np.zeros((2, 2))
-    np.add.at(table, (labels, given), 1)
-    expected = 100 * metrics.METRICS[score](labels, given)
-    found = difference.score_tables(score, table)
-    assert found == pytest.approx(expected, abs=1e-9)
+    np.add.at(table, (labels, answers), 1)
+    expected = 100 * metrics.METRICS[score](labels, answers)
+    scores = difference.score_tables(score, table)
+    assert scores == pytest.approx(expected, abs=1e-9)
 
 
 def test_accuracy_is_for_any_number_of_classes():
     labels = np.array([0, 1, 2, 2])
     runs = np.array([[0, 1, 2, 0]])
-    found = difference.compare("accuracy", labels, runs, runs, draws=10)
-    assert found.adapters == [75.0]
+    comparison = difference.compare("accuracy", labels, runs, runs, draws=10)
+    assert comparison.adapters == [75.0]
 
 
 # Spreads of what makes an answer right, beside how good its method is: the row,
@@ -70,11 +70,11 @@ def test_the_interval_covers_rows_and_seeds(luck):
     right, half = np.zeros(100, int), np.arange(100) % 2
     # Seeds that agree on every row, or that differ alike on all rows.
     runs = [half, half] if luck == "rows" else [right, 1 - right]
-    found = difference.compare(
+    comparison = difference.compare(
         "accuracy", labels, np.stack(runs), np.stack([right, right])
     )
-    assert found.difference == -50
-    low, high = difference.interval(found.draws)
+    assert comparison.difference == -50
+    low, high = difference.interval(comparison.draws)
     if luck == "seeds":
         assert (low, high) == (-100, 0)
     else:
@@ -85,21 +85,21 @@ def test_the_interval_covers_rows_and_seeds(luck):
 def test_equal_inputs_give_equal_draws_and_other_seeds_others():
     labels = np.arange(40) % 2
     runs = np.random.default_rng(0).integers(2, size=(2, 40))
-    given = ("f1", labels, runs, runs[:1])
-    first = difference.compare(*given)
+    inputs = ("f1", labels, runs, runs[:1])
+    first = difference.compare(*inputs)
     assert len(first.draws) == difference.DRAWS
-    assert (first.draws == difference.compare(*given).draws).all()
-    assert (first.draws != difference.compare(*given, seed=2).draws).any()
+    assert (first.draws == difference.compare(*inputs).draws).all()
+    assert (first.draws != difference.compare(*inputs, seed=2).draws).any()
 
 
 def test_the_mean_over_tasks_has_a_narrower_interval():
-    found = [known_case(number) for number in range(4)]
-    mean = difference.mean_draws(found)
+    cases = [known_case(number) for number in range(4)]
+    mean = difference.mean_draws(cases)
     low, high = difference.interval(mean)
-    assert low < np.mean([x.difference for x in found]) < high
-    for one in found:
-        own = difference.interval(one.draws)
-        assert high - low < own[1] - own[0]
+    assert low < np.mean([x.difference for x in cases]) < high
+    for one in cases:
+        of_one = difference.interval(one.draws)
+        assert high - low < of_one[1] - of_one[0]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import tempfile
 
 import disk_order
 import pytest
+import refusals
 import tensorflow as tf
 
 from adapter_bert import files, folder_lock
@@ -37,18 +38,6 @@ def test_what_is_written_is_read_back(tmp_path):
     assert path.read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
 
 
-@pytest.mark.parametrize(
-    "content, line", [(b"one\ntwo\nthr\xe9e\n", 3), ("東".encode()[:2], 1)]
-)
-def test_text_that_is_not_utf_8_is_refused_with_its_line(
-    tmp_path, content, line
-):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    message = message_of(files.read_text, str(path), "the file")
-    assert message.startswith(f"{path}:{line}: not UTF-8 text (byte 0xe")
-
-
 def test_a_byte_order_mark_is_dropped_at_the_beginning_only(tmp_path):
     path = tmp_path / "file"
     path.write_bytes("\ufeffa\n\ufeffb".encode())
@@ -63,57 +52,104 @@ def test_lines_are_read_one_by_one(tmp_path, newline, lines):
     content = "a\r\né\u2028\rb\n\n東"
     path = tmp_path / "file"
     path.write_bytes(b"\xef\xbb\xbf" + content.encode())
-    found = list(files.read_lines(str(path), "the file", newline))
-    assert found == (lines or list(io.StringIO(content, newline="")))
-
-
-def test_lines_that_are_not_utf_8_are_refused_with_their_number(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"one\n" * 5000 + b"thr\xe9e\n")
-    message = message_of(list, files.read_lines(str(path), "the file", "\n"))
-    assert message.startswith(f"{path}:5001: not UTF-8")
+    read_lines = list(files.read_lines(str(path), "the file", newline))
+    assert read_lines == (lines or list(io.StringIO(content, newline="")))
 
 
 def read_lines(path, what):
     return list(files.read_lines(path, what, "\n"))
 
 
-@pytest.mark.parametrize("target", ["/dev/null", "/proc/self/fd/1", "pipe"])
-def test_a_pipe_a_device_or_a_stream_is_not_replaced(tmp_path, target):
-    """Of a stream's link the superuser could make a file for all."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "x").symlink_to(target)
-    with pytest.raises(UserError, match="output .*/x is a pipe or a device"):
-        files.write_text(str(tmp_path / "x"), "a")
-    assert (tmp_path / "x").is_symlink() and len(os.listdir(tmp_path)) == 2
+def read_number(path, what):
+    return files.read_object(path, what, {"b?": float})
+
+
+def write_text(path, _):
+    files.write_text(path, "a")
+
+
+def write_parts(path, _):
+    files.write_parts(path, iter([b"new", b"er"]))
+
+
+def prepare(path, _):
+    files.prepare_folder(path)
+
+
+def check_disk_space(path, _):
+    files.check_disk_space(path, 1)
+
+
+READ = files.read_bytes, files.read_text, read_lines
+# A call, the name of a file, its content, and what the message names.
+REFUSED = [
+    *(
+        (read, "none/x", None, "the file", "none/x does not exist")
+        for read in READ
+    ),
+    (files.read_bytes, ".", None, "is a folder, expected a file"),
+    (files.read_bytes, "file/below", None, "file/below"),
+    # Messages are one printable line.
+    (files.read_bytes, "a\nb\x1b[31m", None, "a b [31m does not exist"),
+    (
+        files.read_text,
+        "x",
+        b"one\nthr\xe9e\n",
+        "x:2: not UTF-8 text (byte 0xe9",
+    ),
+    (files.read_text, "x", "東".encode()[:2], "x:1: not UTF-8 text (byte 0xe"),
+    (read_lines, "x", b"one\n" * 5000 + b"thr\xe9e\n", "x:5001: not UTF-8"),
+    *(
+        (files.read_json, "x", content, "the file", "/x")
+        for content in (b"", b"{", b'{"a": 1,}', b"[" * 100_000, b"\xff")
+    ),
+    *(
+        (read_number, "x", content, "is not the file: ", why)
+        for content, why in (
+            (b'{"a": NaN}', "holds what JSON does not have"),
+            (b'{"a": [1e400]}', "holds what JSON does not have"),
+            (b'{"\\ud800": 1}', "holds what JSON does not have"),
+            (b'{"a": "\\ud800"}', "holds what JSON does not have"),
+            (
+                b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}",
+                "more than 100 levels",
+            ),
+            (b'{"b": 1' + b"0" * 400 + b"}", "its b is too large a number"),
+        )
+    ),
+    *(
+        (write_parts, name, None, "cannot write ", name)
+        for name in ("none/x", "file/below", "folder")
+    ),
+    (prepare, "file", None, "cannot make the output folder", "/file"),
+    # Root may write everywhere else.
+    (prepare, "/proc", None, "cannot write /proc/"),
+    (check_disk_space, "none", None, "cannot read", "No such file or direc"),
+    # Of a stream's link the superuser could make a file for all.
+    (write_text, "/dev/null", None, "output /dev/null is a pipe or a device"),
+    (write_text, "pipe", None, "pipe is a pipe or a device"),
+    (write_text, "link", None, "link is a pipe or a device"),
+]
 
 
 @pytest.mark.parametrize(
-    "read", [files.read_bytes, files.read_text, read_lines]
+    "call, name, content, parts",
+    [(call, name, content, parts) for call, name, content, *parts in REFUSED],
 )
-def test_a_missing_file_is_named(tmp_path, read):
-    path = str(tmp_path / "nowhere" / "file")
-    assert message_of(read, path, "the list") == (
-        f"the list {path} does not exist"
-    )
-
-
-def test_a_folder_is_no_file(tmp_path):
-    message = message_of(files.read_bytes, str(tmp_path), "the list")
-    assert message == f"the list {tmp_path} is a folder, expected a file"
-
-
-def test_a_path_below_a_file_is_refused(tmp_path):
+def test_what_cannot_be_read_or_written_is_one_line(
+    tmp_path, call, name, content, parts
+):
+    """Nothing half written is left, and nothing is replaced."""
     (tmp_path / "file").touch()
-    path = str(tmp_path / "file" / "below")
-    assert path in message_of(files.read_bytes, path, "the list")
-
-
-def test_messages_are_one_printable_line(tmp_path):
-    path = str(tmp_path / "a\nb\x1b[31m")
-    message = message_of(files.read_bytes, path, "the list")
-    assert message.isprintable()
-    assert "a b [31m does not exist" in message
+    (tmp_path / "folder" / "content").mkdir(parents=True)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/proc/self/fd/1")
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    before = sorted(tmp_path.rglob("*"))
+    refusals.check(lambda: call(str(tmp_path / name), "the file"), *parts)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "link").is_symlink()
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -122,20 +158,6 @@ def test_json_holds_no_numbers_that_json_does_not_have(tmp_path, value):
     with pytest.raises(ValueError, match="JSON"):
         files.write_json(str(path), {"a": [float(value)]})
     assert not path.exists()
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"a": 1,}', b"[" * 100_000, b"\xff", b"9" * 9999]
-)
-def test_text_that_is_no_json_is_refused(tmp_path, content):
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    try:
-        # Some versions of Python limit the digits of an integer.
-        json.loads(content)
-    except (ValueError, RecursionError):
-        message = message_of(files.read_json, str(path), "the file")
-        assert str(path) in message
 
 
 @pytest.mark.parametrize(
@@ -178,17 +200,6 @@ def test_parts_that_cannot_be_made_leave_the_old_file(tmp_path):
     assert path.read_text() == "old"
 
 
-@pytest.mark.parametrize("place", ["missing/file", "file/below", "folder"])
-def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
-    (tmp_path / "file").touch()
-    (tmp_path / "folder" / "content").mkdir(parents=True)
-    path = str(tmp_path / place)
-    message = message_of(files.write_parts, path, iter([b"new", b"er"]))
-    assert message.startswith(f"cannot write {path}: ")
-    # Nothing half written stays next to it.
-    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
-
-
 @pytest.mark.parametrize(
     "error,why",
     [
@@ -198,15 +209,15 @@ def test_parts_for_a_place_that_cannot_be_written_are_refused(tmp_path, place):
     ],
 )
 def test_what_cannot_be_written_is_one_line(error, why):
-    found = []
+    chunks = []
     with pytest.raises(UserError, match=f"^cannot write it: {why}$"):
         with files.writing("it"):
-            found.append("begun")
+            chunks.append("begun")
             raise error
     with pytest.raises(ValueError, match="a defect"):
         with files.writing("it"):
             raise ValueError("a defect")
-    assert found == ["begun"]
+    assert chunks == ["begun"]
 
 
 def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
@@ -222,27 +233,27 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
     assert path.read_text() == "old"
 
 
-KINDS = {"name": str, "numbers?": list}
+FIELDS = {"name": str, "numbers?": list}
 
 
 def test_a_seal_tells_whether_an_object_was_changed(tmp_path):
     path = tmp_path / "file"
     value = {"name": "\u00e9", "numbers": [1, 0.1, None]}
     files.write_sealed(str(path), value)
-    assert files.read_object(str(path), "mine", KINDS) == value
+    assert files.read_object(str(path), "mine", FIELDS) == value
     text = path.read_text()
     # Laid out otherwise it is the same.
     path.write_text(json.dumps(json.loads(text)))
-    assert files.read_object(str(path), "mine", KINDS) == value
+    assert files.read_object(str(path), "mine", FIELDS) == value
     path.write_text(text.replace("0.1", "0.3"))
-    message = message_of(files.read_object, str(path), "mine", KINDS)
+    message = message_of(files.read_object, str(path), "mine", FIELDS)
     assert message.startswith(f"{path} is damaged, or was changed by hand")
     files.write_sealed(str(path), {**json.loads(text), "name": "b"})
-    assert files.read_object(str(path), "mine", KINDS)["name"] == "b"
+    assert files.read_object(str(path), "mine", FIELDS)["name"] == "b"
     # Without a seal, and with as many levels as may be.
     levels = "[" * 99 + "1" + "]" * 99
     path.write_text('{"name": "a", "numbers": ' + levels + "}")
-    assert files.read_object(str(path), "mine", KINDS)["name"] == "a"
+    assert files.read_object(str(path), "mine", FIELDS)["name"] == "a"
 
 
 def test_a_prepared_folder_keeps_its_files_and_gets_no_others(tmp_path):
@@ -253,20 +264,6 @@ def test_a_prepared_folder_keeps_its_files_and_gets_no_others(tmp_path):
     files.prepare_folder(str(path))
     assert os.listdir(path) == ["file"]
     assert (path / "file").read_text() == "old"
-
-
-def test_an_output_folder_at_a_files_place_is_refused(tmp_path):
-    path = tmp_path / "file"
-    path.touch()
-    message = message_of(files.prepare_folder, str(path))
-    assert message.startswith(f"cannot make the output folder {path}: ")
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="not on Linux")
-def test_a_folder_that_takes_no_files_is_refused():
-    # Root may write everywhere else.
-    message = message_of(files.prepare_folder, "/proc")
-    assert message.startswith("cannot write /proc/")
 
 
 def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
@@ -378,9 +375,9 @@ def test_the_names_in_a_folder_are_in_order(tmp_path, plain_user):
         (tmp_path / name).mkdir()
     assert files.names(str(tmp_path)) == ["a", "b", "c"]
     tmp_path.chmod(0o300)
-    found = plain_user(files.names, str(tmp_path))
+    names = plain_user(files.names, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert names == f"cannot read {tmp_path}: Permission denied"
     assert "No such file" in message_of(files.names, str(tmp_path / "d"))
 
 
@@ -389,12 +386,12 @@ def test_a_folder_that_may_not_be_looked_into_is_told(plain_user, tmp_path):
     folder.mkdir()
     (folder / "file").write_text("text")
     folder.chmod(0o600)
-    found = plain_user(files.exists, str(folder / "file"))
-    assert found == f"cannot read {folder / 'file'}: Permission denied"
+    message = plain_user(files.exists, str(folder / "file"))
+    assert message == f"cannot read {folder / 'file'}: Permission denied"
     folder.chmod(0o500)
-    found = plain_user(files.write_text, str(folder / "file"), "new")
-    assert found.startswith(f"cannot write {folder / 'file'}: ")
-    assert "Permission denied" in found
+    message = plain_user(files.write_text, str(folder / "file"), "new")
+    assert message.startswith(f"cannot write {folder / 'file'}: ")
+    assert "Permission denied" in message
     assert plain_user(files.read_text, str(folder / "file"), "it") == "text"
 
 
@@ -412,8 +409,8 @@ def test_a_temporary_file_that_cannot_be_deleted_hides_no_error(
     assert message_of(files.write_text, path, "text") == (
         f"cannot write {path}: read-only by now"
     )
-    found = message_of(files.prepare_folder, str(tmp_path))
-    assert "read-only by now" in found
+    message = message_of(files.prepare_folder, str(tmp_path))
+    assert "read-only by now" in message
 
 
 def test_no_room_for_a_temporary_folder_is_one_line(tmp_path, monkeypatch):
@@ -424,13 +421,6 @@ def test_no_room_for_a_temporary_folder_is_one_line(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="set TMPDIR to a folder"):
         with files.temporary_folder():
             pass
-
-
-def test_the_disk_of_a_folder_that_is_gone_is_one_line(tmp_path):
-    path = str(tmp_path / "gone")
-    assert message_of(files.check_disk_space, path, 1) == (
-        f"cannot read {path}: No such file or directory"
-    )
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -474,9 +464,9 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 @pytest.fixture
 def synced(monkeypatch):
     """The state of each file and folder that is synced from now on."""
-    found = []
-    monkeypatch.setattr(os, "fsync", lambda n: found.append(os.fstat(n)))
-    return found
+    nodes = []
+    monkeypatch.setattr(os, "fsync", lambda n: nodes.append(os.fstat(n)))
+    return nodes
 
 
 def is_synced(synced, *paths):
@@ -527,24 +517,3 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path, monkeypatch):
     # What was there stays, and nothing else.
     assert path.read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["file"]
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ('{"a": NaN}', "it holds what JSON does not have"),
-        ('{"a": [1e400]}', "it holds what JSON does not have"),
-        ('{"\\ud800": 1}', "it holds what JSON does not have"),
-        ('{"a": "\\ud800"}', "it holds what JSON does not have"),
-        (
-            '{"a": ' + "[" * 100 + "1" + "]" * 100 + "}",
-            "it has more than 100 levels",
-        ),
-        ('{"b": 1' + "0" * 400 + "}", "its b is too large a number"),
-    ],
-)
-def test_what_could_not_be_written_is_not_read(tmp_path, text, message):
-    path = tmp_path / "file"
-    path.write_text(text)
-    with pytest.raises(UserError, match=f"is not a file: {message}"):
-        files.read_object(str(path), "a file", {"b?": float})

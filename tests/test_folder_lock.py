@@ -11,12 +11,23 @@ import subprocess
 import sys
 
 import pytest
+import refusals
 from conftest import ROOT
 from run_folders import artifact_bytes
 
 from adapter_bert import folder_lock
 from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
+
+GONE = "moved, deleted or unmounted"
+
+
+def enter(folder, error=None, **options):
+    """Holds a folder, in which an error may happen."""
+    with folder_lock.hold(str(folder), **options):
+        if error:
+            raise error
+
 
 HOLDER = """
 import sys, time
@@ -44,9 +55,7 @@ def holder(tmp_path):
 
 def test_a_second_run_is_told_who_writes_there(holder, tmp_path):
     place = f"process {holder.pid} on {socket.gethostname()}"
-    with pytest.raises(UserError, match=f"in use by .*{place}"):
-        with folder_lock.hold(str(tmp_path)):
-            pass
+    refusals.check(lambda: enter(tmp_path), "in use by ", place)
 
 
 def test_the_lock_of_a_dead_process_stops_nobody(holder, tmp_path):
@@ -62,8 +71,7 @@ def test_a_run_does_not_begin_where_another_writes(
     holder, classify, tiny_flags, tmp_path
 ):
     tiny_flags["output_dir"] = tmp_path
-    with pytest.raises(UserError, match="in use by another process"):
-        classify(**tiny_flags)
+    refusals.check(lambda: classify(**tiny_flags), "in use by another process")
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
 
@@ -85,8 +93,7 @@ def test_a_run_whose_folder_is_gone_ends_and_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(training_state, "save_training", save_and_take)
-        with pytest.raises(UserError, match="is not there any more"):
-            classify(**tiny_flags)
+        refusals.check(lambda: classify(**tiny_flags), "is not there any more")
     assert list(out.iterdir()) == []
     out.rmdir()
     away.rename(out)
@@ -111,18 +118,15 @@ def test_a_file_system_without_locks_is_warned_of(no_locks, tmp_path, caplog):
 
 def test_a_lock_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "run.lock").mkdir()
-    with pytest.raises(UserError, match="cannot write .*run.lock"):
-        with folder_lock.hold(str(tmp_path)):
-            pass
+    refusals.check(lambda: enter(tmp_path), "cannot write ", "run.lock")
 
 
 def test_a_lock_that_is_a_link_is_not_written(tmp_path):
     """Whoever made the folder may have put it there."""
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run.lock").symlink_to(tmp_path / "mine")
-    with pytest.raises(UserError, match="run.lock: it is a link; delete it"):
-        with folder_lock.hold(str(tmp_path)):
-            pass
+    parts = "run.lock: it is a link; delete it"
+    refusals.check(lambda: enter(tmp_path), parts)
     assert (tmp_path / "mine").read_text() == "mine"
 
 
@@ -133,11 +137,9 @@ def test_a_full_disk_is_left_to_what_follows(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(folder_lock.os, "write", full)
-    with pytest.raises(UserError, match="make room"):
-        with folder_lock.hold(str(tmp_path)):
-            raise UserError("make room")
-    with folder_lock.hold(str(tmp_path)):
-        pass
+    error = UserError("make room")
+    refusals.check(lambda: enter(tmp_path, error), "make room")
+    enter(tmp_path)
 
 
 def replace(folder):
@@ -159,8 +161,7 @@ def test_a_folder_that_is_gone_is_noticed(tmp_path, take):
             folder_lock.check(str(path))
         take(folder)
         for path in (folder, folder / "eval" / "file"):
-            with pytest.raises(UserError, match="moved, deleted or unmounted"):
-                folder_lock.check(str(path))
+            refusals.check(lambda p=path: folder_lock.check(str(p)), GONE)
         folder_lock.check(f"{folder}-2")
     folder_lock.check(str(folder))
 
@@ -171,8 +172,7 @@ def test_where_a_folder_was_no_training_begins_anew(tmp_path):
     with folder_lock.hold(str(folder)):
         assert training_state.latest_step(str(folder)) == (None, 0)
         replace(folder)
-        with pytest.raises(UserError, match="moved, deleted or unmounted"):
-            training_state.latest_step(str(folder))
+        refusals.check(lambda: training_state.latest_step(str(folder)), GONE)
 
 
 def test_a_folder_that_comes_back_is_the_same(tmp_path):
@@ -189,8 +189,7 @@ def test_a_folder_may_have_two_locks(tmp_path):
         with folder_lock.hold(str(tmp_path), "other.lock") as is_locked:
             assert is_locked
         replace(tmp_path)
-        with pytest.raises(UserError, match="moved"):
-            folder_lock.check(str(tmp_path))
+        refusals.check(lambda: folder_lock.check(str(tmp_path)), GONE)
 
 
 def test_who_has_waited_looks_again(holder, tmp_path, monkeypatch):
@@ -203,23 +202,21 @@ def test_who_has_waited_looks_again(holder, tmp_path, monkeypatch):
         holder.kill()
 
     monkeypatch.setattr(folder_lock.logging, "info", wait)
-    with pytest.raises(UserError, match="taken away while this process wait"):
-        with folder_lock.hold(str(tmp_path), wait=True):
-            pass
+    parts = "taken away while this process wait"
+    refusals.check(lambda: enter(tmp_path, wait=True), parts)
     assert f"process {holder.pid} on" in waits[0]
 
 
 def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with pytest.raises(UserError, match="moved, deleted or unmounted"):
+    with pytest.raises(UserError, match=GONE):
         with folder_lock.hold(str(folder)):
             shutil.rmtree(folder)
             raise ValueError("NOT_FOUND")
     folder.mkdir()
     with pytest.raises(ValueError, match="a defect"):
-        with folder_lock.hold(str(folder)):
-            raise ValueError("a defect")
+        enter(folder, ValueError("a defect"))
 
 
 HOLD, SHARE = folder_lock.hold, folder_lock.share

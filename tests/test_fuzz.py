@@ -38,8 +38,8 @@ def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
     reader.write(tmp_path)
     for number in range(60):
         content = fuzz_inputs.input_of(1, name, reader, number)
-        found = fuzz_inputs.try_input(reader, tmp_path, content)
-        assert found in ((TAKEN, REFUSED) if number else (TAKEN,)), content
+        outcome = fuzz_inputs.try_input(reader, tmp_path, content)
+        assert outcome in ((TAKEN, REFUSED) if number else (TAKEN,)), content
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -49,8 +49,8 @@ def test_what_was_kept_is_taken_or_refused(name, tmp_path):
     assert kept
     reader.write(tmp_path)
     for content in kept:
-        found = fuzz_inputs.try_input(reader, tmp_path, content)
-        assert found in (TAKEN, REFUSED), content
+        outcome = fuzz_inputs.try_input(reader, tmp_path, content)
+        assert outcome in (TAKEN, REFUSED), content
 
 
 @pytest.mark.newer_stack
@@ -75,9 +75,11 @@ def test_inputs_are_the_same_each_time_and_differ():
 @pytest.mark.newer_stack
 def test_values_within_json_are_changed():
     content = json.dumps({"a": [{"b": 1}], "c": "d"}).encode()
-    found = [fuzz_inputs.change(content, random.Random(n)) for n in range(200)]
+    changed = [
+        fuzz_inputs.change(content, random.Random(n)) for n in range(200)
+    ]
     parsed = []
-    for one in found:
+    for one in changed:
         try:
             parsed.append(json.loads(one))
         except ValueError:
@@ -195,9 +197,9 @@ def lead(tmp_path):
             program="-Wignore", check=False,
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
         )  # fmt: skip
-        found = fuzz.defects_of(tmp_path / "all", "odd")
-        assert bool(done.returncode) == bool(found), done.stderr
-        return [(text, open(path, "rb").read()) for text, path in found]
+        defects = fuzz.defects_of(tmp_path / "all", "odd")
+        assert bool(done.returncode) == bool(defects), done.stderr
+        return [(text, open(path, "rb").read()) for text, path in defects]
 
     return lead
 
@@ -221,8 +223,8 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
                 checks.append(atheris.instrument_func(check))
             checks[0]((folder / "a").read_bytes())
         """
-    [(found, content)] = lead(read, b"a" * 16, 10_000)
-    assert found == "KeyError: 'found'"
+    [(defect, content)] = lead(read, b"a" * 16, 10_000)
+    assert defect == "KeyError: 'found'"
     assert all(127 < byte < 144 for byte in content[1:9])
     drawn = (
         fuzz_inputs.change(b"a" * 16, random.Random(n)) for n in range(10_000)
@@ -242,8 +244,8 @@ def test_an_input_that_ends_the_process_is_there(lead):
             if len((folder / "a").read_bytes()) == 3:
                 os.kill(os.getpid(), signal.SIGSEGV)
         """
-    [(found, content)] = lead(read, b"abcd", 200)
-    assert found == "the process ended: crash"
+    [(defect, content)] = lead(read, b"abcd", 200)
+    assert defect == "the process ended: crash"
     assert len(content) == 3
 
 

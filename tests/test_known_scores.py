@@ -71,7 +71,7 @@ def test_each_dev_set_has_its_own_label(fake, scores_of):
 
 
 def test_a_dev_set_without_rows_has_no_label(fake, scores_of):
-    folder = fake.add("sentiment (custom)", "head", {"accuracy": 0.0})
+    folder = fake.add("sentiment (custom)", "head", 0.0)
     write_confusion(folder, [("a", "0", "0"), ("b", "0", "0")])
     assert scores_of(folder)[1][1:] == [
         *("score", "this run", "accuracy", "0.0000")
@@ -88,10 +88,10 @@ def test_the_papers_scores_are_of_glues_own():
     table = text.partition("| mean of these |")[2]
     for row, place in (("full fine-tuning", 1), ("adapters, best size", 0)):
         line = table.partition(f"| {row} |")[2].partition("\n")[0]
-        told = list(map(float, line.split("|")[2:7]))
+        scores = list(map(float, line.split("|")[2:7]))
         tasks = ("cola", "sst-2", "mrpc", "sts-b", "rte")
         pairs = [pair for task in tasks for pair in PAPER[task].values()]
-        assert [pair[place] * 100 for pair in pairs] == pytest.approx(told)
+        assert [pair[place] * 100 for pair in pairs] == pytest.approx(scores)
 
 
 def test_squad_2_is_not_the_papers(fake, scores_of):
@@ -102,15 +102,15 @@ def test_squad_2_is_not_the_papers(fake, scores_of):
 
 
 def test_an_earlier_run(fake, scores_of, tmp_path):
-    folder = fake.add("rte", "lora(rank=4)", {"accuracy": 0.625})
-    earlier = fake.add("rte", "houlsby(size=8)", {"accuracy": 0.75})
+    folder = fake.add("rte", "lora(rank=4)", 0.625)
+    earlier = fake.add("rte", "houlsby(size=8)", 0.75)
     page, cells = scores_of(folder, earlier)
     assert cells[1:] == [
         *("score", "this run", "paper: adapters / full", "earlier run"),
         *("accuracy", "0.6250", "0.715 / 0.701", "0.7500 (-0.1250 since)"),
     ]
     assert f"{earlier.name}, houlsby(size=8)" in page.text
-    other_rows = fake.add("rte", "head", {"accuracy": 0.5}, dev="others")
+    other_rows = fake.add("rte", "head", 0.5, dev="others")
     other_task = fake.add("mrpc", "head", {"f1": 0.5})
     sweep = tmp_path / "runs"
     for one, earlier, message in (
@@ -132,10 +132,10 @@ def test_an_earlier_run_of_several_tasks(fake, scores_of):
         run["task"] = {"name": "cola,rte", "tasks": {"rte": {"name": "rte"}}}
         run["training"]["trained_together"] = ["cola", "rte"]
         (folder / "run.json").write_text(json.dumps(run))
-        own = fake.add("rte", "head", {"accuracy": score})
+        other = fake.add("rte", "head", score)
         place = folder / "tasks"
         place.mkdir()
-        own.rename(place / "rte")
+        other.rename(place / "rte")
         folders.append(folder)
     page, cells = scores_of(*folders)
     assert cells[-3:] == ["mean", "0.5000", "0.2500 (+0.2500 since)"]

@@ -21,20 +21,20 @@ LABELS = np.array([0, 0, 2, 1])
 def test_margins_and_suggestions_of_a_few_rows():
     margins = label_errors.margins(PROBABILITIES, LABELS)
     np.testing.assert_allclose(margins, [0.9, 0.25, 0.65, 0.5])
-    found = label_errors.suggested(PROBABILITIES, LABELS)
-    assert found.tolist() == [1, 1, 1, 0]
+    labels = label_errors.suggested(PROBABILITIES, LABELS)
+    assert labels.tolist() == [1, 1, 1, 0]
 
 
 def test_the_joint_of_a_few_rows():
     """Thresholds are 0.55, 0.4, 0.6; rows count for 0, 1, 2, 1."""
-    found = label_errors.joint(PROBABILITIES, LABELS)
-    np.testing.assert_allclose(found, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
+    joint = label_errors.joint(PROBABILITIES, LABELS)
+    np.testing.assert_allclose(joint, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
 
 
 def test_a_label_without_rows_is_no_class():
-    found = label_errors.joint(PROBABILITIES, np.array([0, 0, 1, 1]))
-    assert not found[:, 2].any() and not found[2].any()
-    assert found.sum() == 4
+    joint = label_errors.joint(PROBABILITIES, np.array([0, 0, 1, 1]))
+    assert not joint[:, 2].any() and not joint[2].any()
+    assert joint.sum() == 4
 
 
 def test_scores_and_counts_are_cleanlab_s(golden_dir):

@@ -49,9 +49,9 @@ def test_the_page_of_an_environment(environment):
 def test_the_page_names_every_locked_package_once():
     text = (ROOT / "docs" / "licences.md").read_text()
     table, _, rest = text.partition("## Not looked at")
-    found = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
-    found += re.findall("`(.+?)`", rest.replace("`nvidia-*`", ""))
-    assert sorted(found) == sorted(list_licences.locked()), (
+    packages = re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
+    packages += re.findall("`(.+?)`", rest.replace("`nvidia-*`", ""))
+    assert sorted(packages) == sorted(list_licences.locked()), (
         "run: .venv/bin/python -m lab.list_licences .venv .venv-tf221"
     )
 

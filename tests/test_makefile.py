@@ -104,8 +104,10 @@ def test_what_needs_a_newer_python_says_so(tmp_path, target):
         (folder / f"installed-tf215-{kind}-3.9").touch()
     done = make(target, folder, project, PYTHON=str(old), STACK="tf215")
     assert done.returncode != 0
-    told = f"error: make {target} needs Python 3.10 to 3.13; name one: PYTHON="
-    assert done.stderr.startswith(told)
+    message = (
+        f"error: make {target} needs Python 3.10 to 3.13; name one: PYTHON="
+    )
+    assert done.stderr.startswith(message)
 
 
 def test_beam_without_a_python_says_so(tmp_path):

@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import METHODS
 from lab import report
 from lab.devices import matrix, runs
-from lab.devices.runs import DTYPES, STEPS, Run
+from lab.devices.runs import DTYPES, STEPS, DeviceRun
 
 VERSIONS = {"tensorflow": "2", "jax": "1"}
 SIZES = (
@@ -86,7 +86,9 @@ def test_the_default_method_is_compiled_for_all_devices():
     assert len({matrix.key(*cell) for cell in cells}) == len(cells)
     for device in DEVICES:
         own = [run for name, run in cells if name == device]
-        assert {Run(dtype=d, step=s) for d in DTYPES for s in STEPS} <= {*own}
+        assert {DeviceRun(dtype=d, step=s) for d in DTYPES for s in STEPS} <= {
+            *own
+        }
     assert {run.bert for _, run in cells} == {*runs.SIZES}
 
 
@@ -134,17 +136,17 @@ def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     fake = types.SimpleNamespace(Refusal=RuntimeError, lower=refuse)
     monkeypatch.setitem(sys.modules, f"{accelerators.__name__}.compilers", fake)
     monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
-    cell = matrix.compile_cell("v5e", Run(), tmp_path)
+    cell = matrix.compile_cell("v5e", DeviceRun(), tmp_path)
     assert not cell["compiles"]
     assert cell["reason"].split(" second")[0] == "first line"
     fake.lower = lambda *_: 1 / 0
     # A defect is none.
     with pytest.raises(ZeroDivisionError):
-        matrix.compile_cell("v5e", Run(), tmp_path)
+        matrix.compile_cell("v5e", DeviceRun(), tmp_path)
 
 
 def test_refusals_are_tried_again(compiled, tmp_path):
-    path, wanted = tmp_path / "devices.json", [("v5e", Run("lora"))]
+    path, wanted = tmp_path / "devices.json", [("v5e", DeviceRun("lora"))]
     for _ in range(2):
         matrix.compile_all(wanted, path, tmp_path)
     assert compiled == 2 * wanted
@@ -158,9 +160,9 @@ def test_precision_does_not_follow_from_the_step_before(tmp_path):
     before = found()
     try:
         for device, run in [
-            ("h100", Run()),
-            ("v5e", Run()),
-            ("h100", Run()),
+            ("h100", DeviceRun()),
+            ("v5e", DeviceRun()),
+            ("h100", DeviceRun()),
         ]:
             matrix._take(device, run, tmp_path)
             assert found() == (device == "v5e")
@@ -169,9 +171,9 @@ def test_precision_does_not_follow_from_the_step_before(tmp_path):
 
 
 def test_tables_tell_what_is_refused_and_what_was_not_tried(compiled, tmp_path):
-    lora = Run("lora")
-    large = Run(bert="BERT-base", dtype="bfloat16")
-    wanted = [("v5e", Run()), ("v5e", lora), ("h100", large)]
+    lora = DeviceRun("lora")
+    large = DeviceRun(bert="BERT-base", dtype="bfloat16")
+    wanted = [("v5e", DeviceRun()), ("v5e", lora), ("h100", large)]
     path = tmp_path / "devices.json"
     matrix.compile_all(wanted[:2], path, tmp_path)
     assert matrix.page_tables(matrix.read(path))["sizes"] == matrix.NO_SIZES

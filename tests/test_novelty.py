@@ -23,7 +23,6 @@ from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import library, run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
-from adapter_bert.reports import run_command
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.embeddings import embed
@@ -430,14 +429,6 @@ def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
         if name == "novel":
             expected["task_settings"]["novelty"] = True
         assert shown == expected
-
-
-def test_the_command_of_a_run_names_the_flag(trained):
-    found = [
-        run_command._settings(read_config(folder)["task"], read_config(folder))
-        for folder in (trained / "plain", trained / "novel")
-    ]
-    assert "score_novelty" not in found[0] and found[1]["score_novelty"]
 
 
 @pytest.mark.newer_stack

@@ -1,5 +1,6 @@
 """Figures of runs."""
 
+import functools
 import json
 import math
 import re
@@ -7,12 +8,12 @@ import shutil
 
 import numpy as np
 import pytest
+import refusals
 from conftest import ROOT
 from matplotlib.figure import Figure
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
-from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.reports.collect_runs import by_kind
@@ -41,7 +42,7 @@ def add_pair(fake, *tasks, **more):
     """Full tuning and adapters of each task."""
     for task in tasks:
         for method in ("full", "houlsby(size=8)"):
-            fake.add(task, method, {"accuracy": 0.5}, kept=9, **more)
+            fake.add(task, method, 0.5, kept=9, **more)
 
 
 def draw(function, *arguments):
@@ -59,13 +60,13 @@ def test_gaps_are_to_full_tuning_of_the_same_task(many):
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
     for task, sizes in (("rte", (64,)), ("qnli", (8, 64, 256))):
-        fake.add(task, "full", {"accuracy": 0.5}, kept=7000)
+        fake.add(task, "full", 0.5, kept=7000)
         for size in sizes:
             method = f"houlsby(size={size})"
-            fake.add(task, method, {"accuracy": 0.5}, kept=size)
+            fake.add(task, method, 0.5, kept=size)
     groups = fake.groups()
     assert list(plot.gaps(groups, "houlsby")) == ["houlsby(size=64)"]
-    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=8)
+    fake.add("rte", "houlsby(size=8)", 0.5, kept=8)
     groups = fake.groups()
     shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
     assert shares == sorted(shares) and len(shares) == 2
@@ -79,7 +80,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     kinds[kinds.index("per_task(a, b)")] = "per_task(pals)"
     kinds[kinds.index("union(a, b)")] = "union(prefix, parallel)"
     for method in kinds:
-        fake.add("rte", method, {"accuracy": 0.5}, kept=10)
+        fake.add("rte", method, 0.5, kept=10)
     styles = plot.styles(fake.groups())
     assert set(styles) == set(kinds)
     assert len({str(style) for style in styles.values()}) == len(kinds)
@@ -102,8 +103,8 @@ def test_glue_and_other_tasks_have_a_panel_each(fake):
     assert titles == ["GLUE", "other tasks"]
     # Each of one BERT.
     add_pair(fake, "qnli", bert="g")
-    with pytest.raises(UserError, match="of different BERTs"):
-        plot.draw_trade_off(Figure(), fake.groups())
+    call = functools.partial(plot.draw_trade_off, Figure(), fake.groups())
+    refusals.check(call, "of different BERTs")
 
 
 def test_squad_1_and_2_have_a_panel_each(fake):
@@ -116,7 +117,7 @@ def test_squad_1_and_2_have_a_panel_each(fake):
 
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
-    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5}, kept=10)
+    fake.add("rte", "houlsby(size=8)", 0.5, kept=10)
     groups = fake.groups()
     assert plot.gaps(groups, "houlsby") == {}
     assert not plot.draw_trade_off(Figure(), groups)
@@ -137,11 +138,11 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
 @pytest.mark.parametrize("shares", [(0.004, 0.24), (0.02, 0.08), (0.04, 0.08)])
 def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
     bert = sum(map(math.prod, encoder.list_variables(tiny_config).values()))
-    fake.add("rte", "full", {"accuracy": 0.5}, kept=bert)
+    fake.add("rte", "full", 0.5, kept=bert)
     for size, share in zip((8, 64), shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
-        fake.add("rte", method, {"accuracy": 0.5}, kept=kept)
+        fake.add("rte", method, 0.5, kept=kept)
     (axes,) = draw(plot.draw_trade_off, fake.groups()).axes
     low, high = axes.get_xlim()
     shown = {
@@ -170,7 +171,7 @@ def test_each_task_has_a_panel_with_errors(many):
 
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
-        fake.add(f"task{i}", "full", {"accuracy": 0.5}, kept=7000)
+        fake.add(f"task{i}", "full", 0.5, kept=7000)
     assert len(draw(plot.draw_per_task, fake.groups()).axes) == 5
 
 
@@ -182,16 +183,16 @@ def test_initial_scales_are_compared_at_one_size(fake):
         (64, 1e-2, 0.9),
     ):
         method = f"houlsby(size={size}, init_scale={scale})"
-        fake.add("rte", method, {"accuracy": score})
+        fake.add("rte", method, score)
     groups = fake.groups()
     (axes,) = draw(plot.draw_init_scale, groups).axes
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
     # Of seeds that all scales have.
-    fake.add("rte", "houlsby(8, init_scale=1.0)", {"accuracy": 0.9}, seed=2)
+    fake.add("rte", "houlsby(8, init_scale=1.0)", 0.9, seed=2)
     # Under the same conditions only.
-    fake.add("rte", "houlsby(8, init_scale=1e-3)", {"accuracy": 1.0}, rate=2)
+    fake.add("rte", "houlsby(8, init_scale=1e-3)", 1.0, rate=2)
     groups = fake.groups()
     line = draw(plot.draw_init_scale, groups).axes[0].lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
@@ -217,17 +218,17 @@ def write_ablation(folder):
 
 def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     write_ablation(tmp_path)
-    found = plot.read_ablations([str(tmp_path)])
-    grid, whole, score = found["rte"]
+    ablations = plot.read_ablations([str(tmp_path)])
+    grid, whole, score = ablations["rte"]
     np.testing.assert_allclose(grid, [[70, 50], [np.nan, 80]])
     assert whole == 80 and score == "accuracy"
-    figure = draw(plot.draw_ablations, found)
+    figure = draw(plot.draw_ablations, ablations)
     assert [text.get_text() for text in figure.axes[0].texts] == [
         "-10.0",
         "-30.0",
         "0.0",
     ]
-    assert plot.ablations_json(found) == {
+    assert plot.ablations_json(ablations) == {
         "rte": {
             "score": "accuracy",
             "all": 80.0,
@@ -249,8 +250,8 @@ def test_cells_have_the_decimals_that_there_is_room_for(layers, text):
 def test_ablations_of_one_name_are_all_drawn_each_once(tmp_path):
     for name in ("a", "b", "c"):
         write_ablation(tmp_path / name / "ablation")
-    found = plot.read_ablations([str(tmp_path), str(tmp_path / "b")])
-    assert list(found) == [
+    ablations = plot.read_ablations([str(tmp_path), str(tmp_path / "b")])
+    assert list(ablations) == [
         "rte",
         f"rte ({tmp_path}/b/ablation)",
         f"rte ({tmp_path}/c/ablation)",
@@ -280,8 +281,8 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
         out = tmp_path / name
         run_main(plot, fake.folder, tmp_path, f"--output_dir={out}")
         contents.append({p.name: p.read_bytes() for p in out.iterdir()})
-    own = {"ablation_scores.json", "files_of_plot.json"}
-    assert set(contents[0]) == own | {
+    others = {"ablation_scores.json", "files_of_plot.json"}
+    assert set(contents[0]) == others | {
         f"{name}.{kind}"
         for name in ("ablation", "per_task", "trade_off")
         for kind in ("png", "svg")
@@ -294,8 +295,8 @@ def test_figures_are_written_as_png_and_svg_and_always_alike(
 
 
 def test_nothing_to_draw_is_refused(run_main):
-    with pytest.raises(UserError, match="no run in"):
-        run_main(plot, ROOT / "data", "--output_dir=x")
+    arguments = plot, ROOT / "data", "--output_dir=x"
+    refusals.check(lambda: run_main(*arguments), "no run in")
 
 
 FUSION = "fusion(a, b)"
@@ -304,10 +305,10 @@ KNOWN = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)}, first=1)"
 
 def test_shares_are_means_over_rows(tiny_config):
     attention = np.array([[[0.25, 0.75]], [[0.75, 0.25]], [[0.2, 0.8]]])
-    found = fusion_report.shares(parse(KNOWN), tiny_config, attention)
-    assert found["adapters"] == ["a", "b"]
-    assert found["places"] == [[1, "ffn"]]
-    np.testing.assert_allclose(found["weights"], [[0.4, 0.6]])
+    shares = fusion_report.shares(parse(KNOWN), tiny_config, attention)
+    assert shares["adapters"] == ["a", "b"]
+    assert shares["places"] == [[1, "ffn"]]
+    np.testing.assert_allclose(shares["weights"], [[0.4, 0.6]])
 
 
 def test_equal_numbers_give_equal_bytes():
@@ -323,7 +324,7 @@ def test_equal_numbers_give_equal_bytes():
 
 
 def add_fusion(fake, task, seed, weights, score, rate=1e-3, adapters="ab"):
-    folder = fake.add(task, FUSION, {"accuracy": score}, rate=rate, seed=seed)
+    folder = fake.add(task, FUSION, score, rate=rate, seed=seed)
     shown = {
         "adapters": list(adapters),
         "places": [[0, "ffn"]],
@@ -338,21 +339,23 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     for seed in (1, 2):
         add_fusion(fake, "rte", seed, [0.9, 0.1], 0.4, rate=1e-2)
     add_fusion(fake, "spam", 1, [1.0, 0.0], 0.9)
-    fake.add("spam", "full", {"accuracy": 1.0})
+    fake.add("spam", "full", 1.0)
     run_main(plot_fusion, fake.folder, f"--output_dir={tmp_path}/out")
     out = tmp_path / "out" / "fusion_attention"
-    found = json.loads(out.with_suffix(".json").read_text())
-    np.testing.assert_allclose(found["rte"]["weights"], [[0.3, 0.7]])
-    assert found["rte"]["runs"] == 2
-    assert found["spam"]["weights"] == [[1.0, 0.0]]
+    panels = json.loads(out.with_suffix(".json").read_text())
+    np.testing.assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
+    assert panels["rte"]["runs"] == 2
+    assert panels["spam"]["weights"] == [[1.0, 0.0]]
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_fusions_that_cannot_be_drawn_are_refused(fake, run_main):
-    fake.add("rte", "full", {"accuracy": 1.0})
-    with pytest.raises(UserError, match="no fusion in"):
+    fake.add("rte", "full", 1.0)
+
+    def call():
         run_main(plot_fusion, fake.folder, "--output_dir=x")
+
+    refusals.check(call, "no fusion in")
     add_fusion(fake, "rte", 1, [0.2, 0.8], 0.5)
     add_fusion(fake, "rte", 2, [0.2, 0.8], 0.5, adapters="ac")
-    with pytest.raises(UserError, match="are of different adapters; expected"):
-        run_main(plot_fusion, fake.folder, "--output_dir=x")
+    refusals.check(call, "are of different adapters; expected")

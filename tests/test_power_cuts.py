@@ -12,7 +12,7 @@ from lab.trials import __main__ as soak
 from lab.trials import power_cuts, strace
 from lab.trials import trial as benches
 from lab.trials.power_cuts import Disk, order_faults
-from lab.trials.runs import Run
+from lab.trials.runs import ProgramRun
 from lab.trials.strace import (
     DELETE,
     EMPTY,
@@ -55,14 +55,14 @@ def sync(path):
 
 def left(folder, operations, tmp_path, seeds=60):
     """All that may be left after operations: sets of (name, content)."""
-    found = set()
+    states = set()
     for seed in range(seeds):
         disk = Disk(folder)
         for operation in operations:
             disk.do(operation)
         disk.cut(random.Random(seed), tmp_path / "cut")
-        found.add(frozenset(Disk(tmp_path / "cut").contents().items()))
-    return found
+        states.add(frozenset(Disk(tmp_path / "cut").contents().items()))
+    return states
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_a_file_that_is_synced_and_renamed_is_the_old_or_the_new_one(
 ):
     whole = {(("file", b"old"),), (("file", b"new"),)}
     for count in range(len(REPLACED) + 1):
-        for found in left(folder, REPLACED[:count], tmp_path):
-            assert tuple(p for p in found if p[0] == "file") in whole
+        for state in left(folder, REPLACED[:count], tmp_path):
+            assert tuple(p for p in state if p[0] == "file") in whole
     assert left(folder, REPLACED, tmp_path) == {frozenset([("file", b"new")])}
     # Without the folder's sync it may be either.
     files = set().union(*left(folder, REPLACED[:-1], tmp_path))
@@ -92,8 +92,8 @@ def test_a_file_that_is_synced_and_renamed_is_the_old_or_the_new_one(
 
 def test_a_file_that_is_renamed_unsynced_may_be_spoiled(folder, tmp_path):
     operations = [step for step in REPLACED if step != sync("tmp")]
-    found = {dict(f)["file"] for f in left(folder, operations, tmp_path)}
-    assert {b"", b"new", b"n", b"ne", b"\0\0\0", b"ne\0"} <= found
+    contents = {dict(f)["file"] for f in left(folder, operations, tmp_path)}
+    assert {b"", b"new", b"n", b"ne", b"\0\0\0", b"ne\0"} <= contents
     assert not order_faults(Disk(folder), REPLACED, bool)
     assert order_faults(Disk(folder), operations, bool) == [
         "file: renamed, but tmp: not synced",
@@ -111,10 +111,10 @@ def test_a_file_that_is_written_in_place_may_be_spoiled(folder, tmp_path):
     for operation in operations:
         disk.do(operation)
     assert disk.contents() == {"file": b"\0\0xy\0"}
-    found = {dict(f)["file"] for f in left(folder, operations, tmp_path)}
-    assert {b"old", b"", b"\0\0xy\0", b"\0\0x\0\0"} <= found
-    found = left(folder, [*operations, sync("file")], tmp_path)
-    assert found == {frozenset([("file", b"\0\0xy\0")])}
+    contents = {dict(f)["file"] for f in left(folder, operations, tmp_path)}
+    assert {b"old", b"", b"\0\0xy\0", b"\0\0x\0\0"} <= contents
+    contents = left(folder, [*operations, sync("file")], tmp_path)
+    assert contents == {frozenset([("file", b"\0\0xy\0")])}
     assert order_faults(disk, [], bool) == ["file: not synced"]
 
 
@@ -127,15 +127,15 @@ def test_names_reach_the_disk_in_order(folder, tmp_path):
     ]
     names = ["file", "a file", "a b file", "b file", "b"]
 
-    def found(operations):
+    def spoiled(operations):
         return {
             " ".join(sorted(name for name, _ in files))
             for files in left(folder, operations, tmp_path)
         }
 
-    assert found(operations) == set(names)
+    assert spoiled(operations) == set(names)
     synced = [*operations[:2], sync(""), *operations[2:]]
-    assert found(synced) == set(names[2:])
+    assert spoiled(synced) == set(names[2:])
 
 
 def test_a_folder_takes_along_what_is_in_it(folder, tmp_path):
@@ -149,8 +149,8 @@ def test_a_folder_takes_along_what_is_in_it(folder, tmp_path):
         rename("tmp", "new"),
         sync(""),
     ]
-    (found,) = left(folder, operations, tmp_path)
-    assert dict(found) == {"file": b"old", "new/deep/x": b"x"}
+    (state,) = left(folder, operations, tmp_path)
+    assert dict(state) == {"file": b"old", "new/deep/x": b"x"}
     assert not order_faults(Disk(folder), operations, bool)
     for number, fault in (
         (4, "new: renamed, but tmp/deep/x: not synced"),
@@ -181,7 +181,7 @@ def read(tmp_path, *threads):
     for number, lines in enumerate(threads):
         text = re.sub(
             r"\[([^]{]+)\]",
-            lambda found: "".join(f"\\x{b:02x}" for b in found[1].encode()),
+            lambda match: "".join(f"\\x{b:02x}" for b in match[1].encode()),
             "\n".join(lines) + "\n",
         )
         (folder / f"calls.{number}").write_text(text)
@@ -189,7 +189,7 @@ def read(tmp_path, *threads):
 
 
 def test_calls_of_several_threads_are_put_in_order(tmp_path):
-    found = read(
+    operations = read(
         tmp_path,
         [
             '1.000000001 openat(AT_FDCWD<[/]>, "[/place/x]", O_RDONLY) = -1 '
@@ -219,7 +219,7 @@ def test_calls_of_several_threads_are_put_in_order(tmp_path):
             '1.000000019 write(1<[pipe:1]>, "[h]", 1) = 1',
         ],
     )
-    assert found == [
+    assert operations == [
         Operation(OPEN, "x"),
         Operation(EMPTY, "x"),
         Operation(WRITE, "x", number=0, content=b"a, "),
@@ -315,7 +315,7 @@ def make_bench(tmp_path):
     def make(sync=SYNCS):
         program = tmp_path / "program.py"
         program.write_text(PROGRAM.replace("{sync}", sync))
-        run = Run("stand-in", str(program), ("{place}/out",))
+        run = ProgramRun("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
         benches.make_reference(tmp_path, run)
         power_cuts.record(tmp_path, run)
@@ -349,10 +349,10 @@ def test_a_program_that_does_not_sync_is_found(make_bench, monkeypatch):
     # By what it comes to as well.
     (bench.reference.folder / power_cuts.FAULTS).write_text("[]")
     monkeypatch.setattr(
-        power_cuts, "order_faults", lambda *given: order_faults(*given)[:0]
+        power_cuts, "order_faults", lambda *calls: order_faults(*calls)[:0]
     )
-    found = {try_seed(seed, bench).what for seed in range(12)}
-    assert found & {LOST, DIFFERENT}
+    outcomes = {try_seed(seed, bench).what for seed in range(12)}
+    assert outcomes & {LOST, DIFFERENT}
 
 
 @STRACE

@@ -60,7 +60,7 @@ def test_a_list_that_is_none_is_refused(tmp_path, text):
 def test_tables_and_figures_leave_other_files_alone(
     tmp_path, fake, run_main, program, taken
 ):
-    fake.add("rte", "houlsby(size=8)", {"accuracy": 0.5})
+    fake.add("rte", "houlsby(size=8)", 0.5)
     out = tmp_path / "out"
     # Neither has anything to say of SQuAD.
     mine = {"squad.md", "squad.png", "hparams/mine", "ablation_scores.json"}

@@ -157,12 +157,12 @@ def test_a_training_begins_with_the_adapter_of_another_task(
     flags = {**tiny_flags, "engine": engine, "learning_rate": 1e-9}
     del flags["num_train_epochs"], flags["adapter_size"]
     classify(**flags, num_train_steps=1, init_adapter=folder)
-    found = adapter_artifact.read(str(tmp_path / "out" / "adapter"))
-    assert found.config["task"]["labels"] == ["bad", "good"]
-    assert found.weights.shapes["output_bias"] == (2,)
+    artifact = adapter_artifact.read(str(tmp_path / "out" / "adapter"))
+    assert artifact.config["task"]["labels"] == ["bad", "good"]
+    assert artifact.weights.shapes["output_bias"] == (2,)
     for name in set(values) - {"output_weights", "output_bias"}:
         np.testing.assert_allclose(
-            found.weights.read(name), values[name], atol=1e-6
+            artifact.weights.read(name), values[name], atol=1e-6
         )
     with pytest.raises(UserError, match="training.start was"):
         classify(**flags, num_train_steps=1, adapter_size=4)
@@ -194,36 +194,6 @@ def test_an_adapter_bert_checkpoint_is_evaluated(
     assert losses[0] != losses[1]
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_finished_run_is_not_trained_again_and_knows_its_base(
-    classify, trained
-):
-    out = trained["output_dir"]
-    before, scores = artifact_bytes(out), results(out)
-    began = (out / "model.ckpt-20.index").stat().st_mtime
-    classify(**trained, do_eval=True)
-    assert artifact_bytes(out) == before
-    assert (out / "model.ckpt-20.index").stat().st_mtime == began
-    del trained["init_checkpoint"], trained["do_train"]
-    classify(**trained, do_eval=True)
-    assert results(out) == scores
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_another_configuration_in_a_used_folder_is_refused(classify, trained):
-    for change, words in (
-        ({"learning_rate": 1e-4}, "training.learning_rate was 0.003, now"),
-        ({"adapter_size": 8}, "size=4"),
-        ({"seed": 9}, "training.seed was 1, now 9"),
-        ({"max_seq_length": 9}, "training.max_seq_length was 24, now 9"),
-    ):
-        with pytest.raises(UserError, match="another configuration") as caught:
-            classify(**{**trained, **change})
-        assert words in str(caught.value)
-
-
 def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
     tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
@@ -251,22 +221,6 @@ def test_a_killed_run_with_new_words_on_int8_goes_on(
     assert artifact_bytes(killed) == artifact_bytes(whole)
     names = adapter_artifact.read(str(whole / "adapter")).weights.shapes
     assert "bert/embeddings/new_words" in names
-
-
-@pytest.mark.older_stack
-def test_describe_needs_no_data_and_no_checkpoint(classify, capsys):
-    classify(
-        describe=True,
-        task_name="MRPC",
-        bert_config_file=ROOT / "configs/bert_base_uncased.json",
-        adapter_size=64,
-    )
-    printed = capsys.readouterr().out
-    numbers = list(map(str.split, printed.splitlines()))
-    assert ["adapters", "2,379,264", "2,379,264", "-"] in numbers
-    assert ["LayerNorm", "38,400", "38,400", "-"] in numbers
-    assert ["head", "1,538", "1,538", "-"] in numbers
-    assert "**** Total Parameters = 111863042 *****" in printed
 
 
 # Of both of BERT's programs.
@@ -341,9 +295,9 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
         evaluate["init_checkpoint"] = out / f"model.ckpt-{step}"
         evaluate["output_dir"] = tmp_path / str(step)
         classify(**evaluate)
-        found = results(tmp_path / str(step))
-        assert found["global_step"] == step
-        losses[step] = found["loss"]
+        scores = results(tmp_path / str(step))
+        assert scores["global_step"] == step
+        losses[step] = scores["loss"]
     assert losses[8] != losses[20]
 
 

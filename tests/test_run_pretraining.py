@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from conftest import entry_point, run_process
-from run_folders import artifact_bytes, kill_and_go_on, read
-from task_files import refusal
+from conftest import program_fixture, run_process
+from run_folders import artifact_bytes, read
 from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
 
@@ -16,15 +15,11 @@ from adapter_bert.serving.library import AdapterLibrary
 pytestmark = pytest.mark.older_stack
 
 
-@pytest.fixture
-def pretrain():
-    """Runs `run_pretraining.py` with flags, within this process."""
-    with entry_point(run_pretraining) as run:
-        yield run
+pretrain = program_fixture(run_pretraining)
 
 
 @pytest.fixture
-def flags(tiny_flags, tmp_path):
+def pretraining_flags(tiny_flags, tmp_path):
     """Flags of a small training of all of BERT."""
     for name in ("task_name", "data_dir", "num_train_epochs"):
         del tiny_flags[name]
@@ -39,13 +34,13 @@ def flags(tiny_flags, tmp_path):
 
 
 @pytest.fixture
-def from_nothing(flags, tiny_bert, tiny_config, tmp_path):
+def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
     """Flags of a training that begins with random values."""
     config = tmp_path / "bert_config.json"
     config.write_text(json.dumps({**vars(tiny_config), "hidden_act": "gelu"}))
-    del flags["init_checkpoint"]
+    del pretraining_flags["init_checkpoint"]
     return {
-        **flags,
+        **pretraining_flags,
         "bert_config_file": config,
         "vocab_file": tiny_bert / "vocab.txt",
     }
@@ -54,8 +49,8 @@ def from_nothing(flags, tiny_bert, tiny_config, tmp_path):
 def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
     """As a user starts it; the result is a BERT for other programs."""
     from_nothing.update(num_train_steps=120, learning_rate=3e-3, do_eval=True)
-    given = [f"--{name}={value}" for name, value in from_nothing.items()]
-    done = run_process(*given, program="run_pretraining.py")
+    words = [f"--{name}={value}" for name, value in from_nothing.items()]
+    done = run_process(*words, program="run_pretraining.py")
     out = from_nothing["output_dir"]
     assert "trained: 100.00% of all parameters" in done.stderr
     scores = read(out, "eval_results.json")
@@ -93,31 +88,17 @@ def test_initial_values_follow_from_the_seed(pretrain, from_nothing, tmp_path):
     assert artifact_bytes(tmp_path / "a") == artifact_bytes(tmp_path / "b")
 
 
-@pytest.mark.gate
-def test_a_killed_run_ends_in_the_same_bits(pretrain, from_nothing, tmp_path):
-    whole, killed = kill_and_go_on(
-        pretrain,
-        {
-            **from_nothing,
-            "num_train_steps": 400,
-            "save_checkpoints_steps": 7,
-            "do_eval": True,
-        },
-        tmp_path,
-        program="run_pretraining.py",
-    )
-    assert artifact_bytes(killed) == artifact_bytes(whole)
-    name = "eval_results.json"
-    assert read(killed, name) == read(whole, name)
-
-
-def test_an_adapter_alone(pretrain, flags, tmp_path, run_main):
-    flags.update(tuning_method="houlsby(size=4)", do_eval=True)
-    pretrain(**flags)
-    out = flags["output_dir"]
+def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
+    pretraining_flags.update(tuning_method="houlsby(size=4)", do_eval=True)
+    pretrain(**pretraining_flags)
+    out = pretraining_flags["output_dir"]
     names = adapter_artifact.read(str(out / "adapter")).weights.shapes
     assert not any(name.endswith("query/kernel") for name in names)
-    again = {**flags, "do_train": False, "output_dir": tmp_path / "again"}
+    again = {
+        **pretraining_flags,
+        "do_train": False,
+        "output_dir": tmp_path / "again",
+    }
     del again["tuning_method"], again["num_train_steps"]
     pretrain(**again, adapter=out / "adapter")
     scores = [read(x, "eval_results.json") for x in (out, tmp_path / "again")]
@@ -129,50 +110,13 @@ def test_an_adapter_alone(pretrain, flags, tmp_path, run_main):
     assert kept.names() == ["domain"] and kept.answering() == []
 
 
-def test_rows_without_a_masked_token(pretrain, flags, tmp_path, caplog):
+def test_rows_without_a_masked_token(
+    pretrain, pretraining_flags, tmp_path, caplog
+):
     """They teach which text follows, and score as in BERT's program."""
     rows = [example(TOKENS, places=(), label=n % 2) for n in range(16)]
-    flags["input_file"] = write(tmp_path / "plain.tfrecord", rows)
-    pretrain(**flags, do_eval=True)
+    path = write(tmp_path / "plain.tfrecord", rows)
+    pretrain(**pretraining_flags | {"input_file": path}, do_eval=True)
     assert "no row has a masked token" in caplog.text
-    scores = read(flags["output_dir"], "eval_results.json")
+    scores = read(pretraining_flags["output_dir"], "eval_results.json")
     assert scores["eval_masked_lm_loss"] == 0 < scores["eval_loss"]
-    error = refusal(lambda: pretrain(**flags | {"num_train_steps": 9}))
-    assert "num_train_steps was 6, now 9" in error
-    assert "--init_adapter" in error and "adapter-bert merge" in error
-
-
-def test_the_schedule_counts_steps(pretrain, flags):
-    error = refusal(lambda: pretrain(**flags | {"num_warmup_steps": 7}))
-    assert "--num_warmup_steps is 7, but the training has 6 steps" in error
-    error = refusal(lambda: pretrain(**flags, do_eval=True, eval_steps="epoch"))
-    assert "pass --eval_steps with the number of steps" in error
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"input_file": ""}, "--input_file is missing"),
-        ({"input_file": "none"}, "no file is called 'none'"),
-        ({"do_predict": True}, "answers nothing"),
-        ({"max_seq_length": 10}, "with this --max_seq_length"),
-        ({"num_train_steps": 0}, "expected 1 to"),
-        ({"max_eval_steps": 0}, "expected >= 1"),
-    ],
-)
-def test_bad_input(pretrain, flags, changed, message):
-    assert message in refusal(lambda: pretrain(**flags | changed))
-
-
-def test_nothing_begins_without_sizes_and_vocabulary(pretrain, from_nothing):
-    for name in ("bert_config_file", "vocab_file"):
-        lacking = {k: v for k, v in from_nothing.items() if k != name}
-        error = refusal(lambda flags=lacking: pretrain(**flags))
-        assert f"--{name} is missing" in error
-    assert not from_nothing["output_dir"].exists()
-
-
-def test_it_does_not_start_from_another_task(pretrain, flags, tiny_adapters):
-    adapter = next(iter(tiny_adapters.values()))
-    error = refusal(lambda: pretrain(**flags, adapter=adapter))
-    assert "not on pretraining" in error

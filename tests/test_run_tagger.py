@@ -1,20 +1,17 @@
 """Tagging's entry point: files, both engines, every method, bad input."""
 
 import json
-import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from conftest import ROOT
-from run_folders import artifact_bytes, read, saved_step
+from run_folders import read
 from task_files import TAGGED, conll
-from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.tagging_files import read_sentences
 
 
@@ -46,33 +43,19 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     config = read(out / "adapter", "adapter_config.json")
     assert config["task"] == run["task"]
     predicted = read_sentences(str(out / "test_predictions.conll"))
-    given = read_sentences(str(tiny_ner / "test.conll"))
-    assert predicted.words == given.words
-    np.testing.assert_array_equal(predicted.starts, given.starts)
+    sentences = read_sentences(str(tiny_ner / "test.conll"))
+    assert predicted.words == sentences.words
+    np.testing.assert_array_equal(predicted.starts, sentences.starts)
     predictor = Predictor.load(
         str(ner_flags["init_checkpoint"]), [str(out / "adapter")]
     )
     answers = predictor(
-        "tagging", [" ".join(words) for words in given.divide(given.words)]
+        "tagging",
+        [" ".join(words) for words in sentences.divide(sentences.words)],
     )
     assert [tag for answer in answers for tag in answer["tags"]] == list(
         map(str, predicted.tags)
     )
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_killed_run_goes_on_with_the_same_bits(tag, ner_flags, tmp_path):
-    flags = {**ner_flags, "num_train_epochs": 2, "save_checkpoints_steps": 5}
-    tag(**flags)
-    cut = tmp_path / "cut"
-    shutil.copytree(flags["output_dir"], cut)
-    shutil.rmtree(cut / "adapter")
-    for path in cut.glob("model.ckpt-8*"):
-        path.unlink()
-    assert saved_step(cut) == 5
-    tag(**{**flags, "output_dir": cut})
-    assert artifact_bytes(cut) == artifact_bytes(flags["output_dir"])
 
 
 @pytest.mark.gate
@@ -97,8 +80,8 @@ def test_a_trained_run_is_scored_on_its_test_file(
         )
         scores[split] = read(folder, "eval_results.json")
     predicted = lines_of(tmp_path / "test" / "test_predictions.conll")
-    given = lines_of(tiny_ner / "test.conll")
-    assert len(predicted) == len(given) and predicted != given
+    sentences = lines_of(tiny_ner / "test.conll")
+    assert len(predicted) == len(sentences) and predicted != sentences
     first = read(ner_flags["output_dir"], "eval_results.json")
     assert scores["dev"] == first
     # There one entity has become two.
@@ -151,9 +134,9 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
         tag_column="ner",
     )
     path = flags["output_dir"] / "test_predictions.jsonl"
-    found = [json.loads(line) for line in lines_of(path)]
-    assert [value["id"] for value in found] == [0, 1, 2, 3]
-    assert all(len(v["ner"]) == len(v["text"]) for v in found)
+    values = [json.loads(line) for line in lines_of(path)]
+    assert [value["id"] for value in values] == [0, 1, 2, 3]
+    assert all(len(v["ner"]) == len(v["text"]) for v in values)
     # The adapter knows the keys.
     again = tmp_path / "again"
     flags.update(do_train=False, output_dir=again)
@@ -202,9 +185,11 @@ def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
         "num_train_epochs": 60,
     }
     tag(**flags, do_eval=True, do_predict=True)
-    found = read_sentences(str(flags["output_dir"] / "test_predictions.conll"))
-    assert len(found.words) == 2 * 27 + 2
-    odd = list(map(str, list(found.divide(found.tags))[1]))
+    sentences = read_sentences(
+        str(flags["output_dir"] / "test_predictions.conll")
+    )
+    assert len(sentences.words) == 2 * 27 + 2
+    odd = list(map(str, list(sentences.divide(sentences.tags))[1]))
     assert odd[0] == "O" and odd[1] == "O"
     results = read(flags["output_dir"], "eval_results.json")
     # The two words, whose entities are lost, count.
@@ -233,27 +218,6 @@ def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
             for path in (folder, again)
         )
         assert first == second, method
-
-
-BAD = {
-    "no data folder": ({"data_dir": "/nowhere"}, "there is no /nowhere/train"),
-    "no data": ({"data_dir": None}, "--data_dir is missing"),
-    "file and folder": ({"train_file": "/x"}, "--train_file and --data_dir ex"),
-    "no file": ({"data_dir": None, "train_file": "/x"}, "/x, which does not"),
-    "no table": ({"map_tags": "/nowhere/m"}, "/nowhere/m does not exist"),
-    "no column": ({"tag_column": "3"}, "train.conll:1: found 2 columns, exp"),
-    "a key": ({"token_column": "w"}, "--token_column is 'w', but the columns"),
-    "tokens are no tags": ({"token_column": "1", "tag_column": "0"}, "no tag"),
-    "untrained": ({"do_train": False, "do_eval": True}, "no trained adapters"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_flags_are_one_line_before_any_training(tag, ner_flags, case):
-    change, words = BAD[case]
-    flags = {**ner_flags, **change}
-    with pytest.raises(UserError, match=words):
-        tag(**{k: v for k, v in flags.items() if v is not None})
 
 
 def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):
@@ -289,28 +253,6 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "set()"
-
-
-def test_describe_needs_no_model_but_its_config(
-    tag, ner_flags, tiny_bert, capsys
-):
-    tag(
-        describe=True,
-        data_dir=ner_flags["data_dir"],
-        bert_config_file=tiny_bert / "config.json",
-    )
-    printed = capsys.readouterr().out
-    # Seven tags of 16 numbers and a bias.
-    assert ["head", "119", "119", "-"] in map(str.split, printed.splitlines())
-    assert "pooler" not in printed
-
-
-def test_an_adapter_of_labels_does_not_tag(tag, ner_flags, tiny_bert, tmp_path):
-    task = restore_task(CLASSIFICATION, {}, "test")
-    folder = tmp_path / "labels" / "adapter"
-    make_artifact(folder, tiny_bert, "houlsby(size=8)", task)
-    with pytest.raises(UserError, match="trained on the task custom, not on"):
-        tag(**ner_flags, adapter=folder)
 
 
 @pytest.mark.real_data

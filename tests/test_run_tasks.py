@@ -125,13 +125,3 @@ def test_rows_that_were_trained_on_are_not_held_out_later(
     small.update(do_train=False, do_eval=True, dev_share=0.25)
     with pytest.raises(UserError, match="task.held_out was None, now"):
         classify(**small)
-
-
-@pytest.mark.parametrize("name", ["text_a_column", "dev_share", "header"])
-def test_columns_of_a_known_task_are_not_the_users(
-    classify, small, tmp_path, name
-):
-    value = {"dev_share": 0.1, "header": False}.get(name, "x")
-    small.update({"task_name": "MRPC", name: value})
-    with pytest.raises(UserError, match=f"--{name} is for --task_name=custom"):
-        classify(**small)

@@ -15,7 +15,7 @@ from lab import report
 from lab.trials import __main__ as soak
 from lab.trials import faults, runs, starts
 from lab.trials import trial as benches
-from lab.trials.runs import Run
+from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
@@ -64,7 +64,7 @@ def make_bench(tmp_path):
         program.write_text(
             PROGRAM.replace("{write}", write).replace("{damaged}", damaged)
         )
-        run = Run("stand-in", str(program), ("{place}/out",))
+        run = ProgramRun("stand-in", str(program), ("{place}/out",))
         (tmp_path / "data").mkdir()
         benches.make_reference(tmp_path, run)
         reference = benches.read_reference(tmp_path, run)
@@ -89,8 +89,8 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
     for only in (faults.KILL, faults.WRITE):
         for outcome in outcomes(only, bench, 2):
             assert outcome.what == SAME, outcome
-            told = len(outcome.note.split(";"))
-            assert bench.kills == told - outcome.note.count("had ended")
+            starts = len(outcome.note.split(";"))
+            assert bench.kills == starts - outcome.note.count("had ended")
             bench.kills = 0
     assert bench.reference.has(benches.WHOLE)
     assert bench.reference.has(benches.HALF)
@@ -98,8 +98,8 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
     for what in (SAME, REFUSED):
         assert is_found(what, faults.DAMAGE, bench)
     # A write that fails must be refused too.
-    given = {"state": "", "mounts": False, "part": 0.5}
-    (outcome,) = outcomes(faults.FULL, bench, 1, **given)
+    plan = {"state": "", "mounts": False, "part": 0.5}
+    (outcome,) = outcomes(faults.FULL, bench, 1, **plan)
     assert outcome.what == LOST and "OSError" in outcome.note
 
 
@@ -124,8 +124,8 @@ def test_no_traceback_no_other_code_and_no_change_is_a_refusal(
     make_bench, damaged
 ):
     bench = make_bench(REPLACE, damaged)
-    found = {outcome.what for outcome in outcomes(faults.DAMAGE, bench, 8)}
-    assert LOST in found and REFUSED not in found
+    kinds = {outcome.what for outcome in outcomes(faults.DAMAGE, bench, 8)}
+    assert LOST in kinds and REFUSED not in kinds
 
 
 def test_a_program_that_does_not_end_is_ended(tmp_path, monkeypatch):
@@ -140,15 +140,15 @@ def test_a_program_that_does_not_end_is_ended(tmp_path, monkeypatch):
 @pytest.mark.parametrize("inside", [None, {"largest_file": 9**9}])
 def test_the_end_of_a_program_is_told(tmp_path, inside):
     program = tmp_path / "program.py"
-    for text, code, said in (
+    for text, code, line in (
         ("import sys; sys.exit('error: no')", 1, "error: no"),
         ("raise ValueError('odd')", 1, "ValueError: odd"),
         (f"import sys; assert sys.argv[0] == {str(program)!r}", 0, ""),
     ):
         program.write_text(text)
         end = starts.start([str(program)], str(tmp_path), inside=inside)
-        assert end.code == code and said in end.said
-        assert end.refusal == ("error: no" if said == "error: no" else None)
+        assert end.code == code and line in end.stderr
+        assert end.refusal == ("error: no" if line == "error: no" else None)
 
 
 def test_a_seed_draws_the_same_trial():
@@ -180,13 +180,13 @@ def test_what_tells_of_a_process_is_not_compared(tmp_path):
         ("checkpoint", "newest\nall\n"),
     ):
         (tmp_path / name).write_text(text)
-    found = runs.result(tmp_path)
-    assert set(found) == {"run.json", "model.ckpt-8.index", "checkpoint"}
+    contents = runs.result(tmp_path)
+    assert set(contents) == {"run.json", "model.ckpt-8.index", "checkpoint"}
     (tmp_path / "run.json").write_text('{"b": 2,\n"a": 1}')
     (tmp_path / "checkpoint").write_text("newest\n")
-    assert runs.result(tmp_path) == found
+    assert runs.result(tmp_path) == contents
     (tmp_path / "model.ckpt-8.index").write_text("bad")
-    different = runs.differences(found, runs.result(tmp_path))
+    different = runs.differences(contents, runs.result(tmp_path))
     assert different == ["model.ckpt-8.index"]
     # Two versions of an export must be the same.
     for version in "12":
@@ -254,9 +254,9 @@ def test_soaks_add_up(tmp_path, monkeypatch):
 
 def test_items_are_worked_on_in_processes_until_the_time_is_over():
     calls = (functools.partial(abs, -number) for number in itertools.count())
-    found = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
-    assert len(found) > 5
-    assert sorted(found) == list(range(len(found)))
+    results = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
+    assert len(results) > 5
+    assert sorted(results) == list(range(len(results)))
     with pytest.raises(ZeroDivisionError):
         list(soak.in_processes(1, [functools.partial(divmod, 1, 0)]))
 
@@ -281,9 +281,9 @@ def test_a_trial_of_the_program_itself(tmp_path):
         program="-u",
     )
     assert done.stdout.splitlines()[-1].startswith("all ")
-    found = json.loads((tmp_path / "soak.json").read_text())
-    assert found["seeds"] == [seed, seed]
-    (trial,) = found["trials"]
+    record = json.loads((tmp_path / "soak.json").read_text())
+    assert record["seeds"] == [seed, seed]
+    (trial,) = record["trials"]
     assert trial["run"] == "library" and trial["what"] in (SAME, REFUSED)
     # The page is of soaks that try all.
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]

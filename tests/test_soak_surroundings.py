@@ -15,7 +15,7 @@ from conftest import ROOT
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
 from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
-from lab.trials.runs import OUT, Run
+from lab.trials.runs import OUT, ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import (
     DIFFERENT,
@@ -81,7 +81,9 @@ def make_bench(tmp_path):
         program = tmp_path / "program.py"
         text = PROGRAM.format(**{"root": str(ROOT), **CAREFUL, **changes})
         program.write_text(text)
-        run = Run("stand-in", str(program), ("{place}/out", "{data}/number"))
+        run = ProgramRun(
+            "stand-in", str(program), ("{place}/out", "{data}/number")
+        )
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "number").write_text("2")
         benches.make_reference(tmp_path, run)
@@ -145,8 +147,8 @@ def test_a_folder_that_vanishes_is_told(make_bench, plan, mounts):
         assert " moved away at the start" in outcome.note
         return
     # It may be gone between a look and a write.
-    told = "moved, deleted or unmounted;", "No such file"
-    assert any(text in outcome.note for text in told)
+    reasons = "moved, deleted or unmounted;", "No such file"
+    assert any(text in outcome.note for text in reasons)
     how = "unmounted" if mounts and may_mount() else "moved away"
     assert f"out {how} at change" in outcome.note
 
@@ -225,9 +227,9 @@ def test_of_several_processes_one_runs(make_bench):
     for rare in (1.0, 0.0):
         plan = dict(count=3, rare=rare, part=0.3)
         # They may miss each other where a machine is slow.
-        found = [try_plan(bench, TWO, **plan) for _ in range(5)]
-        assert {outcome.what for outcome in found} == {SAME}, found
-        assert any("refused" in outcome.note for outcome in found)
+        outcomes = [try_plan(bench, TWO, **plan) for _ in range(5)]
+        assert {outcome.what for outcome in outcomes} == {SAME}, outcomes
+        assert any("refused" in outcome.note for outcome in outcomes)
 
 
 @pytest.mark.gate
@@ -235,8 +237,8 @@ def test_several_processes_that_disturb_each_other_are_found(make_bench):
     bench = make_bench(
         hold="contextlib.nullcontext()", failure="raise", between="0.02"
     )
-    found = (try_plan(bench, TWO, count=3, which=1.0) for _ in range(5))
-    assert any(outcome.what == LOST for outcome in found)
+    outcomes = (try_plan(bench, TWO, count=3, which=1.0) for _ in range(5))
+    assert any(outcome.what == LOST for outcome in outcomes)
 
 
 def test_a_program_that_believes_no_clock_is_the_same(make_bench):
@@ -317,8 +319,8 @@ def test_what_a_run_reads_and_writes(tmp_path):
     ):
         reference = Reference(by_name[name], None, {}, 1.0, 1, [])
         bench = Bench(tmp_path, reference, tmp_path / "trial")
-        found = faults.places(bench, reads=True)
-        assert [path.name for path in found] == reads
+        paths = faults.places(bench, reads=True)
+        assert [path.name for path in paths] == reads
         (out,) = faults.places(bench, reads=False)
         assert out == tmp_path / "trial" / "out"
 

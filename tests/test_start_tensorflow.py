@@ -26,7 +26,7 @@ def load(tmp_path):
     )
 
     def run(**environment):
-        found = subprocess.run(
+        done = subprocess.run(
             [
                 sys.executable,
                 "-c",
@@ -40,7 +40,7 @@ def load(tmp_path):
             capture_output=True,
             text=True,
         )
-        return found.stderr
+        return done.stderr
 
     return run
 
@@ -50,8 +50,8 @@ def test_notices_are_left_out(load):
 
 
 def test_whoever_sets_the_level_sees_all(load):
-    found = load(TF_CPP_MIN_LOG_LEVEL="0")
-    assert found == f"{NOTICES}{REAL}after\n"
+    output = load(TF_CPP_MIN_LOG_LEVEL="0")
+    assert output == f"{NOTICES}{REAL}after\n"
 
 
 def test_a_disk_that_cannot_be_written_hinders_nothing(load, tmp_path):
@@ -63,9 +63,9 @@ def test_a_disk_that_cannot_be_written_hinders_nothing(load, tmp_path):
 
 
 def test_an_error_is_seen(load):
-    found = load(BROKEN="1")
-    assert found.startswith(REAL)
-    assert found.endswith("ImportError: no such library\n")
+    output = load(BROKEN="1")
+    assert output.startswith(REAL)
+    assert output.endswith("ImportError: no such library\n")
 
 
 def test_without_stderr(load, tmp_path):
@@ -73,8 +73,8 @@ def test_without_stderr(load, tmp_path):
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     environment = {**os.environ, "PYTHONPATH": path}
     (tmp_path / "tensorflow.py").write_text("")
-    found = subprocess.check_output(command, shell=True, env=environment)
-    assert found == b"1\n"
+    output = subprocess.check_output(command, shell=True, env=environment)
+    assert output == b"1\n"
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,10 @@ def test_jobs_share_the_gpus(sweep):
     (folder / "nvidia-smi").write_text("#!/bin/sh\necho failed\nexit 9\n")
     sweep.succeed("--jobs", "5", **path, SEEDS="4")
     # Of the user's choice, and none.
-    for number, (given, shares) in enumerate(
+    for number, (visible, shares) in enumerate(
         {"3,1": {"3", "1"}, "-1": {"-1"}}.items(), 5
     ):
-        environment = {"CUDA_VISIBLE_DEVICES": given, "SEEDS": str(number)}
+        environment = {"CUDA_VISIBLE_DEVICES": visible, "SEEDS": str(number)}
         (sweep.folder / "gpus").unlink()
         sweep.succeed("--jobs", "2", **path, **environment)
         assert set((sweep.folder / "gpus").read_text().split()) == shares

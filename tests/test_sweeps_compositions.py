@@ -15,20 +15,20 @@ def grid_sizes(sweep):
 
 def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
     sweep.add_tasks("MRPC", "RTE", "CoLA", "STS-B", "SST-2")
-    own = sweep.folder / "own.tsv"
+    table = sweep.folder / "own.tsv"
 
     def run(*arguments):
         return sweep.run_script(
             "fusion.sh",
             *arguments,
             GLUE_DIR=sweep.folder / "glue",
-            SPAM=own,
-            REVIEWS=own,
+            SPAM=table,
+            REVIEWS=table,
         )
 
     assert "holds no sweep; start it first" in run("--status").stderr
-    assert f"SPAM is {own}, where there is no file" in run().stderr
-    own.write_text("ham\thello\n")
+    assert f"SPAM is {table}, where there is no file" in run().stderr
+    table.write_text("ham\thello\n")
     assert run("--", "--seed=3").returncode == 1
     assert sweep.started() == []
     done = run("--grid")

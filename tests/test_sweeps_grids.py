@@ -145,11 +145,11 @@ def test_a_task_s_folder_may_have_a_blank_in_its_name(
     for name, row in zip(names, rows):
         command = f"printf '%s\\n' {row.split(chr(9))[1]}"
         done = subprocess.run(["bash", "-c", command], capture_output=True)
-        given = done.stdout.decode().splitlines()
+        lines = done.stdout.decode().splitlines()
         inner = "my task/in it" if name == "in it" else name
-        assert f"--data_dir={glue / inner}" in given
+        assert f"--data_dir={glue / inner}" in lines
         assert (
-            f"--output_dir={sweep.name(name)}/head-lr1-epochs1-seed1" in given
+            f"--output_dir={sweep.name(name)}/head-lr1-epochs1-seed1" in lines
         )
 
 
@@ -231,23 +231,23 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
         "--grid",
         env=sweep.environment,
     )
-    found, names = collections.defaultdict(list), set()
+    by_method, names = collections.defaultdict(list), set()
     rows = sweep.rows(done)
     for row in rows:
-        name, command, told = row.split("\t")
+        name, command, cost = row.split("\t")
         words = shlex.split(command)[2:]
         flags = dict(word[2:].split("=", 1) for word in words)
         assert name.startswith(f"{flags['task_name']}/")
-        found[flags["task_name"]].append(parse(flags["tuning_method"]))
+        by_method[flags["task_name"]].append(parse(flags["tuning_method"]))
         names.add(name)
         # Data below OUTPUT_DIR moves with it.
         is_part = flags["task_name"] == "SST-2"
-        assert ("=OUTPUT_DIR/data/SST-2 " in told) == is_part
-        assert str(sweep.out) not in told
+        assert ("=OUTPUT_DIR/data/SST-2 " in cost) == is_part
+        assert str(sweep.out) not in cost
     assert len(names) == len(rows)
-    assert set(found) == {"MRPC", "RTE", "CoLA", "SST-2"}
-    for methods in found.values():
-        assert methods == found["RTE"]
+    assert set(by_method) == {"MRPC", "RTE", "CoLA", "SST-2"}
+    for methods in by_method.values():
+        assert methods == by_method["RTE"]
         # Other compositions are of several adapters or tasks, new words of a
         # text.
         assert {method.name for method in methods} == {

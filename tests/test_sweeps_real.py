@@ -62,11 +62,11 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
     # What the whole took is only known of the second.
-    (found,) = collect_runs.find_runs([str(sweep.out)])
-    assert found.cost["processor_seconds"] > 1
-    assert found.cost["peak_memory_bytes"] > 2**27
+    (collected,) = collect_runs.find_runs([str(sweep.out)])
+    assert collected.cost["processor_seconds"] > 1
+    assert collected.cost["peak_memory_bytes"] > 2**27
     held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
-    assert found.kept == sum(value.size for value in held.values())
+    assert collected.kept == sum(value.size for value in held.values())
     results = json.loads((run / "eval_results.json").read_text())
     assert len(results["dev_data"]["dev"]) == 64
 

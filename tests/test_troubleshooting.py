@@ -39,8 +39,8 @@ def is_printed(heading):
 def headings():
     """Those of the program's own messages."""
     text = (ROOT / "docs" / "troubleshooting.md").read_text()
-    own = text.partition("\n## Messages of others\n")[0]
-    return re.findall("^### (.*)$", own, re.MULTILINE)
+    messages = text.partition("\n## Messages of others\n")[0]
+    return re.findall("^### (.*)$", messages, re.MULTILINE)
 
 
 @pytest.mark.parametrize("heading", headings())

@@ -49,10 +49,10 @@ def outputs_of(bert, method, values, task, features):
     """The head's outputs of each row alone, computed without any sharing."""
     weights, config, _ = read_base(bert)
     table = task_model.list_parameters(config, method, task.build_head)
-    own = {p.name: p for p in table.parameters}
+    parameters = {p.name: p for p in table.parameters}
 
     def create(name, shape, initializer):
-        p = own[name]
+        p = parameters[name]
         if name in values:
             return tf.Variable(values[name], trainable=p.trained)
         if p.is_added:
@@ -68,8 +68,8 @@ def outputs_of(bert, method, values, task, features):
             "input_mask": tf.ones([1, len(tokens)], tf.int32),
             "segment_ids": tf.constant([segments]),
         }
-        found = model(batch, Context(batch["input_mask"]))
-        rows.append({name: value.numpy()[0] for name, value in found.items()})
+        outputs = model(batch, Context(batch["input_mask"]))
+        rows.append({name: value.numpy()[0] for name, value in outputs.items()})
     return rows
 
 

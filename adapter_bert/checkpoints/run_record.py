@@ -1,7 +1,7 @@
 """`run.json`: the description of a folder's run, and the refusal of others.
 
 `run.json` holds what is true on every machine; `places.json` holds paths of
-this machine, which a run needs to go on.
+this machine, which a run needs to go on, and the flags that started it.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files
+from adapter_bert import files, flags
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import hugging_face_hub, training_state
 from adapter_bert.checkpoints.weights import Base
@@ -57,7 +57,7 @@ DESCRIPTION = {
 }
 # How many labels or columns the log names.
 SHOWN = 10
-PLACES = {"base?": str, "parts?": dict, "parts?.*": str}
+PLACES = {"base?": str, "parts?": dict, "parts?.*": str, "command?": list}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.
@@ -174,7 +174,10 @@ def write(
     parts: Optional[Mapping[str, str]] = None,
 ) -> None:
     """Writes `run.json`, and `places.json` of the BERT and parts' folders."""
-    places: dict[str, Any] = {"base": base.hub or base.path}
+    places: dict[str, Any] = {
+        "base": base.hub or base.path,
+        "command": flags.command_line(),
+    }
     if parts:
         places["parts"] = dict(parts)
     files.write_json(os.path.join(output_dir, PLACES_FILE), places)
@@ -198,6 +201,11 @@ def place_of_base(run_dir: str) -> str:
 def places_of_parts(run_dir: str) -> dict[str, str]:
     """Folders of the adapters that a run's method is made of, by name."""
     return _read_places(run_dir).get("parts") or {}
+
+
+def command_of(run_dir: str) -> list[str]:
+    """The flags that started a run; empty if it does not record them."""
+    return _read_places(run_dir).get("command") or []
 
 
 def _read_places(run_dir: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The command `adapter-bert`: one file for each subcommand."""
+"""Command `adapter-bert`: one file for each subcommand."""
 
 import difflib
 import importlib
@@ -48,7 +48,7 @@ STEPS: dict[str, str] = {
 
 
 def page() -> str:
-    """The text of `adapter-bert --help`."""
+    """Returns the text of `adapter-bert --help`."""
     lines = ["usage: adapter-bert PROGRAM [arguments]"]
     width = max(map(len, (*PROGRAMS, *STEPS)))
     for title, programs in ("Programs", PROGRAMS), ("Steps of scripts/", STEPS):
@@ -64,35 +64,35 @@ def main() -> None:
     Raises:
         SystemExit: the subcommand is missing, unknown, or fails.
     """
-    given = sys.argv[1:]
-    if not given or given[0] in ("-h", "--help", "help"):
+    words = sys.argv[1:]
+    if not words or words[0] in ("-h", "--help", "help"):
         print(page(), end="")
-        raise SystemExit(0 if given else 1)
-    name = given[0]
-    known = {**PROGRAMS, **STEPS}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        raise SystemExit(0 if words else 1)
+    name = words[0]
+    programs = {**PROGRAMS, **STEPS}
+    if name not in programs:
+        near = difflib.get_close_matches(name, programs, 1)
         raise SystemExit(
             f"error: unknown program {name!a}; "
             + (f"did you mean {near[0]}? " if near else "")
             + "`adapter-bert --help` lists the programs"
         )
-    sys.argv = [f"adapter-bert {name}", *given[1:]]
+    sys.argv = [f"adapter-bert {name}", *words[1:]]
     run(name)
 
 
-def run(name: str, **given: Any) -> None:
+def run(name: str, **options: Any) -> None:
     """Runs a subcommand, whose arguments are in `sys.argv`.
 
     A subcommand is a module's `main`, which takes `given`. If the module has
     `SETTINGS`, dataclasses that declare flags, the flags are parsed first.
 
     Raises:
-        SystemExit: as of `command_line.run`.
+        SystemExit: as from `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
     if not hasattr(module, "SETTINGS"):
-        command_line.run(lambda: module.main(**given))
+        command_line.run(lambda: module.main(**options))
         return
     from absl import app
 
@@ -102,7 +102,7 @@ def run(name: str, **given: Any) -> None:
     app.define_help_flags()
     command_line.run(
         lambda: app.run(
-            lambda _: module.main(**given),
-            flags_parser=lambda given: flags.parse_or_help(module, given),
+            lambda _: module.main(**options),
+            flags_parser=lambda options: flags.parse_or_help(module, options),
         )
     )

@@ -44,7 +44,7 @@ UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 def ablate(
     values: dict[str, np.ndarray], first: int, last: int
 ) -> dict[str, np.ndarray]:
-    """The values, with zero up-projections in layers `first` to `last`."""
+    """Gets the values, with zero up-projections in layers `first` to `last`."""
 
     def is_inside(name: str) -> bool:
         match = UP.fullmatch(name)

@@ -109,7 +109,7 @@ OF_HEADS = ("compute_dtype", "base_dtype")
 
 @dataclasses.dataclass(frozen=True)
 class Folds:
-    """The division of the rows."""
+    """Division of the rows."""
 
     folds: int = Topic.DATA.setting(
         5,
@@ -123,7 +123,7 @@ SETTINGS = (*run_classifier.SETTINGS, Folds)
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """The findings of an audit.
+    """Findings of an audit.
 
     Attributes:
         model: description of the one that guessed the labels.
@@ -166,17 +166,17 @@ def layer_means(
 
     def means(*texts: Sequence[str]) -> np.ndarray:
         progress = Progress("frozen layers", len(rows), "rows")
-        found = []
+        layers = []
         for vectors in embedder.stream(list(zip(*texts))):
-            found.append(vectors)
+            layers.append(vectors)
             progress.update(len(vectors))
         progress.close()
-        return np.concatenate(found)
+        return np.concatenate(layers)
 
     if rows.text_b is None:
-        found = means(rows.text_a)
+        mean_vectors = means(rows.text_a)
     else:
-        found = means(rows.text_a, rows.text_b)
+        mean_vectors = means(rows.text_a, rows.text_b)
     if embedder.cut_rows:
         logging.warning(
             "%d of %d rows are cut (--max_seq_length)",
@@ -184,9 +184,9 @@ def layer_means(
             len(rows),
         )
     if rows.text_b is None:
-        return found
+        return mean_vectors
     apart = np.abs(means(rows.text_a) - means(rows.text_b))
-    return np.concatenate([found, apart], axis=1)
+    return np.concatenate([mean_vectors, apart], axis=1)
 
 
 def fit_head(
@@ -201,7 +201,7 @@ def fit_head(
     # What never differs tells nothing.
     scale[scale == 0] = 1
     model = fit_classes((vectors - mean) / scale, labels, count, strength)
-    return lambda asked: np.exp(model((asked - mean) / scale))
+    return lambda rows: np.exp(model((rows - mean) / scale))
 
 
 def guess(
@@ -212,7 +212,7 @@ def guess(
     fit: Fit = fit_head,
     strengths: Sequence[float] = STRENGTHS,
 ) -> tuple[np.ndarray, float]:
-    """The probabilities of heads that have not seen the rows.
+    """Returns the probabilities of heads that have not seen the rows.
 
     Regularization becomes weaker until the labels' log loss grows.
 
@@ -230,18 +230,18 @@ def guess(
     best: tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
     progress = Progress("heads", len(strengths) * (fold.max() + 1), "fits")
     for strength in strengths:
-        found = np.empty((len(labels), count))
+        outputs = np.empty((len(labels), count))
         for number in range(fold.max() + 1):
-            rest, own = fold != number, fold == number
+            rest, inside = fold != number, fold == number
             head = fit(inputs[rest], labels[rest], count, strength)
-            found[own] = head(inputs[own])
+            outputs[inside] = head(inputs[inside])
             progress.update(1)
-        own = found[np.arange(len(labels)), labels]
-        loss = -np.log(np.maximum(own, 1e-12)).mean()
+        inside = outputs[np.arange(len(labels)), labels]
+        loss = -np.log(np.maximum(inside, 1e-12)).mean()
         logging.info("C = %g: log loss %.4f of labels", strength, loss)
         if loss >= best[0]:
             break
-        best = loss, found, strength
+        best = loss, outputs, strength
     progress.close()
     return best[1:]
 
@@ -249,16 +249,16 @@ def guess(
 def suspects(
     task: TextClassification, rows: Rows, probabilities: np.ndarray
 ) -> list[dict[str, Any]]:
-    """The rows for which another label is more probable, as of `Audit`."""
+    """Gets the rows for which another label is more probable, as in `Audit`."""
     labels = task.label_features(rows.label)["label_ids"]
     scores = label_errors.margins(probabilities, labels)
     others = label_errors.suggested(probabilities, labels)
     texts = zip(TEXT_COLUMNS, (rows.text_a, rows.text_b))
-    known = {name: column for name, column in texts if column is not None}
+    columns = {name: column for name, column in texts if column is not None}
     return [
         {
             "row": int(row) + 1,
-            **{name: column[row] for name, column in known.items()},
+            **{name: column[row] for name, column in columns.items()},
             "label": rows.label[row],
             "suggested": task.labels[others[row]],
             "score": float(scores[row]),
@@ -297,8 +297,8 @@ def guess_all(
     warn_of_few(task, labels, texts.numbers, folds)
     if is_given("tuning_method"):
         outputs = out_of_fold.predict(settings, task, rows, fold)
-        found = task.results(outputs)
-        return trusting(found, labels, fold), str(settings.method)
+        answers = task.results(outputs)
+        return trusting(answers, labels, fold), str(settings.method)
     bert = FrozenBert.open(
         settings.init_checkpoint,
         settings.bert_config_file,
@@ -308,9 +308,9 @@ def guess_all(
         settings.base_dtype,
     )
     vectors = layer_means(bert, rows, settings.max_seq_length)
-    found, strength = guess(vectors, labels, fold, len(task.labels))
+    answers, strength = guess(vectors, labels, fold, len(task.labels))
     return (
-        trusting(found, labels, fold),
+        trusting(answers, labels, fold),
         f"linear heads on means of layers, C = {strength:g}",
     )
 
@@ -338,7 +338,7 @@ def warn_of_few(
 def trusting(
     probabilities: np.ndarray, labels: np.ndarray, fold: np.ndarray
 ) -> np.ndarray:
-    """The probabilities [N, C], 1 for labels that no other fold has.
+    """Returns the probabilities [N, C], 1 for labels that no other fold has.
 
     Their model has never seen such a label, so it says nothing about the row.
     """
@@ -365,7 +365,7 @@ def compare(
     )
 
 
-def write(output_dir: str, found: Audit, is_pair: bool) -> None:
+def write(output_dir: str, audit: Audit, is_pair: bool) -> None:
     """Writes `suspects.tsv` and `audit.json`, and says what they hold."""
     texts = TEXT_COLUMNS[: 1 + is_pair]
     header = ("row", *texts, "label", "suggested", "score")
@@ -377,20 +377,20 @@ def write(output_dir: str, found: Audit, is_pair: bool) -> None:
             suspect["suggested"],
             f"{suspect['score']:.6f}",
         )
-        for suspect in found.suspects
+        for suspect in audit.suspects
     ]
     path = write_table(os.path.join(output_dir, SUSPECTS_FILE), table)
-    count = len(found.suspects)
+    count = len(audit.suspects)
     files.write_json(
-        os.path.join(output_dir, AUDIT_FILE), {**vars(found), "suspects": count}
+        os.path.join(output_dir, AUDIT_FILE), {**vars(audit), "suspects": count}
     )
     logging.info(
         "%s: %d suspects of %d rows, the worst first; about %d labels are "
         "wrong by confident learning's count",
         path,
         count,
-        found.rows,
-        found.wrong_labels,
+        audit.rows,
+        audit.wrong_labels,
     )
 
 
@@ -433,11 +433,11 @@ def run() -> Audit:
             "--init_checkpoint is missing: the pretrained BERT that reads the "
             "rows"
         )
-    own = read(run_classifier.Classification)
-    if own.class_weights is not None:
-        task = weigh_classes(task, own.class_weights)
+    classification = read(run_classifier.Classification)
+    if classification.class_weights is not None:
+        task = weigh_classes(task, classification.class_weights)
     settings = run_from_flags.experiment_from_flags(
-        task, FLAGS.data_dir, own.eval_batch_size
+        task, FLAGS.data_dir, classification.eval_batch_size
     )
     task, of_splits = task.read(settings.data_dir, ["train"])
     rows, folds = of_splits["train"], read(Folds).folds
@@ -445,9 +445,9 @@ def run() -> Audit:
     task = task.learn(rows)
     files.prepare_folder(settings.output_dir)
     with folder_lock.hold(settings.output_dir):
-        found = compare(task, rows, *guess_all(settings, task, rows, folds))
-        write(settings.output_dir, found, rows.text_b is not None)
-    return found
+        audit = compare(task, rows, *guess_all(settings, task, rows, folds))
+        write(settings.output_dir, audit, rows.text_b is not None)
+    return audit
 
 
 def main() -> None:

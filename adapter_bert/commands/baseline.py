@@ -80,8 +80,10 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
         ) from error
 
     def inputs_of(rows: Rows) -> Inputs:
-        found = [c.transform(texts) for c, texts in zip(columns, _texts(rows))]
-        return scipy.sparse.hstack(found, format="csr")
+        matrices = [
+            c.transform(texts) for c, texts in zip(columns, _texts(rows))
+        ]
+        return scipy.sparse.hstack(matrices, format="csr")
 
     return inputs_of
 
@@ -111,20 +113,24 @@ def fit(
     if isinstance(task, TextRegression):
         ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
         ridge.fit(inputs, labels["label_scores"])
-        return lambda asked: {"scores": ridge.predict(asked)}
+        return lambda inputs: {"scores": ridge.predict(inputs)}
     if not isinstance(task, MultiLabel):
         ids, count = labels["label_ids"], len(task.labels)
         model = fit_classes(inputs, ids, count, strength)
-        return lambda asked: {"logits": model(asked)}
+        return lambda inputs: {"logits": model(inputs)}
     models = [
         fit_classes(inputs, column, 2, strength)
         for column in labels["label_sets"].T
     ]
 
-    def odds(asked: Inputs) -> Outputs:
-        """The log odds of each label."""
-        found = [model(asked) for model in models]
-        return {"logits": np.stack([x[:, 1] - x[:, 0] for x in found], axis=1)}
+    def odds(inputs: Inputs) -> Outputs:
+        """Returns the log odds of each label."""
+        probabilities = [model(inputs) for model in models]
+        return {
+            "logits": np.stack(
+                [x[:, 1] - x[:, 0] for x in probabilities], axis=1
+            )
+        }
 
     return odds
 
@@ -146,10 +152,12 @@ def fit_classes(
     if len(seen) > 1:
         model.fit(inputs, labels)
 
-    def predict(asked: Inputs) -> np.ndarray:
-        found = np.full((asked.shape[0], count), unseen)
-        found[:, seen] = model.predict_log_proba(asked) if len(seen) > 1 else 0
-        return found
+    def predict(inputs: Inputs) -> np.ndarray:
+        logits = np.full((inputs.shape[0], count), unseen)
+        logits[:, seen] = (
+            model.predict_log_proba(inputs) if len(seen) > 1 else 0
+        )
+        return logits
 
     return predict
 
@@ -165,7 +173,7 @@ def score(
 def cross_validate(
     task: TextTask, train: Rows, texts: np.ndarray, count: int
 ) -> dict[float, float]:
-    """The mean of the main score over the folds, by strength.
+    """Returns the mean of the main score over the folds, by strength.
 
     `texts` are numbers of the rows' texts, int64 [N], at least as many as the
     folds, whose number is `count`.
@@ -177,14 +185,17 @@ def cross_validate(
         rest, part = (train.take(np.isin(texts, numbers)) for numbers in fold)
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
-        asked = words(part)
-        for strength, found in scores.items():
+        held_out = words(part)
+        for strength, list_of_scores in scores.items():
             model = fit(task, inputs, labels, strength)
-            _, scored = score(task, part, model(asked))
-            found.append(scored[task.metrics[0]])
+            _, scored = score(task, part, model(held_out))
+            list_of_scores.append(scored[task.metrics[0]])
             progress.update(1)
     progress.close()
-    return {x: float(np.mean(found)) for x, found in scores.items()}
+    return {
+        x: float(np.mean(list_of_scores))
+        for x, list_of_scores in scores.items()
+    }
 
 
 def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
@@ -210,12 +221,12 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
         tried = cross_validate(task, train, texts, folds)
         # The first of equal ones, which is the simplest.
         chosen = max(tried, key=lambda strength: tried[strength])
-        for strength, found in tried.items():
+        for strength, strength_scores in tried.items():
             logging.info(
                 "C = %g: %s %.4f in cross-validation%s",
                 strength,
                 task.metrics[0],
-                found,
+                strength_scores,
                 " (chosen)" if strength == chosen else "",
             )
         words = learn_words(train)
@@ -258,7 +269,6 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
 
 
 def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
-    """Refuses a folder with a run of BERT, or another task's baseline."""
     if files.exists(os.path.join(output_dir, RUN_FILE)):
         raise UserError(
             f"{output_dir} holds a run of BERT; choose another --output_dir"
@@ -274,14 +284,13 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
 
 
 def _fingerprint(rows: Rows) -> str:
-    """SHA-256 of texts and labels."""
     columns = [rows.text_a, rows.text_b, rows.label]
     return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The results' folder."""
+    """Results' folder."""
 
     output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
 

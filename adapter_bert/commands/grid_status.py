@@ -17,7 +17,7 @@ STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
 
 def last_line(path: pathlib.Path) -> str:
-    """The last line of a file; "" if missing or empty."""
+    """Returns the last line of a file; "" if missing or empty."""
     try:
         lines = path.read_text(errors="replace").strip().splitlines()
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def last_line(path: pathlib.Path) -> str:
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Whether a living process holds a lock file."""
+    """Tells whether a living process holds a lock file."""
     if not path.exists():
         return False
     with open(path) as file:
@@ -58,7 +58,7 @@ def state_of(run: pathlib.Path) -> tuple[str, str]:
 
 
 def read_names(output: pathlib.Path) -> list[str]:
-    """The names of a grid's runs."""
+    """Returns the names of a grid's runs."""
     grid = output / "grid.tsv"
     if not grid.exists():
         sys.exit(f"error: {grid} does not exist; start the sweep first")

@@ -80,9 +80,9 @@ PERCENTILES = (20, 50, 80)
 
 
 def styles(by_task: ByTask) -> dict[str, dict]:
-    """The style and label of every kind of tuning."""
+    """Returns the style and label of every kind of tuning."""
     kinds = {kind_of(s.method) for same in by_task.values() for s in same}
-    found = {
+    styles = {
         kind: {**STYLES[kind], "label": TITLES[kind]}
         for kind in STYLES
         if kind in kinds
@@ -90,14 +90,14 @@ def styles(by_task: ByTask) -> dict[str, dict]:
     others = sorted(kinds - set(STYLES))
     looks = zip(itertools.cycle(COLOURS[2:]), itertools.cycle("^vPX<>d"))
     for kind, (colour, marker) in zip(others, looks):
-        found[kind] = dict(color=colour, marker=marker, ls="-.", label=kind)
-    return found
+        styles[kind] = dict(color=colour, marker=marker, ls="-.", label=kind)
+    return styles
 
 
 def best_by_size(
     seed_groups: Iterable[SeedGroup], score: str
 ) -> list[SeedGroup]:
-    """The best setting of each method with its size, smallest first."""
+    """Returns the best setting of each method with its size, smallest first."""
     chosen = [best(same, score) for same in by_method(seed_groups).values()]
     return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
 
@@ -108,27 +108,27 @@ def gaps(by_task: ByTask, kind: str) -> Gaps:
     The lists have an entry for each task with both. Only sizes that all of
     these tasks have, in the order of their parameters.
     """
-    found: Gaps = {}
+    gaps_by_kind: Gaps = {}
     tasks = 0
     for seed_groups in by_task.values():
         usual = main_score(seed_groups)
-        known = all("accuracy" in s.runs[0].scores for s in seed_groups)
-        score = "accuracy" if known else usual
+        has_accuracy = all("accuracy" in s.runs[0].scores for s in seed_groups)
+        score = "accuracy" if has_accuracy else usual
         kinds = by_kind(seed_groups)
         full = best(kinds.get("full", ()), score)
         if full is None:
             continue
-        own = kinds.get(kind, ())
-        tasks += bool(own)
-        for seed_group in best_by_size(own, score):
+        groups = kinds.get(kind, ())
+        tasks += bool(groups)
+        for seed_group in best_by_size(groups, score):
             method = text_of(seed_group.method)
-            shares, values = found.setdefault(method, ([], []))
+            shares, values = gaps_by_kind.setdefault(method, ([], []))
             run = seed_group.runs[0]
             shares.append(100 * run.kept / run.bert)
             values.append(seed_group.mean(score) - full.mean(score))
-    whole = {k: v for k, v in found.items() if len(v[1]) == tasks}
-    if len(whole) < len(found):
-        left = ", ".join(sorted(set(found) - set(whole)))
+    whole = {k: v for k, v in gaps_by_kind.items() if len(v[1]) == tasks}
+    if len(whole) < len(gaps_by_kind):
+        left = ", ".join(sorted(set(gaps_by_kind) - set(whole)))
         notice(f"left out of trade_off, since not all tasks have it: {left}")
     return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
 
@@ -168,18 +168,20 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
         ("other tasks", set(by_task) - GLUE - set(SQUAD)),
     ):
         part = {t: s for t, s in by_task.items() if t in tasks}
-        found = {k: gaps(part, k) for k in styles(part) if k != "full"}
-        found = {kind: points for kind, points in found.items() if points}
-        if found:
+        points_by_kind = {k: gaps(part, k) for k in styles(part) if k != "full"}
+        points_by_kind = {
+            kind: points for kind, points in points_by_kind.items() if points
+        }
+        if points_by_kind:
             check_one_bert(part)
-            parts[title] = found
+            parts[title] = points_by_kind
     if not parts:
         return False
     figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
     all_styles = styles(by_task)
-    for axes, (title, found) in zip(panels, parts.items()):
-        draw_gaps(axes, found, all_styles)
+    for axes, (title, points_by_kind) in zip(panels, parts.items()):
+        draw_gaps(axes, points_by_kind, all_styles)
         axes.set_title(title)
     figure.suptitle("20th, 50th and 80th percentile of tasks")
     figure.supxlabel("parameters of a task, % of BERT")
@@ -189,8 +191,8 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
 
 def errors(seed_groups: Iterable[SeedGroup], score: str) -> list[float]:
     """Standard errors; NaN for single seeds, which draws no bar."""
-    found = [seed_group.error(score) for seed_group in seed_groups]
-    return [float("nan") if error is None else error for error in found]
+    errors = [seed_group.error(score) for seed_group in seed_groups]
+    return [float("nan") if error is None else error for error in errors]
 
 
 def draw_scores(axes: Axes, by_task: ByTask, task: str, score: str) -> None:
@@ -258,7 +260,7 @@ def draw_squad(figure: Figure, by_task: ByTask) -> bool:
 def of_shared_seeds(
     seed_groups: dict[float, SeedGroup],
 ) -> dict[float, SeedGroup]:
-    """The groups with only the seeds that all of them have, if any."""
+    """Returns the groups with only the seeds that all of them have, if any."""
     shared = set.intersection(
         *({run.seed for run in s.runs} for s in seed_groups.values())
     )
@@ -327,8 +329,8 @@ ABLATION = {"name": str, "task": str, "score": str, "layers": int}
 
 
 def read_ablations(folders: Iterable[str]) -> Ablations:
-    """The ablations that scripts/ablate.sh wrote below some folders."""
-    found: Ablations = {}
+    """Returns the ablations that scripts/ablate.sh wrote below some folders."""
+    ablations: Ablations = {}
     paths: dict[pathlib.Path, pathlib.Path] = {}
     for folder in map(pathlib.Path, folders):
         for path in find_files(folder, "ablation.json"):
@@ -359,10 +361,10 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
         if missing == spans:
             continue
         name = about["name"]
-        if name in found:
+        if name in ablations:
             name = f"{name} ({path.parent})"
-        found[name] = grid, scores["none"], score
-    return found
+        ablations[name] = grid, scores["none"], score
+    return ablations
 
 
 def draw_ablations(figure: Figure, ablations: Ablations) -> bool:

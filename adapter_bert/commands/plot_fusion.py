@@ -34,21 +34,27 @@ CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
 def read_attention(group: SeedGroup) -> dict[str, Any]:
-    """The mean over the runs of one setting, as `fusion_report.shares`."""
-    found = [
+    """Gets the mean over the runs of one setting, as `fusion_report.shares`."""
+    attentions = [
         files.read_object(
             str(run.folder / fusion_report.FILE), "an attention", CONTENT
         )
         for run in group.runs
     ]
-    for other in found[1:]:
-        if any(other[key] != found[0][key] for key in ("adapters", "places")):
+    for other in attentions[1:]:
+        if any(
+            other[key] != attentions[0][key] for key in ("adapters", "places")
+        ):
             raise UserError(
                 f"the fusions below {group.runs[0].folder.parent} are of "
                 "different adapters; expected one library for all"
             )
-    weights = np.mean([one["weights"] for one in found], axis=0)
-    return {**found[0], "weights": weights.tolist(), "runs": len(found)}
+    weights = np.mean([one["weights"] for one in attentions], axis=0)
+    return {
+        **attentions[0],
+        "weights": weights.tolist(),
+        "runs": len(attentions),
+    }
 
 
 def main() -> None:

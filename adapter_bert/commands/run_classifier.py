@@ -53,7 +53,7 @@ LABEL_FLAGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The task, and where its data are."""
+    """Task, and where its data are."""
 
     task_name: str = Topic.DATA.setting(
         "",
@@ -149,12 +149,12 @@ def task_from_flags(
     processors: Mapping[str, Callable[[], Any]] = {},
     default: str = "",
 ) -> Task:
-    """The task, or the joined tasks, of `--task_name`.
+    """Returns the task, or the joined tasks, of `--task_name`.
 
     Args:
         trained: description of `--adapter`, or None; its task and columns are
             the defaults of flags that are not given.
-        processors: a program's own tasks, as of `main`.
+        processors: a program's own tasks, as for `main`.
         default: the task's name where neither the flag nor `trained` has it.
     """
     source = read(Source)
@@ -183,14 +183,14 @@ def task_from_flags(
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
-    own = [name for name in names if name.lower() in processors]
-    if own and len(names) > 1:
+    glue = [name for name in names if name.lower() in processors]
+    if glue and len(names) > 1:
         raise UserError(
-            f"--task_name is {task_name}; the program's own task {own[0]} is "
+            f"--task_name is {task_name}; the program's own task {glue[0]} is "
             "trained alone"
         )
-    if own:
-        return _task_of(processors[own[0].lower()]())
+    if glue:
+        return _task_of(processors[glue[0].lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
@@ -207,24 +207,21 @@ def task_from_flags(
 
 
 def _task_of(processor: Any) -> Task:
-    """A task of the splits that are to be used."""
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
     return processor_task(processor, FLAGS.data_dir, splits)
 
 
 def _is_custom(name: str) -> bool:
-    """Whether a name of `--task_name` means the user's own files."""
     return name.lower().partition(":")[0] == CUSTOM
 
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    """Arguments of `custom_task`: of flags, else an adapter, else defaults."""
     arguments = vars(read(Table)).copy()
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
     if trained and trained["task"]["name"] == CUSTOM:
-        known = custom_arguments(
+        adapter_arguments = custom_arguments(
             trained["task"],
             trained.get("task_settings", {}),
             f"the adapter {FLAGS.adapter}",
@@ -232,19 +229,21 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         # Another kind of labels than the adapter's is refused later, when the
         # two tasks are compared.
         is_other_kind = any(
-            is_given(name) and bool(arguments[name]) != bool(known[name])
+            is_given(name)
+            and bool(arguments[name]) != bool(adapter_arguments[name])
             for name in KIND_FLAGS
-        ) or (arguments["label_columns"] and not known["multi_label"])
+        ) or (
+            arguments["label_columns"] and not adapter_arguments["multi_label"]
+        )
         if is_given("label_column"):
-            del known["label_columns"]
-        for name, value in known.items():
+            del adapter_arguments["label_columns"]
+        for name, value in adapter_arguments.items():
             if not (is_given(name) or is_other_kind and name in LABEL_FLAGS):
                 arguments[name] = value
     return arguments
 
 
 def _one_of_several(name: str) -> tuple[str, Task]:
-    """The folder and the task of one of several names."""
     if _is_custom(name):
         return name.partition(":")[2], custom_task(**_custom_arguments(None))
     task = get_task(name)
@@ -254,31 +253,32 @@ def _one_of_several(name: str) -> tuple[str, Task]:
 def run(
     processors: Mapping[str, Callable[[], Any]] = {},
 ) -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`.
+    """Does what the flags say; results as `run_or_describe` gives them.
 
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
     task = task_from_flags(run_from_flags.adapter_description(), processors)
-    own = read(Classification)
-    if own.class_weights is not None:
-        task = weigh_classes(task, own.class_weights)
-    if _extends(own):
-        task = extend_labels(task, own.replay_file, own.distill_weight)
-    _check_calibrates(task, own)
-    _check_scores_novelty(task, own)
+    classification = read(Classification)
+    if classification.class_weights is not None:
+        task = weigh_classes(task, classification.class_weights)
+    if _extends(classification):
+        task = extend_labels(
+            task, classification.replay_file, classification.distill_weight
+        )
+    _check_calibrates(task, classification)
+    _check_scores_novelty(task, classification)
     return run_from_flags.run_or_describe(
         task,
-        own.eval_batch_size,
-        calibrate=own.calibrate,
-        abstain_at=own.abstain_at,
-        score_novelty=own.score_novelty,
+        classification.eval_batch_size,
+        calibrate=classification.calibrate,
+        abstain_at=classification.abstain_at,
+        score_novelty=classification.score_novelty,
     )
 
 
-def _extends(own: Classification) -> bool:
-    """Whether an adapter learns new labels."""
-    if not own.extend_labels:
+def _extends(settings: Classification) -> bool:
+    if not settings.extend_labels:
         for name in ("replay_file", "distill_weight"):
             if is_given(name):
                 raise UserError(
@@ -299,19 +299,18 @@ def _extends(own: Classification) -> bool:
     return True
 
 
-def _check_calibrates(task: Task, own: Classification) -> None:
-    """Raises UserError if a calibration is asked for that cannot be made."""
-    if own.abstain_at is not None and not own.calibrate:
+def _check_calibrates(task: Task, settings: Classification) -> None:
+    if settings.abstain_at is not None and not settings.calibrate:
         raise UserError(
-            f"--abstain_at={own.abstain_at} is for calibrated probabilities; "
-            "pass --calibrate=true too"
+            f"--abstain_at={settings.abstain_at} is for calibrated "
+            "probabilities; pass --calibrate=true too"
         )
-    if own.calibrate and not (FLAGS.do_train and FLAGS.do_eval):
+    if settings.calibrate and not (FLAGS.do_train and FLAGS.do_eval):
         raise UserError(
             "--calibrate fits to dev rows after training: pass --do_train=true "
             "and --do_eval=true"
         )
-    if own.calibrate and not task.chooses_one:
+    if settings.calibrate and not task.chooses_one:
         raise UserError(
             "--calibrate is for a task that gives each row one label or one "
             f"choice, which {task.name} with these flags does not; leave "
@@ -319,14 +318,13 @@ def _check_calibrates(task: Task, own: Classification) -> None:
         )
 
 
-def _check_scores_novelty(task: Task, own: Classification) -> None:
-    """Raises UserError if novelty is asked for that cannot be scored."""
-    if own.score_novelty and not FLAGS.do_train:
+def _check_scores_novelty(task: Task, settings: Classification) -> None:
+    if settings.score_novelty and not FLAGS.do_train:
         raise UserError(
             "--score_novelty describes the training rows after training: pass "
             "--do_train=true"
         )
-    if own.score_novelty and not task.scores_novelty:
+    if settings.score_novelty and not task.scores_novelty:
         raise UserError(
             "--score_novelty is for one task of texts or pairs with labels or "
             f"numbers, which {task.name} with these flags is not; leave "
@@ -335,6 +333,6 @@ def _check_scores_novelty(task: Task, own: Classification) -> None:
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
-    """Runs what the flags describe; `processors` as of `run`."""
+    """Runs what the flags describe; `processors` as for `run`."""
     logging.set_verbosity(logging.INFO)
     run(processors)

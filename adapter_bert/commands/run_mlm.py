@@ -18,7 +18,7 @@ from adapter_bert.training import run_from_flags
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class MlmBatches:
     """Further settings of a run."""
 
     max_seq_length: int = Topic.DATA.setting(
@@ -31,18 +31,20 @@ class Rows:
     )
 
 
-SETTINGS = (MaskedLM, Rows, *run_from_flags.SETTINGS)
+SETTINGS = (MaskedLM, MlmBatches, *run_from_flags.SETTINGS)
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: a masked language model answers nothing; pass "
             "--do_eval to score it"
         )
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
-    return run_from_flags.run_or_describe(task, read(Rows).eval_batch_size)
+    return run_from_flags.run_or_describe(
+        task, read(MlmBatches).eval_batch_size
+    )
 
 
 def main() -> None:

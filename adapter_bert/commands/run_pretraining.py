@@ -31,7 +31,7 @@ INITIAL = "initial"
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class PretrainingBatches:
     """Further settings of a run."""
 
     max_seq_length: int = Topic.DATA.setting(
@@ -52,7 +52,7 @@ class FullTuning(Tuning):
     tuning_method: str = Topic.METHOD.setting("full", METHOD)
 
 
-SETTINGS = (Pretraining, Rows, FullTuning, Experiment)
+SETTINGS = (Pretraining, PretrainingBatches, FullTuning, Experiment)
 
 
 def write_initial(output_dir: str) -> str:
@@ -93,8 +93,8 @@ def write_initial(output_dir: str) -> str:
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
-    rows = read(Rows)
+    """Does what the flags say; results as `run_or_describe` gives them."""
+    rows = read(PretrainingBatches)
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: a pretraining answers nothing; pass --do_eval to "

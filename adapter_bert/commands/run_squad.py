@@ -34,7 +34,7 @@ SETTINGS = (Squad, Windows, *run_from_flags.SETTINGS)
 
 
 def task_from_flags() -> Squad:
-    """The task that the flags describe."""
+    """Returns the task that the flags describe."""
     task = read(Squad)
     length = run_from_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the
@@ -53,7 +53,7 @@ def task_from_flags() -> Squad:
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     return run_from_flags.run_or_describe(
         task_from_flags(), FLAGS.predict_batch_size
     )

@@ -54,28 +54,27 @@ SETTINGS = (Sentences, Columns, *run_from_flags.SETTINGS)
 
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
-    """Columns of words and tags: of the flags, else of an adapter."""
-    known: dict[str, str] = {}
+    columns: dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
-        known = recorded_in(
+        columns = recorded_in(
             Columns,
             trained.get("task_settings", {}),
             f"the adapter {FLAGS.adapter}",
         )
-    given = {k: value for k, value in vars(read(Columns)).items() if value}
-    return Columns(**{**known, **given})
+    flags = {k: value for k, value in vars(read(Columns)).items() if value}
+    return Columns(**{**columns, **flags})
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
-    own = read(Sentences)
+    """Does what the flags say; results as `run_or_describe` gives them."""
+    sentences = read(Sentences)
     task = tagging_task(
         _columns(run_from_flags.adapter_description()),
-        own.map_tags,
-        own.eval_split,
+        sentences.map_tags,
+        sentences.eval_split,
         run_from_flags.named_files(FORMATS),
     )
-    return run_from_flags.run_or_describe(task, own.eval_batch_size)
+    return run_from_flags.run_or_describe(task, sentences.eval_batch_size)
 
 
 def main() -> None:

@@ -109,21 +109,21 @@ OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
 def task_from_flags() -> Vectors:
-    """The task that the flags describe."""
-    own = read(Texts)
-    if own.task_name.lower() == CUSTOM:
-        columns = [own.files.place(getattr(own, name)) for name in COLUMNS]
-        layout, matching = own_layout(*columns, own.files.header), None
+    """Returns the task that the flags describe."""
+    texts = read(Texts)
+    if texts.task_name.lower() == CUSTOM:
+        columns = [texts.files.place(getattr(texts, name)) for name in COLUMNS]
+        layout, matching = own_layout(*columns, texts.files.header), None
     else:
-        layout, matching = known_pairs(own.task_name)
+        layout, matching = known_pairs(texts.task_name)
         # Files of SQuAD are called as their version.
         of_files = () if layout is QUESTIONS else OF_FILES
-        custom = *COLUMNS, *of_files, *vars(own.files), "corpus_file"
-        given = [name for name in custom if is_given(name)]
-        if given:
+        custom = *COLUMNS, *of_files, *vars(texts.files), "corpus_file"
+        unused = [name for name in custom if is_given(name)]
+        if unused:
             raise UserError(
-                f"--{given[0]} is for --task_name=custom; the files and "
-                f"columns of {own.task_name} are known"
+                f"--{unused[0]} is for --task_name=custom; the files and "
+                f"columns of {texts.task_name} are known"
             )
     files = run_from_flags.named_files(endings_of(layout))
     task = read(
@@ -131,9 +131,9 @@ def task_from_flags() -> Vectors:
         layout=layout,
         matching=matching,
         split_files=files,
-        held_out=own.files.held_out,
-        corpus_file=own.corpus_file,
-        corpus_layout=_corpus_layout(own, layout),
+        held_out=texts.files.held_out,
+        corpus_file=texts.corpus_file,
+        corpus_layout=_corpus_layout(texts, layout),
     )
     if (
         FLAGS.do_train
@@ -147,32 +147,31 @@ def task_from_flags() -> Vectors:
     return task
 
 
-def _corpus_layout(own: Texts, layout: Layout) -> Layout:
-    """The columns of `--corpus_file`, which fits the rows' columns."""
-    if not own.corpus_file:
+def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
+    if not texts.corpus_file:
         for name in OF_CORPUS:
             if is_given(name):
                 raise UserError(
                     f"--{name} is for --corpus_file, the documents to search in"
                 )
         return DOCUMENTS
-    check_file("--corpus_file", own.corpus_file, READERS)
+    check_file("--corpus_file", texts.corpus_file, READERS)
     if layout.text_b is None:
         raise UserError(
             "--corpus_file is for texts and ids of documents that belong to "
             "them; pass --text_b_column, the column of the ids"
         )
     # Only tables may lack a header.
-    header = own.files.header or ending_of(own.corpus_file) == ".jsonl"
-    named = [getattr(own, flag) for flag in OF_CORPUS]
-    columns = named if header else list(map(own.files.place, named))
+    header = texts.files.header or ending_of(texts.corpus_file) == ".jsonl"
+    named = [getattr(texts, flag) for flag in OF_CORPUS]
+    columns = named if header else list(map(texts.files.place, named))
     check_distinct({f"--{flag}": x for flag, x in zip(OF_CORPUS, columns)})
     name, text, title = columns
     return Layout(text, title, header=header, row_id=name)
 
 
 def run() -> dict[str, float]:
-    """Does what the flags say; results and errors as of `run_or_describe`."""
+    """Does what the flags say; results as `run_or_describe` gives them."""
     if FLAGS.do_predict:
         raise UserError(
             "--do_predict: run_vectors.py writes no vectors; pass the adapter "

@@ -37,7 +37,7 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
-    Run,
+    ScoredRun,
     SeedGroup,
     best,
     by_kind,
@@ -58,7 +58,7 @@ MEAN = "mean ± standard error (seeds)"
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of texts; rows have as many cells as the header."""
 
     title: str
@@ -101,13 +101,13 @@ def _latex(cell: str) -> str:
 
 def kinds(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
     """Seed groups by kind, in the order of the tables."""
-    found = by_kind(seed_groups)
-    first = [kind for kind in TITLES if kind in found]
-    return {kind: found[kind] for kind in dict.fromkeys((*first, *found))}
+    groups = by_kind(seed_groups)
+    first = [kind for kind in TITLES if kind in groups]
+    return {kind: groups[kind] for kind in dict.fromkeys((*first, *groups))}
 
 
 def title_of(kind: str) -> str:
-    """The row or column of the best setting of a kind."""
+    """Returns the row or column of the best setting of a kind."""
     title = TITLES.get(kind, kind)
     ending = {"houlsby": ", best size", "top_layers": ", best number"}
     return title + ending.get(kind, "")
@@ -124,7 +124,7 @@ def show(seed_group: Optional[SeedGroup], score: str) -> str:
 
 
 def mean(values: Sequence[float]) -> str:
-    """The mean of scores, if there are any."""
+    """Returns the mean of scores, if there are any."""
     return f"{sum(values) / len(values):.1f}" if values else NONE
 
 
@@ -142,7 +142,7 @@ def parameters(chosen: Sequence[SeedGroup]) -> tuple[str, str]:
 def show_baselines(
     baselines: dict[str, Baseline], scores: Iterable[tuple[str, str]]
 ) -> list[str]:
-    """The score without BERT of each (task, score)."""
+    """Returns the score without BERT of each (task, score)."""
     return [
         f"{baselines[task].scores[score]:.1f}"
         if task in baselines and score in baselines[task].scores
@@ -154,7 +154,7 @@ def show_baselines(
 def mean_of_baselines(
     baselines: dict[str, Baseline], scores: Sequence[tuple[str, str]]
 ) -> str:
-    """The mean over (task, score), if all have a baseline."""
+    """Returns the mean over (task, score), if all have a baseline."""
     if any(task not in baselines for task, _ in scores):
         return NONE
     return mean([baselines[task].scores[score] for task, score in scores])
@@ -164,7 +164,7 @@ def glue_table(
     by_task: dict[str, list[SeedGroup]],
     fixed_size: int,
     baselines: dict[str, Baseline],
-) -> Optional[Table]:
+) -> Optional[TextTable]:
     """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
     None without GLUE.
@@ -195,9 +195,9 @@ def glue_table(
     ]
     cells = []
     if any(task in baselines for task in tasks):
-        own = show_baselines(baselines, columns)
+        baseline_rows = show_baselines(baselines, columns)
         average = mean_of_baselines(baselines, shared)
-        cells.append((NO_BERT, NONE, NONE, *own, average))
+        cells.append((NO_BERT, NONE, NONE, *baseline_rows, average))
     for name, chosen in rows.items():
         cells.append(
             (
@@ -208,7 +208,7 @@ def glue_table(
             )
         )
     titles = [title for title, task, _ in GLUE_COLUMNS if task in by_task]
-    return Table(
+    return TextTable(
         f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
         "that all rows have, without WNLI",
         ("", "parameters", "of a task", *titles, "mean"),
@@ -218,7 +218,7 @@ def glue_table(
 
 def other_table(
     by_task: dict[str, list[SeedGroup]], baselines: dict[str, Baseline]
-) -> Optional[Table]:
+) -> Optional[TextTable]:
     """Table 2: a row for each other task, and a column of baselines, if any.
 
     None without other tasks.
@@ -235,12 +235,14 @@ def other_table(
         }
         for task in tasks
     }
-    names = dict.fromkeys(kind for found in chosen.values() for kind in found)
+    names = dict.fromkeys(
+        kind for by_kind in chosen.values() for kind in by_kind
+    )
     columns = [["", *tasks, "mean", "parameters", "of a task"]]
     if any(task in baselines for task in tasks):
-        own = show_baselines(baselines, scores.items())
+        baseline_rows = show_baselines(baselines, scores.items())
         average = mean_of_baselines(baselines, list(scores.items()))
-        columns.append([NO_BERT, *own, average, NONE, NONE])
+        columns.append([NO_BERT, *baseline_rows, average, NONE, NONE])
     for name in names:
         groups = [chosen[task].get(name) for task in tasks]
         cells = [show(s, scores[t]) for t, s in zip(tasks, groups)]
@@ -251,10 +253,10 @@ def other_table(
             ends = [mean(means), *parameters(groups)]
         columns.append([title_of(name), *cells, *ends])
     header, *rows = zip(*columns)
-    return Table(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
+    return TextTable(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
 
 
-def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
+def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
     """A row for each method with its size; None without SQuAD."""
     rows = []
     for task in (task for task in SQUAD if task in by_task):
@@ -275,14 +277,14 @@ def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
             )
     if not rows:
         return None
-    return Table(
+    return TextTable(
         f"SQuAD, chosen by F1; {MEAN}",
         ("", "of a task", "learning rate", "epochs", "exact match", "F1"),
         tuple(rows),
     )
 
 
-def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
+def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
     """A row for each method and size that was run on all tasks but SQuAD.
 
     Methods with most parameters come first. Processor time is of one run of
@@ -334,7 +336,7 @@ def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
         rows.append((kept, cells))
     if not rows:
         return None
-    return Table(
+    return TextTable(
         f"Methods that were run on every task, {CHOSEN}; {MEAN}",
         (
             "",
@@ -351,14 +353,14 @@ def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[Table]:
 
 def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
     """All settings with all scores of every seed."""
-    found = []
+    settings = []
     for task, seed_groups in by_task.items():
         for runs in (seed_group.runs for seed_group in seed_groups):
             seeds = {
                 str(run.seed): {k: round(v, 4) for k, v in run.scores.items()}
                 for run in runs
             }
-            found.append(
+            settings.append(
                 {
                     "task": task,
                     "method": str(runs[0].method),
@@ -371,10 +373,10 @@ def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
                     "seeds": seeds,
                 }
             )
-    return found
+    return settings
 
 
-def hparams_files(runs: Iterable[Run]) -> dict[str, bytes]:
+def hparams_files(runs: Iterable[ScoredRun]) -> dict[str, bytes]:
     """A trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
     with files.temporary_folder() as scratch:

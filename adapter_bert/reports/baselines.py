@@ -9,7 +9,7 @@ from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import (
     RESULTS,
-    Run,
+    ScoredRun,
     find_files,
     notice,
     scores_of,
@@ -30,9 +30,9 @@ RECORD = {
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A task's scores without BERT; members are as of `Run`.
+    """A task's scores without BERT; members are as in `ScoredRun`.
 
-    `described` is the task with its labels, as in `Run.data`.
+    `described` is the task with its labels, as in `ScoredRun.data`.
     """
 
     folder: pathlib.Path
@@ -66,13 +66,13 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 
 
 def find_baselines(
-    folders: Iterable[str], runs: Iterable[Run]
+    folders: Iterable[str], runs: Iterable[ScoredRun]
 ) -> dict[str, Baseline]:
-    """The baselines below some folders, by task, of tasks that have runs."""
-    firsts: dict[str, Run] = {}
+    """Finds baselines below some folders, by task, of tasks that have runs."""
+    firsts: dict[str, ScoredRun] = {}
     for run in runs:
         firsts.setdefault(run.task, run)
-    found: dict[str, Baseline] = {}
+    baselines: dict[str, Baseline] = {}
     for folder in folders:
         for path in find_files(pathlib.Path(folder), RECORD_FILE):
             baseline = read_baseline(path.parent)
@@ -80,7 +80,7 @@ def find_baselines(
                 notice(f"{path.parent} is left out: {baseline.task} has no run")
                 continue
             run = firsts[baseline.task]
-            for what, own, other in (
+            for what, mine, other in (
                 (
                     "labels or held-out rows",
                     baseline.described,
@@ -88,17 +88,17 @@ def find_baselines(
                 ),
                 ("number of training rows", baseline.examples, run.examples),
             ):
-                if other not in (None, own):
+                if other not in (None, mine):
                     raise UserError(
                         f"the baseline {path.parent} and the run {run.folder} "
                         f"of {run.task} differ in their {what}, so they cannot "
                         "be compared; name folders that hold only one of the "
                         "two"
                     )
-            first = found.setdefault(baseline.task, baseline)
+            first = baselines.setdefault(baseline.task, baseline)
             if first.scores != baseline.scores:
                 notice(
                     f"{path.parent} is left out: {first.folder} is of the same "
                     "task, with other scores"
                 )
-    return found
+    return baselines

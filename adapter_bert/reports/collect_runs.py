@@ -76,7 +76,7 @@ COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class ScoredRun:
     """A finished training with its scores.
 
     Attributes:
@@ -112,11 +112,11 @@ class Run:
 class SeedGroup:
     """Runs of one task that differ in nothing but their seeds."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[ScoredRun, ...]
 
     @property
     def method(self) -> TuningMethod:
-        """The tuning method."""
+        """Returns the tuning method."""
         return self.runs[0].method
 
     def mean(self, score: str) -> float:
@@ -149,7 +149,7 @@ def notice(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def read_run(folder: pathlib.Path) -> Optional[Run]:
+def read_run(folder: pathlib.Path) -> Optional[ScoredRun]:
     """A run; None if it is unfinished, not evaluated, or of several tasks."""
     path, scored, spent = (
         str(folder / name)
@@ -172,7 +172,7 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
         cost = files.read_object(spent, "a run's costs", COST)
         # The costs of the last process alone would mislead.
         cost = None if cost["resumed"] else cost
-    return Run(
+    return ScoredRun(
         folder=folder,
         task=task_name_of(run, results),
         method=registry.parse(run["method"]),
@@ -197,14 +197,18 @@ def read_run(folder: pathlib.Path) -> Optional[Run]:
 
 
 def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
-    """The name of a run's task in tables, by `run.json` and its scores."""
+    """Gets the name of a run's task in tables, by `run.json` and its scores."""
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
     if name not in ("custom", TAGGING, VECTORS):
         return name
-    own = run_record.data_name(run)
-    return f"{own} ({name})" if own.lower() in (*TASKS, *SQUAD) else own
+    data_name = run_record.data_name(run)
+    return (
+        f"{data_name} ({name})"
+        if data_name.lower() in (*TASKS, *SQUAD)
+        else data_name
+    )
 
 
 def scores_of(task: str, results: dict[str, Any]) -> dict[str, float]:
@@ -223,7 +227,7 @@ def scores_of(task: str, results: dict[str, Any]) -> dict[str, float]:
 
 
 def evaluated(results: dict[str, Any]) -> dict[str, float]:
-    """The scores of `eval_results.json`, by name without `eval_`."""
+    """Returns the scores of `eval_results.json`, by name without `eval_`."""
     return {
         key.removeprefix("eval_"): value
         for key, value in results.items()
@@ -251,36 +255,37 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     )
 
 
-def find_runs(folders: Iterable[str]) -> list[Run]:
+def find_runs(folders: Iterable[str]) -> list[ScoredRun]:
     """All evaluated trainings below some folders."""
     # Folders may overlap.
-    found: dict[pathlib.Path, Optional[Run]] = {}
+    runs_by_place: dict[pathlib.Path, Optional[ScoredRun]] = {}
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder of runs")
         for path in find_files(folder, "run.json"):
             if path.parent.name != "phase_1":
-                found[path.parent.resolve()] = read_run(path.parent)
-    runs = list(filter(None, found.values()))
+                runs_by_place[path.parent.resolve()] = read_run(path.parent)
+    runs = list(filter(None, runs_by_place.values()))
     if not runs:
         raise UserError(
             f"no finished and evaluated run in {', '.join(map(str, folders))}"
         )
-    if len(runs) < len(found):
+    left_out = len(runs_by_place) - len(runs)
+    if left_out:
         notice(
-            f"{len(found) - len(runs)} runs that are not finished, have no "
+            f"{left_out} runs that are not finished, have no "
             "scores or are of tasks that were trained together are left out"
         )
     return runs
 
 
-def group_by_task(runs: Iterable[Run]) -> dict[str, list[SeedGroup]]:
-    """The seed groups of each task, in the order of their first runs.
+def group_by_task(runs: Iterable[ScoredRun]) -> dict[str, list[SeedGroup]]:
+    """Returns the seed groups of each task, in the order of their first runs.
 
     Of a seed that was run twice, the first run counts.
     """
-    by_task: dict[str, dict[Any, dict[int, Run]]] = {}
-    firsts: dict[str, Run] = {}
+    by_task: dict[str, dict[Any, dict[int, ScoredRun]]] = {}
+    firsts: dict[str, ScoredRun] = {}
     for run in runs:
         first = firsts.setdefault(run.task, run)
         other = [k for k, v in run.data.items() if v != first.data[k]]
@@ -346,14 +351,14 @@ def by_method(
     name_of: Callable[[TuningMethod], str] = text_of,
 ) -> dict[str, list[SeedGroup]]:
     """Seed groups by the name of their method."""
-    found: dict[str, list[SeedGroup]] = {}
+    groups: dict[str, list[SeedGroup]] = {}
     for seed_group in seed_groups:
-        found.setdefault(name_of(seed_group.method), []).append(seed_group)
-    return found
+        groups.setdefault(name_of(seed_group.method), []).append(seed_group)
+    return groups
 
 
 def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
-    """The first seed group with the best mean score; None without the score.
+    """Chooses the first group with the best mean score; None without the score.
 
     Groups with fewer seeds than others are left out: they are better by chance.
     """
@@ -374,12 +379,11 @@ def by_kind(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
 
     Other initial scales than a kind's most frequent are left out.
     """
-    found = by_method(seed_groups, kind_of)
-    return {kind: _of_one_scale(same) for kind, same in found.items()}
+    groups = by_method(seed_groups, kind_of)
+    return {kind: _of_one_scale(same) for kind, same in groups.items()}
 
 
 def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
-    """The groups with the most frequent initial scale, or the default."""
     scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
     usual = max(scales, key=lambda x: (scales.count(x), x == 1e-2))
     left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
@@ -393,7 +397,7 @@ def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
 
 
 def main_score(seed_groups: Iterable[SeedGroup]) -> str:
-    """The score by which settings of one task are chosen."""
+    """Returns the score by which settings of one task are chosen."""
     run = next(iter(seed_groups)).runs[0]
     for _, task, score in GLUE_COLUMNS:
         if run.task == task:

@@ -1,4 +1,4 @@
-"""The difference of adapters and full fine-tuning, with its interval.
+"""Difference of adapters and full fine-tuning, with its interval.
 
 Both were trained with several seeds and have predicted the same rows. The
 interval covers the choice of seeds and of rows. Scores are in points
@@ -140,13 +140,13 @@ def compare(
         chosen = rng.integers(scores.shape[1], size=scores.shape)
         return np.take_along_axis(scores, chosen, axis=1).mean(axis=1)
 
-    found = scored(times[np.newaxis])[0]
+    difference = scored(times[np.newaxis])[0]
     drawn = scored(weights)
-    own = len(adapters)
+    middle = len(adapters)
     return Comparison(
-        adapters=found[:own],
-        full=found[own:],
-        draws=resampled(drawn[:, :own]) - resampled(drawn[:, own:]),
+        adapters=difference[:middle],
+        full=difference[middle:],
+        draws=resampled(drawn[:, :middle]) - resampled(drawn[:, middle:]),
     )
 
 
@@ -159,7 +159,7 @@ def mean_draws(comparisons: Sequence[Comparison]) -> np.ndarray:
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:
-    """The 95% interval of float64 [draws], by percentiles."""
+    """Returns the 95% interval of float64 [draws], by percentiles."""
     low, high = np.percentile(draws, [2.5, 97.5])
     return float(low), float(high)
 

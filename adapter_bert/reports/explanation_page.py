@@ -31,7 +31,7 @@ def explanation_page(
     columns: Mapping[str, Sequence[str]],
     answered: Iterable[tuple[Sequence[str], Mapping[str, Any]]],
 ) -> bytes:
-    """The whole page in UTF-8.
+    """Returns the whole page in UTF-8.
 
     Args:
         columns: names of a row's texts, by task.
@@ -53,9 +53,8 @@ def _section(
     row: Sequence[str],
     answer: Mapping[str, Any],
 ) -> Element:
-    """A row with its coloured texts, the check, the error."""
     explanation = answer["explanation"]
-    words, told = explanation["words"], explanation["completeness"]
+    words, sums = explanation["words"], explanation["completeness"]
     if "value" in answer:
         title, changed = f"{answer['value']:.4g}", "Change of the value"
     else:
@@ -86,15 +85,15 @@ def _section(
             for x in checked
         ],
     )
-    relative = told["relative"]
+    relative = sums["relative"]
     share = "" if relative is None else f", {relative:.1%} of the difference"
     return html_page.section(
         2,
         f"{number}. {answer['task']}: {title}",
         *texts,
         table,
-        f"Text {told['text']:.3f}, baseline {told['baseline']:.3f}, sum of "
-        f"attributions {told['sum']:.3f}, error {told['error']:.3f}{share}.",
+        f"Text {sums['text']:.3f}, baseline {sums['baseline']:.3f}, sum of "
+        f"attributions {sums['sum']:.3f}, error {sums['error']:.3f}{share}.",
     )
 
 
@@ -104,13 +103,12 @@ def _coloured(
     words: Iterable[Mapping[str, Any]],
     strongest: float,
 ) -> list[Content]:
-    """A text's words as marks, and what is between them."""
-    found: list[Content] = []
+    parts: list[Content] = []
     place = 0
     for word in words:
         if word["column"] != column:
             continue
-        found.append(text[place : word["start"]])
+        parts.append(text[place : word["start"]])
         attribution = word["attribution"]
         share = MOST * abs(attribution) / strongest if strongest else 0.0
         mark = element(
@@ -120,6 +118,6 @@ def _coloured(
             style=f"--share: {share:.0f}%",
             title=f"{attribution:.3f}",
         )
-        found.append(mark)
+        parts.append(mark)
         place = max(place, word["end"])
-    return [*found, text[place:]]
+    return [*parts, text[place:]]

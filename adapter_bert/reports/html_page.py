@@ -9,7 +9,7 @@ import io
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Union
+from typing import Any, Union
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -25,6 +25,8 @@ GENERATOR = "adapter_bert.commands.report"
 INK = "#000000"
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "osD^v*PX"
+# Longer lists, as of labels, are cut.
+MOST_ITEMS = 30
 # Longer lines have no markers.
 MOST_MARKED = 30
 # Inches.
@@ -71,10 +73,37 @@ def element(tag: str, *content: Content, **attributes: str) -> Element:
     return made
 
 
-def section(level: int, title: str, *content: Content) -> Element:
-    """A section with its heading; a text is a paragraph of its own."""
-    parts = [element("p", x) if isinstance(x, str) else x for x in content]
-    return element("section", element(f"h{level}", title), *parts)
+def section(level: int, title: str, *content: Any) -> Element:
+    """A section with its heading; a text is a paragraph of its own.
+
+    An empty text, list or mapping, None and False are left out.
+    """
+    blocks = [
+        x if isinstance(x, Element) else element("p", x)
+        for x in content
+        if isinstance(x, Element) or x
+    ]
+    return element("section", element(f"h{level}", title), *blocks)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {_shown(v)}" for k, v in value.items())
+    if isinstance(value, list):
+        text = ", ".join(map(_shown, value[:MOST_ITEMS]))
+        more = len(value) - MOST_ITEMS
+        return f"{text} and {more} more" if more > 0 else text
+    return f"{value:,}" if type(value) is int and value > 9999 else str(value)
+
+
+def facts(caption: str, values: Mapping[str, Any]) -> Element:
+    """A table of names and values."""
+    rows = [(name.replace("_", " "), _shown(v)) for name, v in values.items()]
+    return table(caption, ("what", "value"), rows, ("value",))
 
 
 def table(
@@ -127,7 +156,7 @@ def page(
     style: str = "",
     generator: str = GENERATOR,
 ) -> bytes:
-    """The whole page in UTF-8, with links to its sections of level 2.
+    """Returns the whole page in UTF-8, with links to its sections of level 2.
 
     `style` comes after the page's own, `generator` names the program.
     """
@@ -161,7 +190,6 @@ def page(
 
 
 def _for_page(part: Element, name: str) -> None:
-    """Removes namespaces from a drawing, and prefixes its ids with a name."""
     part.tag = part.tag.rpartition("}")[2]
     attributes = dict(part.attrib)
     part.attrib.clear()
@@ -182,7 +210,6 @@ def _for_page(part: Element, name: str) -> None:
 
 
 def _literal(text: str) -> str:
-    """Text that matplotlib takes for no formula."""
     return text.replace("$", r"\$")
 
 

@@ -51,7 +51,7 @@ class Known(NamedTuple):
 
 
 def read_table(path: pathlib.Path) -> list[list[str]]:
-    """The rows of a TSV file, its header first."""
+    """Returns the rows of a TSV file, its header first."""
     text = files.read_text(str(path), "the table")
     # `splitlines` would split at other characters too.
     rows = [line.split("\t") for line in text.rstrip("\n").split("\n")]
@@ -67,7 +67,7 @@ def read_table(path: pathlib.Path) -> list[list[str]]:
 def tables_of(
     folder: pathlib.Path, name: str
 ) -> Iterator[tuple[pathlib.Path, str]]:
-    """The tables of a name in a folder, and the dev set's suffix of each."""
+    """Finds a folder.s tables of a name, and the dev set's suffix of each."""
     for path in sorted(folder.glob(f"{name}*.tsv")):
         yield path, path.stem[len(name) :].lstrip("_")
 
@@ -99,27 +99,27 @@ def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
 
     Empty without a confusion matrix.
     """
-    found = {}
+    texts = {}
     for path, suffix in tables_of(folder, "eval_confusion"):
         _, confusion = read_confusion(path)
         counts = [sum(row) for row in confusion]
         if not sum(counts):
             continue
         labels = np.repeat(np.arange(len(counts)), counts)
-        given = np.full_like(labels, int(np.argmax(counts)))
+        answers = np.full_like(labels, int(np.argmax(counts)))
         for name, metric in METRICS.items():
             full = f"{name}_{suffix}" if suffix else name
             if full in scores:
-                found[full] = f"{metric(labels, given):.4f}"
+                texts[full] = f"{metric(labels, answers):.4f}"
     return Known(
         "one label for all",
         "“One label for all” gives all rows the dev set's most frequent label.",
-        found,
+        texts,
     )
 
 
 def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
-    """The paper's scores of GLUE's tasks and SQuAD 1.1; empty for others.
+    """Gets the paper's scores of GLUE's tasks and SQuAD 1.1; empty for others.
 
     Takes `task` of `run.json`, and `eval_results.json`.
     """
@@ -143,7 +143,7 @@ def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
 def of_an_earlier_run(
     folder: pathlib.Path, task: Mapping[str, Any], results: Mapping[str, Any]
 ) -> Known:
-    """The scores of a run of the same task on the same dev set.
+    """Returns the scores of a run of the same task on the same dev set.
 
     Args:
         folder: of the earlier run.
@@ -170,14 +170,14 @@ def of_an_earlier_run(
             f"{folder} was scored on other dev rows, so its scores cannot be "
             "compared; name another run by --earlier"
         )
-    own = collect_runs.evaluated(dict(results))
-    found: dict[str, str] = {}
+    scores = collect_runs.evaluated(dict(results))
+    texts: dict[str, str] = {}
     for name, value in collect_runs.evaluated(earlier).items():
-        if name in own:
-            found[name] = f"{value:.4f} ({own[name] - value:+.4f} since)"
+        if name in scores:
+            texts[name] = f"{value:.4f} ({scores[name] - value:+.4f} since)"
     return Known(
         "earlier run",
         f"The earlier run is {folder.resolve().name}, {run['method']}; “since” "
         "is what this run has more.",
-        found,
+        texts,
     )

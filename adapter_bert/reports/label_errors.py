@@ -27,12 +27,12 @@ def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     probabilities = probabilities.astype(np.float64)
     rows = np.arange(len(labels))
     others = suggested(probabilities, labels)
-    own, other = probabilities[rows, labels], probabilities[rows, others]
-    return (own - other + 1) / 2
+    labelled, other = probabilities[rows, labels], probabilities[rows, others]
+    return (labelled - other + 1) / 2
 
 
 def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The most probable other label of each row, int64 [N]."""
+    """Returns the most probable other label of each row, int64 [N]."""
     others = np.array(probabilities, np.float64)
     others[np.arange(len(labels)), labels] = -1
     return others.argmax(axis=1)

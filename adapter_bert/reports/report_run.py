@@ -1,8 +1,9 @@
 """A report's parts about one run: scores, curves, tables, norms, command."""
 
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Optional
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -19,25 +20,19 @@ from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.reports import collect_runs, known_scores
 from adapter_bert.reports.html_page import (
-    Content,
     element,
+    facts,
     line_figure,
     section,
     table,
 )
 from adapter_bert.reports.known_scores import read_confusion, read_table
-from adapter_bert.reports.run_command import (
-    UNRECORDED,
-    Unknown,
-    command_of,
-    is_one_of_several,
-)
+from adapter_bert.tasks import kinds
 
 # Members of `run.json`, as `files.read_object` takes them.
 RUN = {
     **run_record.DESCRIPTION,
     "training": dict,
-    "training.trained_together?": list,
     "parameters": dict,
     "parameters.total": int,
     "parameters.trained": int,
@@ -73,8 +68,6 @@ MEASURED = {
     "coverage?": float,
     "precision?": float,
 }
-# Longer lists, as of labels, are cut.
-MOST_ITEMS = 30
 # Of more labels, only the most frequent confusions are shown.
 MOST_LABELS = 25
 MOST_CONFUSIONS = 25
@@ -85,6 +78,16 @@ MOST_LINES = 8
 TEXTS = ("text", "text_b")
 NUMBERS = ("probability_of_label", "loss")
 
+# Programs that train, by the kind of their tasks; others are of the first.
+CLASSIFIER = "run_classifier.py"
+PROGRAMS = {
+    kinds.QUESTIONS: "run_squad.py",
+    kinds.TAGGING: "run_tagger.py",
+    kinds.MASKED_LM: "run_mlm.py",
+    kinds.PRETRAINING: "run_pretraining.py",
+    kinds.VECTORS: "run_vectors.py",
+}
+
 Curve = list[tuple[int, float]]
 # (sum of squares, number of values) by place and layer; the layer is None
 # outside of layers.
@@ -92,7 +95,7 @@ Norms = dict[str, dict[Optional[int], tuple[float, int]]]
 
 
 def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
-    """The scalars of a folder's event files by name, as (step, value).
+    """Returns the scalars of a folder's event files by name, as (step, value).
 
     A repeated step has its last value. A file's damaged end is left out.
     """
@@ -101,24 +104,28 @@ def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
     # 0: no sampling.
     events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
     events.Reload()
-    found = {}
+    curves = {}
     for name in events.Tags()[TENSORS]:
         by_step = {
             event.step: float(tensor_util.make_ndarray(event.tensor_proto))
             for event in events.Tensors(name)
         }
-        found[name] = sorted(by_step.items())
-    return found
+        curves[name] = sorted(by_step.items())
+    return curves
+
+
+def _in_text(names: Iterable[str]) -> list[str]:
+    return [name.replace("_", " ") for name in names]
 
 
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     labels, counts = read_confusion(path)
     if len(labels) > MOST_LABELS:
         wrong = [
-            (label, given, str(count))
+            (label, answer, str(count))
             for label, row in zip(labels, counts)
-            for given, count in zip(labels, row)
-            if label != given and count
+            for answer, count in zip(labels, row)
+            if label != answer and count
         ]
         wrong.sort(key=lambda cells: -int(cells[-1]))
         return table(
@@ -126,23 +133,26 @@ def _confusion(path: pathlib.Path, of_set: str) -> Element:
             ("right label", "given label", "rows"),
             wrong[:MOST_CONFUSIONS],
         )
-    shown = []
-    for label, row in zip(labels, counts):
-        cells = []
-        for given, count in zip(labels, row):
-            shade = 0.4 * count / max(1, sum(row))
-            style = f"background: rgba(128, 128, 128, {shade:.2f})"
-            # Right answers are bold, which prints show too.
-            text = str(count)
-            text = element("strong", text) if given == label else text
-            cells.append(element("td", text, class_="number", style=style))
-        shown.append((label, *cells))
+
+    def cell(count: int, is_right: bool, total: int) -> Element:
+        shade = 0.4 * count / max(1, total)
+        style = f"background: rgba(128, 128, 128, {shade:.2f})"
+        # Right answers are bold, which prints show too.
+        text = element("strong", str(count)) if is_right else str(count)
+        return element("td", text, class_="number", style=style)
+
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
         "each given one. Right answers are bold; the stronger the shade, the "
         "greater the share of the row",
         ("right \\ given", *labels),
-        shown,
+        [
+            (
+                label,
+                *(cell(n, x == label, sum(row)) for x, n in zip(labels, row)),
+            )
+            for label, row in zip(labels, counts)
+        ],
     )
 
 
@@ -155,67 +165,95 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
     return table(
         f"The {min(len(rows), MOST_ROWS)} dev rows with the greatest losses"
         f"{of_set}, of {len(rows)} in {path.name}",
-        [name.replace("_", " ") for name in names],
+        _in_text(names),
         [
             [row[i][:most] + " …" * (len(row[i]) > most) for i in order]
             for row in rows[:MOST_ROWS]
         ],
-        [name.replace("_", " ") for name in TEXTS],
+        _in_text(TEXTS),
     )
+
+
+def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
+
+    def shown(path: pathlib.Path, of_set: str) -> Element:
+        header, *rows = read_table(path)
+        return table(f"{caption}{of_set}", header, rows)
+
+    return shown
+
+
+# Sections on the dev set: title, what a run may lack, and its files.
+EVALUATION = (
+    (
+        "Labels",
+        "scores of single labels",
+        {
+            "eval_labels": _plain("Scores of each label"),
+            "eval_types": _plain("Scores of each type of entities"),
+        },
+    ),
+    ("Confusions", "confusion matrix", {"eval_confusion": _confusion}),
+    (
+        "Hardest examples",
+        "list of its hardest examples",
+        {"eval_hardest": _hardest},
+    ),
+)
 
 
 def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
     """Labels, confusions and hardest examples of a run or one of its tasks."""
-
-    def paths(name: str) -> list[tuple[pathlib.Path, str]]:
-        """The tables of a name, and what names one of several dev sets."""
-        return [
-            (path, suffix and f", {suffix}")
+    sections = []
+    for title, what, tables in EVALUATION:
+        content = [
+            show(path, suffix and f", {suffix}")
+            for name, show in tables.items()
             for path, suffix in known_scores.tables_of(folder, name)
         ]
-
-    labels = []
-    for name, what in (
-        ("eval_labels", "Scores of each label"),
-        ("eval_types", "Scores of each type of entities"),
-    ):
-        for path, of_set in paths(name):
-            header, *rows = read_table(path)
-            labels.append(table(f"{what}{of_set}", header, rows))
-    confusions = [_confusion(*place) for place in paths("eval_confusion")]
-    hardest = [_hardest(*place) for place in paths("eval_hardest")]
-    return [
-        section(level, title, *(found or [f"The run has no {what}."]))
-        for title, what, found in (
-            ("Labels", "scores of single labels", labels),
-            ("Confusions", "confusion matrix", confusions),
-            ("Hardest examples", "list of its hardest examples", hardest),
-        )
-    ]
+        content = content or [f"The run has no {what}."]
+        sections.append(section(level, title, *content))
+    return sections
 
 
 def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
-    """The calibration of a run's probabilities; empty if it made none."""
+    """Gets the calibration of a run's probabilities; empty if it made none."""
     path = folder / "calibration.json"
     if not path.exists():
         return []
-    found = files.read_object(str(path), "a run's calibration", MEASURED)
+    fit = files.read_object(str(path), "a run's calibration", MEASURED)
     percent = {
         when: [
             (100 * point["probability"], 100 * point["accuracy"])
-            for point in found[f"points_{when}"]
+            for point in fit[f"points_{when}"]
         ]
         for when in ("before", "after")
     }
-    scale = f"temperature {found['temperature'] or 1:.4g}"
+    scale = f"temperature {fit['temperature'] or 1:.4g}"
     places = (x for points in percent.values() for x, _ in points)
     least = min(places, default=0.0)
-    content: list[Content] = [
+    abstains = ""
+    if fit.get("abstain_below") is not None:
+        precision = fit.get("precision")
+        right = "" if precision is None else f", {precision:.1%} of these right"
+        abstains = (
+            f"Rows below the probability {fit['abstain_below']:.4f} have no "
+            f"label, for a wanted precision of {fit['abstain_at']:g}: "
+            f"{fit['coverage']:.1%} of the rows have one{right}."
+        )
+    elif fit.get("abstain_at") is not None:
+        abstains = (
+            "All rows are answered: no least probability gives the wanted "
+            f"precision of {fit['abstain_at']:g}."
+        )
+    shown = section(
+        level,
+        "Calibration",
         line_figure(
             "reliability",
             "Reliability diagram",
             "Right answers over the mean probability of the answer, in 15 bins "
-            f"of probabilities, of {found['rows_measured']:,} dev rows that "
+            f"of probabilities, of {fit['rows_measured']:,} dev rows that "
             f"fitted nothing, before and after the {scale}. Probabilities "
             "that mean what they say lie on the third line.",
             {**percent, "equal": [(least, least), (100.0, 100.0)]},
@@ -226,14 +264,10 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             "Calibration",
             ("measure", "before", "after"),
             [
-                (
-                    name,
-                    f"{found[f'{key}before']:.4f}",
-                    f"{found[f'{key}after']:.4f}",
-                )
-                for name, key in (
-                    ("expected calibration error", ""),
-                    ("loss", "loss_"),
+                (name, f"{fit[before]:.4f}", f"{fit[after]:.4f}")
+                for name, before, after in (
+                    ("expected calibration error", "before", "after"),
+                    ("loss", "loss_before", "loss_after"),
                 )
             ],
         ),
@@ -246,38 +280,27 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
                     f"{point['probability']:.4f}",
                     f"{point['accuracy']:.4f}",
                 )
-                for point in found["points_after"]
+                for point in fit["points_after"]
             ],
         ),
-    ]
-    if found.get("abstain_below") is not None:
-        precision = found.get("precision")
-        right = "" if precision is None else f", {precision:.1%} of these right"
-        content.append(
-            f"Rows below the probability {found['abstain_below']:.4f} have no "
-            f"label, for a wanted precision of {found['abstain_at']:g}: "
-            f"{found['coverage']:.1%} of the rows have one{right}."
-        )
-    elif found.get("abstain_at") is not None:
-        content.append(
-            "All rows are answered: no least probability gives the wanted "
-            f"precision of {found['abstain_at']:g}."
-        )
-    return [section(level, "Calibration", *content)]
+        abstains,
+    )
+    return [shown]
 
 
 def _place(name: str, layer: Optional[int]) -> str:
-    """A variable's place, the same for all layers, weights and biases."""
     folder = name.rpartition("/")[0] or name
     return folder.replace(f"layer_{layer}/", "").replace(f"/layer_{layer}", "")
 
 
 def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
-    """The norms of the variables that were added to BERT."""
-    own = encoder.list_variables(run_record.bert_config(artifact.config, path))
+    """Returns the norms of the variables that were added to BERT."""
+    shapes = encoder.list_variables(
+        run_record.bert_config(artifact.config, path)
+    )
     norms: Norms = {}
     for name in artifact.weights.shapes:
-        if name in own or name.endswith((INDICES, VALUES)):
+        if name in shapes or name.endswith((INDICES, VALUES)):
             continue
         layer = layer_of(name)
         by_layer = norms.setdefault(_place(name, layer), {})
@@ -296,83 +319,66 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
         return section(level, title, "The run has no adapter here.")
     norms = measure(adapter_artifact.read(str(place)), str(path))
     layered = {
-        place: by for place, by in sorted(norms.items()) if set(by) != {None}
+        place: {n: np.sqrt(square) for n, (square, _) in sorted(by.items())}
+        for place, by in sorted(norms.items())
+        if None not in by
     }
-    content: list[Content] = [
-        "A norm is the root of the sum of the squares of a place's values "
-        "(Euclidean). BERT's own variables are left out, trained or not."
-    ]
-    if not layered:
-        content.append("The method adds nothing to the layers.")
-    elif len(layered) <= MOST_LINES:
-        content.append(
-            line_figure(
-                name,
-                "Norms of what was added, by layer",
-                "The norm of what was added at each place, over the layers "
-                "from 0. The numbers are in the table.",
-                {
-                    place: [(n, np.sqrt(by[n][0])) for n in sorted(by)]
-                    for place, by in layered.items()
-                },
-                "layer",
-                "norm",
-                from_zero=True,
-            )
-        )
-    if layered:
-        layers = sorted({layer for by in layered.values() for layer in by})
-        content.append(
-            table(
-                "Norm of what was added at each place of each layer",
-                ("layer", *layered),
-                [
-                    (
-                        str(n),
-                        *(
-                            f"{np.sqrt(by[n][0]):.4g}" if n in by else "–"
-                            for by in layered.values()
-                        ),
-                    )
-                    for n in layers
-                ],
-            )
-        )
+    layers = sorted({layer for by in layered.values() for layer in by})
     others = [
         (place, f"{np.sqrt(by[None][0]):.4g}", f"{by[None][1]:,}")
         for place, by in norms.items()
         if place not in layered
     ]
-    if others:
-        caption = "Norm of what was added outside of the layers"
-        content.append(table(caption, ("place", "norm", "numbers"), others))
-    return section(level, title, *content)
+    return section(
+        level,
+        title,
+        "A norm is the root of the sum of the squares of a place's values "
+        "(Euclidean). BERT's own variables are left out, trained or not.",
+        "" if layered else "The method adds nothing to the layers.",
+        0 < len(layered) <= MOST_LINES
+        and line_figure(
+            name,
+            "Norms of what was added, by layer",
+            "The norm of what was added at each place, over the layers "
+            "from 0. The numbers are in the table.",
+            {place: list(by.items()) for place, by in layered.items()},
+            "layer",
+            "norm",
+            from_zero=True,
+        ),
+        layered
+        and table(
+            "Norm of what was added at each place of each layer",
+            ("layer", *layered),
+            [
+                (str(n), *(_number(by, n, ".4g") for by in layered.values()))
+                for n in layers
+            ],
+        ),
+        others
+        and table(
+            "Norm of what was added outside of the layers",
+            ("place", "norm", "numbers"),
+            others,
+        ),
+    )
 
 
-def _shown(value: Any) -> str:
-    """A value of a description as text."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or value == "":
-        return "–"
-    if isinstance(value, dict):
-        return ", ".join(f"{k}: {_shown(v)}" for k, v in value.items())
-    if isinstance(value, list):
-        text = ", ".join(map(_shown, value[:MOST_ITEMS]))
-        more = len(value) - MOST_ITEMS
-        return f"{text} and {more} more" if more > 0 else text
-    return f"{value:,}" if type(value) is int and value > 9999 else str(value)
-
-
-def _facts(caption: str, facts: Mapping[str, Any]) -> Element:
-    rows = [(name.replace("_", " "), _shown(v)) for name, v in facts.items()]
-    return table(caption, ("what", "value"), rows, ("value",))
+def _number(values: Mapping[int, float], key: int, form: str) -> str:
+    return format(values[key], form) if key in values else "–"
 
 
 def read_run(folder: pathlib.Path) -> dict[str, Any]:
-    """The content of `run.json`; raises UserError if it cannot be read."""
+    """Returns the content of `run.json`."""
     path = str(folder / run_record.RUN_FILE)
     return files.read_object(path, "the run's description", RUN)
+
+
+def _read_results(folder: pathlib.Path) -> Optional[dict[str, Any]]:
+    path = folder / "eval_results.json"
+    if not path.exists():
+        return None
+    return files.read_object(str(path), "a run's scores", collect_runs.RESULTS)
 
 
 def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
@@ -389,12 +395,9 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         "pretrained model": run["base"]["fingerprint"],
         "training rows": training.pop("data", None),
     }
-    results = folder / "eval_results.json"
-    if results.exists():
-        found = files.read_object(
-            str(results), "a run's scores", collect_runs.RESULTS
-        )
-        hashes["dev rows"] = found["dev_data"]
+    results = _read_results(folder)
+    if results:
+        hashes["dev rows"] = results["dev_data"]
     if (folder / "adapter" / adapter_artifact.CONFIG_FILE).exists():
         config = adapter_artifact.read_config(str(folder / "adapter"))
         hashes["adapter"] = config["sha256"]
@@ -404,52 +407,23 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         element(
             "details",
             element("summary", "Show them"),
-            _facts("Task and method", task_and_method),
-            _facts("Training", training),
-            _facts("Pretrained model", base),
-            _facts("Versions", run.get("versions") or {}),
-            _facts("Hashes of rows and values", hashes),
+            facts("Task and method", task_and_method),
+            facts("Training", training),
+            facts("Pretrained model", base),
+            facts("Versions", run.get("versions") or {}),
+            facts("Hashes of rows and values", hashes),
         ),
     )
 
 
 def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
-    title = "Command"
-    if is_one_of_several(run):
-        names = ", ".join(run["training"]["trained_together"])
-        return section(
-            2,
-            title,
-            f"This task was trained together with others ({names}). The "
-            "report of the whole run has the command.",
-        )
-    command = command_of(folder, run)
-    variables = [
-        element(
-            "li", element("span", element("code", one.name), f": {one.meaning}")
-        )
-        for one in command.flags.values()
-        if isinstance(one, Unknown)
-    ]
-    unrecorded: list[Content] = []
-    *first, last = UNRECORDED[command.program]
-    for name in first:
-        unrecorded += [", ", element("code", f"--{name}")]
-    unrecorded += [" and ", element("code", f"--{last}")]
-    return section(
-        2,
-        title,
-        "This does the run again, as far as the run records it. Its variables "
-        "are",
-        element("ul", *variables),
-        element("pre", element("code", command.text), tabindex="0"),
-        element(
-            "p",
-            "Runs do not record ",
-            *unrecorded[1:],
-            ": pass them if the run had them.",
-        ),
-    )
+    words = run_record.command_of(str(folder))
+    if not words:
+        return section(2, "Command", "The run does not record its command.")
+    program = PROGRAMS.get(kinds.kind_of(run["task"]), CLASSIFIER)
+    lines = f".venv/bin/python {program}", *map(shlex.quote, words)
+    code = element("code", " \\\n  ".join(lines))
+    return section(2, "Command", element("pre", code, tabindex="0"))
 
 
 def _scores(
@@ -458,37 +432,32 @@ def _scores(
     task: Mapping[str, Any],
     earlier: Optional[pathlib.Path],
 ) -> Element:
-    """The scores, next to what is known of others."""
-    title, path = "Scores", folder / "eval_results.json"
-    if not path.exists():
-        return section(level, title, "The run has not been evaluated.")
-    results = files.read_object(
-        str(path), "a run's scores", collect_runs.RESULTS
-    )
+    results = _read_results(folder)
+    if not results:
+        return section(level, "Scores", "The run has not been evaluated.")
     scores = collect_runs.evaluated(results)
-    known = [
+    others = [
         known_scores.of_one_answer(folder, scores),
         known_scores.of_the_paper(task, results),
     ]
     if earlier:
-        known.append(known_scores.of_an_earlier_run(earlier, task, results))
-    known = [one for one in known if one.scores]
+        others.append(known_scores.of_an_earlier_run(earlier, task, results))
+    others = [one for one in others if one.scores]
     rows = [
         (
             name.replace("_", " "),
             f"{value:.4f}",
-            *(one.scores.get(name, "–") for one in known),
+            *(one.scores.get(name, "–") for one in others),
         )
         for name, value in scores.items()
     ]
     caption = f"Scores of the dev set after step {results['global_step']:,}"
-    header = ("score", "this run", *(one.title for one in known))
-    meanings = [element("p", one.meaning) for one in known]
-    return section(level, title, table(caption, header, rows), *meanings)
+    header = ("score", "this run", *(one.title for one in others))
+    meanings = [one.meaning for one in others]
+    return section(level, "Scores", table(caption, header, rows), *meanings)
 
 
 def _curve(name: str, what: str, curve: Curve) -> Element:
-    """A figure of one curve, which the caption describes."""
     (first, start), (last, end) = curve[0], curve[-1]
     (least, low) = min(curve, key=lambda point: point[1])
     (most, high) = max(curve, key=lambda point: point[1])
@@ -504,75 +473,80 @@ def _curve(name: str, what: str, curve: Curve) -> Element:
 
 def _curves(folder: pathlib.Path) -> Element:
     train, dev = read_curves(folder), read_curves(folder / "eval")
-    content: list[Content] = [
-        _curve(f"train-{name}", name_in_text, train[name])
-        for name, name_in_text in (
+    figures = [
+        _curve(f"train-{name}", what, train[name])
+        for name, what in (
             ("loss", "training loss"),
             ("learning_rate", "learning rate"),
         )
         if len(train.get(name, ())) > 1
     ]
-    if not content:
-        content.append("The run has no curve of its training.")
+    content = figures or ["The run has no curve of its training."]
     steps = sorted({step for curve in dev.values() for step, _ in curve})
+    names = _in_text(dev)
     if len(steps) < 2:
         content.append(
             "The dev set was not scored while training: there is no curve of "
             "scores."
         )
         return section(2, "Curves", *content)
-    names = [name.replace("_", " ") for name in dev]
-    for number, (name, curve) in enumerate(zip(names, dev.values())):
-        if len(curve) > 1:
-            content.append(_curve(f"dev-{number}", f"dev {name}", curve))
-    curves = list(map(dict, dev.values()))
-    rows = [
-        (f"{n:,}", *(f"{c[n]:.4f}" if n in c else "–" for c in curves))
-        for n in steps
+    content += [
+        _curve(f"dev-{number}", f"dev {name}", curve)
+        for number, (name, curve) in enumerate(zip(names, dev.values()))
+        if len(curve) > 1
     ]
-    caption = "Scores of the dev set by step"
-    scores = table(caption, ("step", *names), rows)
+    curves = list(map(dict, dev.values()))
+    rows = [(f"{n:,}", *(_number(c, n, ".4f") for c in curves)) for n in steps]
+    scores = table("Scores of the dev set by step", ("step", *names), rows)
     return section(2, "Curves", *content, scores)
 
 
 def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     parameters = run["parameters"]
     total = max(1, parameters["total"])
-    sizes = [
-        (text, f"{parameters[name]:,}", f"{parameters[name] / total:.2%}")
-        for text, name in (
-            ("of the model", "total"),
-            ("trained", "trained"),
-            ("kept of the task", "kept"),
+    content = [
+        table(
+            "Parameters",
+            ("parameters", "number", "share"),
+            [
+                (
+                    text,
+                    f"{parameters[name]:,}",
+                    f"{parameters[name] / total:.2%}",
+                )
+                for text, name in (
+                    ("of the model", "total"),
+                    ("trained", "trained"),
+                    ("kept of the task", "kept"),
+                )
+                if parameters.get(name) is not None
+            ],
         )
-        if parameters.get(name) is not None
     ]
-    content: list[Content] = [
-        table("Parameters", ("parameters", "number", "share"), sizes)
-    ]
-    path = folder / "cost.json"
+    path, cost = folder / "cost.json", {}
     if path.exists():
         cost = files.read_object(str(path), "a run's costs", COST)
-        memory = f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"
         rows = [
             ("time", f"{cost['seconds'] / 60:,.1f} min"),
             ("processor time", f"{cost['processor_seconds'] / 60:,.1f} min"),
-            ("peak memory", memory),
+            ("peak memory", f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"),
         ]
         content.append(table("What the run took", ("what", "amount"), rows))
-        if cost["resumed"]:
-            content.append(
-                "The training was resumed: this is what its last process took."
-            )
-    else:
-        content.append("The run does not say what it took.")
-    return section(2, "Parameters, time and memory", *content)
+    return section(
+        2,
+        "Parameters, time and memory",
+        *content,
+        "" if cost else "The run does not say what it took.",
+        "The training was resumed: this is what its last process took."
+        if cost.get("resumed")
+        else "",
+    )
 
 
 def sections_of_run(
     folder: pathlib.Path, earlier: Optional[pathlib.Path] = None
 ) -> tuple[str, list[Element]]:
-    """The title and sections of a run's report.
+    """Returns the title and sections of a run's report.
 
     Args:
         folder: of the run.
@@ -587,20 +561,26 @@ def sections_of_run(
         before = earlier and earlier / "tasks" / name
         # A side of pairs has no scores of its own.
         has_scores = (place / "eval_results.json").exists()
-        parts = (
-            *([_scores(place, 3, task, before)] if has_scores else []),
-            *evaluation_sections(place, 3),
-            norm_section(place, 3, f"norms-{number}"),
+        members.append(
+            section(
+                2,
+                f"Task {name}",
+                has_scores and _scores(place, 3, task, before),
+                *evaluation_sections(place, 3),
+                norm_section(place, 3, f"norms-{number}"),
+            )
         )
-        members.append(section(2, f"Task {name}", *parts))
-    if not members:
-        members = evaluation_sections(folder, 2)
-        members += calibration_sections(folder, 2)
-        members.append(norm_section(folder, 2, "norms"))
     return f"Run {folder.resolve().name}: {run['task']['name']}", [
         _scores(folder, 2, run["task"], earlier),
         _curves(folder),
-        *members,
+        *(
+            members
+            or [
+                *evaluation_sections(folder, 2),
+                *calibration_sections(folder, 2),
+                norm_section(folder, 2, "norms"),
+            ]
+        ),
         _size_and_cost(folder, run),
         _command(folder, run),
         _configuration(folder, run),

@@ -41,7 +41,6 @@ def _row(group: SeedGroup) -> tuple[str, ...]:
 
 
 def _score(group: SeedGroup, score: str) -> str:
-    """The mean over seeds with its standard error."""
     if score not in group.runs[0].scores:
         return "–"
     error = group.error(score)
@@ -52,14 +51,13 @@ def _score(group: SeedGroup, score: str) -> str:
 def _trade_off(
     name: str, task: str, groups: list[SeedGroup], score: str
 ) -> Element:
-    """The best setting of each method and size over its parameters."""
     points: dict[str, list[tuple[float, float]]] = {}
     for same in by_method(groups).values():
         chosen = best(same, score)
         if chosen:
-            own = points.setdefault(kind_of(chosen.method), [])
+            line = points.setdefault(kind_of(chosen.method), [])
             # The axis is logarithmic.
-            own.append((max(1, chosen.runs[0].kept), chosen.mean(score)))
+            line.append((max(1, chosen.runs[0].kept), chosen.mean(score)))
     in_text = score.replace("_", " ")
     return line_figure(
         name,
@@ -106,7 +104,7 @@ def _task(
 
 
 def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
-    """The title and sections of a sweep's report."""
+    """Returns the title and sections of a sweep's report."""
     runs = find_runs([str(folder)])
     by_task = group_by_task(runs)
     tasks, rows = [], []
@@ -128,8 +126,8 @@ def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
         "initial scale that most of them have. The best of many looks better "
         "on the dev set than it is.",
     ]
-    found = find_files(folder, "run.json")
-    left = sum(path.parent.name != "phase_1" for path in found) - len(runs)
+    files = find_files(folder, "run.json")
+    left = sum(path.parent.name != "phase_1" for path in files) - len(runs)
     if left:
         content.append(
             f"Runs that are left out: {left}. They are not finished, have no "

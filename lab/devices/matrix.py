@@ -38,7 +38,7 @@ from adapter_bert.errors import UserError, first_line
 from adapter_bert.training.settings import LAYERS
 from lab import report
 from lab.devices import runs
-from lab.devices.runs import DTYPES, PREDICTION, STEPS, Run
+from lab.devices.runs import DTYPES, PREDICTION, STEPS, DeviceRun
 
 RESULTS = report.ROOT / "results" / "devices.json"
 PAGE = report.ROOT / "results" / "devices.md"
@@ -59,38 +59,38 @@ SIZES_HEADER = [
 # Cores of a host that share a batch.
 CORES = 8
 Cell = dict[str, Any]
-Wanted = tuple[str, Run]
+Wanted = tuple[str, DeviceRun]
 
 
 def cells() -> list[Wanted]:
-    """The matrix: devices and runs, the quickest first."""
+    """Returns the matrix: devices and runs, the quickest first."""
     default = [
-        Run(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
+        DeviceRun(dtype=dtype, step=step) for dtype in DTYPES for step in STEPS
     ]
-    found = [(device, run) for device in DEVICES for run in default]
-    found += [
+    all_cells = [(device, run) for device in DEVICES for run in default]
+    all_cells += [
         (device, run)
         for device in MAIN
         for run in runs.runs()
-        if (device, run) not in found
+        if (device, run) not in all_cells
     ]
     sizes = [(bert, device) for bert in LARGE for device in MAIN]
     sizes += [("MiniLM", device) for device in DEVICES]
-    found += [
+    all_cells += [
         (device, dataclasses.replace(run, bert=bert))
         for bert, device in sizes
         for run in default
         if bert != "BERT-large" or run.dtype == "bfloat16"
     ]
     more = [
-        Run(bert="MiniLM", cores=CORES),
-        Run(dtype="bfloat16", bert="BERT-large", recompute=LAYERS),
+        DeviceRun(bert="MiniLM", cores=CORES),
+        DeviceRun(dtype="bfloat16", bert="BERT-large", recompute=LAYERS),
     ]
-    return found + [(device, run) for run in more for device in MAIN]
+    return all_cells + [(device, run) for run in more for device in MAIN]
 
 
-def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
-    """The compiler's account of a run's step, sizes in bytes of a core.
+def compile_cell(device: str, run: DeviceRun, data: pathlib.Path) -> Cell:
+    """Returns the compiler's account of a run's step, sizes in bytes of a core.
 
     Args:
         device: of `DEVICES`.
@@ -115,10 +115,10 @@ def compile_cell(device: str, run: Run, data: pathlib.Path) -> Cell:
     return cell
 
 
-def _take(device: str, run: Run, data: pathlib.Path) -> Step:
+def _take(device: str, run: DeviceRun, data: pathlib.Path) -> Step:
     is_tpu = DEVICES[device].platform != GPU
     rows, _, _ = runs.SIZES[run.bert]
-    with runs.given(
+    with runs.with_flags(
         run,
         data,
         StepEngine,
@@ -144,22 +144,24 @@ def _account(step: Step, device: Device) -> Cell:
     }
 
 
-def key(device: str, run: Run) -> tuple[str, ...]:
+def key(device: str, run: DeviceRun) -> tuple[str, ...]:
     """A cell's device and run."""
     return device, *dataclasses.astuple(run)
 
 
 def key_of(cell: Cell) -> tuple[str, ...]:
-    """The key of a cell that was compiled."""
-    names = [field.name for field in dataclasses.fields(Run)]
+    """Returns the key of a cell that was compiled."""
+    names = [field.name for field in dataclasses.fields(DeviceRun)]
     return tuple(cell[name] for name in ("device", *names))
 
 
 def versions() -> dict[str, str]:
     """TensorFlow and the compilers, as they are installed."""
-    names = dict.fromkeys(name for own in PACKAGES.values() for name in own)
-    found = {name: importlib.metadata.version(name) for name in names}
-    return {"tensorflow": report.tensorflow(), **found}
+    names = dict.fromkeys(
+        name for packages in PACKAGES.values() for name in packages
+    )
+    installed = {name: importlib.metadata.version(name) for name in names}
+    return {"tensorflow": report.tensorflow(), **installed}
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
@@ -167,38 +169,38 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     made = {"versions": versions(), "counting": COUNTING}
     if not path.exists():
         return {**made, "cells": []}
-    found = files.read_json(str(path), "the devices")
-    if not isinstance(found, dict) or set(found) != {*made, "cells"}:
+    table = files.read_json(str(path), "the devices")
+    if not isinstance(table, dict) or set(table) != {*made, "cells"}:
         raise UserError(f"{path} is no file of devices, as this program writes")
     for name, value in made.items():
-        if found[name] != value:
+        if table[name] != value:
             raise UserError(
-                f"{path} was made with {name} {found[name]}, but this program "
+                f"{path} was made with {name} {table[name]}, but this program "
                 f"has {value}; delete it, or name another file by --json"
             )
-    known = {key(*one) for one in cells()}
-    unknown = [cell for cell in found["cells"] if key_of(cell) not in known]
+    keys = {key(*one) for one in cells()}
+    unknown = [cell for cell in table["cells"] if key_of(cell) not in keys]
     if unknown:
         raise UserError(
             f"{path} has the step {', '.join(map(str, key_of(unknown[0])))}, "
             "which is not of the matrix; delete it, or name another file by "
             "--json"
         )
-    return found
+    return table
 
 
-def page_tables(found: dict[str, Any]) -> dict[str, str]:
-    """The page's texts by the names of their marks."""
-    made = {key_of(cell): cell for cell in found["cells"]}
-    dates = sorted({cell["date"] for cell in found["cells"]})
-    told = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
+def page_tables(table: dict[str, Any]) -> dict[str, str]:
+    """Returns the page's texts by the names of their marks."""
+    made = {key_of(cell): cell for cell in table["cells"]}
+    dates = sorted({cell["date"] for cell in table["cells"]})
+    packages = ", ".join(f"{n} {v}" for n, v in table["versions"].items())
     days = " to ".join(dict.fromkeys((dates[0], dates[-1])))
     about = (
-        f"Compiled on {days} by {told}: {len(made)} of the "
+        f"Compiled on {days} by {packages}: {len(made)} of the "
         f"{len(cells())} steps of the whole matrix.\n"
     )
 
-    def dtypes(device: str, run: Run) -> str:
+    def dtypes(device: str, run: DeviceRun) -> str:
         """In which a step compiles; those that do not are marked."""
         words = []
         for dtype in DTYPES:
@@ -210,20 +212,20 @@ def page_tables(found: dict[str, Any]) -> dict[str, str]:
 
     all_devices = [["device", *STEPS]]
     for device in DEVICES:
-        row = [dtypes(device, Run(step=step)) for step in STEPS]
+        row = [dtypes(device, DeviceRun(step=step)) for step in STEPS]
         all_devices.append([f"`{device}`", *row])
     heads = [f"{step}, `{device}`" for device in MAIN for step in STEPS]
     kinds = [["method", "task", *heads]]
     names = dict.fromkeys((run.method, run.head) for _, run in cells())
     for method, head in names:
         row = [
-            dtypes(device, Run(method, head, step=step))
+            dtypes(device, DeviceRun(method, head, step=step))
             for device in MAIN
             for step in STEPS
         ]
         kinds.append([f"`{method}`", head, *row])
     sizes = [SIZES_HEADER]
-    for cell in found["cells"]:
+    for cell in table["cells"]:
         is_counted = cell["compiles"] and cell["flops"] is not None
         if is_counted and cell["bert"] != runs.TINY:
             sizes.append(_row_of_size(cell))
@@ -236,8 +238,8 @@ def page_tables(found: dict[str, Any]) -> dict[str, str]:
 
 def _row_of_size(cell: Cell) -> list[str]:
     device = DEVICES[cell["device"]]
-    told = (field.name for field in dataclasses.fields(Compiled))
-    compiled = Compiled(**{name: cell[name] for name in told})
+    names = (field.name for field in dataclasses.fields(Compiled))
+    compiled = Compiled(**{name: cell[name] for name in names})
     best = roofline(compiled, device, cell["dtype"], cell["rows"])
     words = [cell["bert"], cell["step"], cell["dtype"]]
     words.append(f"{cell['rows']} x {cell['length']}")
@@ -255,9 +257,9 @@ def _row_of_size(cell: Cell) -> list[str]:
     ]
 
 
-def write_page(found: dict[str, Any]) -> None:
+def write_page(table: dict[str, Any]) -> None:
     """Writes the tables of results/devices.md."""
-    for name, text in page_tables(found).items():
+    for name, text in page_tables(table).items():
         report.write(PAGE, name, text)
 
 
@@ -269,9 +271,9 @@ def compile_all(
     Returns:
         The wanted cells.
     """
-    known = read(path)
+    earlier = read(path)
     # A refusal is tried again.
-    made = {key_of(c): c for c in known["cells"] if c["compiles"]}
+    made = {key_of(c): c for c in earlier["cells"] if c["compiles"]}
     missing = [one for one in wanted if key(*one) not in made]
     began = time.monotonic()
     for number, (device, run) in enumerate(missing, 1):
@@ -287,12 +289,12 @@ def compile_all(
         )
         # In the order of the matrix, whenever they were compiled.
         ordered = [key(*one) for one in cells()]
-        known["cells"] = sorted(
+        earlier["cells"] = sorted(
             made.values(), key=lambda cell: ordered.index(key_of(cell))
         )
-        files.write_json(str(path), known)
+        files.write_json(str(path), earlier)
         if path == RESULTS:
-            write_page(known)
+            write_page(earlier)
     return [made[key(*one)] for one in wanted]
 
 
@@ -310,14 +312,15 @@ def main() -> None:
     parser.add_argument("--step", choices=STEPS)
     parser.add_argument("--bert", choices=tuple(runs.SIZES))
     parser.add_argument("--json", type=pathlib.Path, default=RESULTS)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     logging.set_verbosity(logging.ERROR)
     wanted = [
         (device, run)
         for device, run in cells()
-        if device in (asked.device or DEVICES)
+        if device in (arguments.device or DEVICES)
         and all(
-            getattr(asked, name) in (None, getattr(run, name).partition("(")[0])
+            getattr(arguments, name)
+            in (None, getattr(run, name).partition("(")[0])
             for name in ("method", "head", "dtype", "step", "bert")
         )
     ]
@@ -325,9 +328,9 @@ def main() -> None:
         raise UserError("no step of the matrix is asked for")
     with tempfile.TemporaryDirectory() as folder:
         runs.make(pathlib.Path(folder))
-        found = compile_all(wanted, asked.json, pathlib.Path(folder))
-    failed = [cell for cell in found if not cell["compiles"]]
-    print(f"{len(found) - len(failed)} of {len(found)} steps compile")
+        results = compile_all(wanted, arguments.json, pathlib.Path(folder))
+    failed = [cell for cell in results if not cell["compiles"]]
+    print(f"{len(results) - len(failed)} of {len(results)} steps compile")
     if failed:
         raise SystemExit(f"{len(failed)} steps do not compile")
 

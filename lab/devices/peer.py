@@ -92,17 +92,17 @@ class Layer(nn.Module):
             project(x).view(shape).transpose(1, 2)
             for project in (self.query, self.key, self.value)
         )
-        found = functional.scaled_dot_product_attention(
+        context = functional.scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask=mask,
             dropout_p=self.attention_dropout if self.training else 0.0,
         )
-        found = self.attended(found.transpose(1, 2).reshape(x.shape))
-        x = self.norm1(x + self.adapter1(self.dropout(found)))
-        found = self.outer(self.act(self.inner(x)))
-        return self.norm2(x + self.adapter2(self.dropout(found)))
+        context = self.attended(context.transpose(1, 2).reshape(x.shape))
+        x = self.norm1(x + self.adapter1(self.dropout(context)))
+        context = self.outer(self.act(self.inner(x)))
+        return self.norm2(x + self.adapter2(self.dropout(context)))
 
 
 class Classifier(nn.Module):
@@ -267,13 +267,13 @@ def measure(program, compiled, steps):
     losses, seconds = [], []
     for _ in range(steps):
         began = time.perf_counter()
-        found = step()
+        outputs = step()
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
         if program.is_training:
-            losses.append(float(found))
-    if not (np.isfinite(losses).all() and torch.isfinite(found).all()):
+            losses.append(float(outputs))
+    if not (np.isfinite(losses).all() and torch.isfinite(outputs).all()):
         raise Refused(f"{program.path}: PyTorch gives numbers not finite")
     median = statistics.median(seconds[WARM_UP:] or seconds)
     return {
@@ -295,7 +295,7 @@ def _run(program, compiled, steps):
     try:
         is_cuda = torch.cuda.is_available()
         return {
-            **run_program.told(program),
+            **run_program.summary_of(program),
             "runner": f"{packages[-1]} {way}",
             "device": torch.cuda.get_device_name() if is_cuda else "cpu",
             "versions": {n: run_program.version(n) for n in packages},

@@ -69,7 +69,7 @@ class Program:
             with np.load(path, allow_pickle=False) as saved:
                 self._arrays = {name: saved[name] for name in saved.files}
             self.about = json.loads(self._arrays["description"].tobytes())
-            known = self.about["format"]
+            form = self.about["format"]
         except OSError as error:
             raise Refused(
                 f"cannot read {path}: {error.strerror or error}"
@@ -87,19 +87,19 @@ class Program:
                 f"{path} is damaged, or no file of adapter-bert compile "
                 "--program; copy or make it again"
             ) from error
-        if known != FORMAT:
+        if form != FORMAT:
             raise Refused(
-                f"{path} is of the format {known!r}, expected {FORMAT!r}; make "
+                f"{path} is of the format {form!r}, expected {FORMAT!r}; make "
                 "it by the checkout that this file is of"
             )
 
     @property
     def is_training(self):
-        """Whether steps change values."""
+        """Tells whether steps change values."""
         return self.about["step"] == "training"
 
     def group(self, name):
-        """The arrays whose names begin so."""
+        """Returns the arrays whose names begin so."""
         start = f"{name}/"
         return {
             key[len(start) :]: value
@@ -113,7 +113,7 @@ class Program:
         Raises:
             Refused: they are others than those that the CPU started from.
         """
-        found = []
+        tensors = []
         for group in ("frozen", "trained"):
             stored = self.group(group)
             values = {}
@@ -122,9 +122,9 @@ class Program:
                     values[name] = draw(name, about)
                 else:
                     values[name] = stored[name].view(dtype_of(about))
-            found.append(values)
+            tensors.append(values)
         crc = 0
-        for values in found:
+        for values in tensors:
             for value in values.values():
                 crc = zlib.crc32(np.ascontiguousarray(value).tobytes(), crc)
         if crc != self.about["checksum"]:
@@ -132,10 +132,10 @@ class Program:
                 f"{self.path}: its values have the CRC-32 {crc}, expected "
                 f"{self.about['checksum']}; make the program again"
             )
-        return found
+        return tensors
 
     def load(self):
-        """The function that the file holds, of JAX's arrays.
+        """Returns the function that the file holds, of JAX's arrays.
 
         Raises:
             Refused: this JAX cannot read it.
@@ -153,13 +153,13 @@ class Program:
 
 
 def first_line(error):
-    """The line of an exception's text that says most; its class without one."""
+    """Finds what an exception.s text says; its class without one."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__
 
 
 def version(package):
-    """The installed version of a package."""
+    """Returns the installed version of a package."""
     import importlib.metadata
 
     return importlib.metadata.version(package)
@@ -177,9 +177,9 @@ def dtype_of(about):
 def draw(name, about):
     """An array as `adapter_bert/accelerators/program.py` draws it."""
     chance = np.random.RandomState(zlib.crc32(name.encode()))
-    found = chance.random_sample(about["shape"]) - 0.5
-    found = found * (12**0.5 * about["deviation"]) + about["mean"]
-    return found.astype(np.float32).astype(dtype_of(about))
+    values = chance.random_sample(about["shape"]) - 0.5
+    values = values * (12**0.5 * about["deviation"]) + about["mean"]
+    return values.astype(np.float32).astype(dtype_of(about))
 
 
 def sample(value, count):
@@ -229,21 +229,21 @@ def measure(program, steps, device):
     arguments = jax.device_put(arguments, device)
     began = time.perf_counter()
     run = call.lower(*arguments).compile()
-    found = {"compile_seconds": time.perf_counter() - began}
+    costs = {"compile_seconds": time.perf_counter() - began}
     memory = run.memory_analysis()
     if memory is not None:
-        found["temporary_bytes"] = memory.temp_size_in_bytes
+        costs["temporary_bytes"] = memory.temp_size_in_bytes
     losses, outputs, seconds = _steps(
         program, run, arguments, steps, len(recorded.get("loss", ()))
     )
     median = statistics.median(seconds[WARM_UP:] or seconds)
-    found.update(
+    costs.update(
         steps=steps,
         seconds=median,
         rows_per_second=program.about["rows"] / median,
         **_compare(recorded, losses, outputs, trained),
     )
-    return found
+    return costs
 
 
 def _steps(program, run, arguments, steps, compared):
@@ -264,17 +264,16 @@ def _steps(program, run, arguments, steps, compared):
             arguments = [arguments[0], *state, arguments[3], done]
             losses.append(float(loss))
         if number == (compared or 1):
-            given = state[0] if program.is_training else results
-            outputs = {n: sample(x, counts[n]) for n, x in given.items()}
+            values = state[0] if program.is_training else results
+            outputs = {n: sample(x, counts[n]) for n, x in values.items()}
     return losses, outputs, seconds
 
 
 def _compare(recorded, losses, outputs, trained):
-    """Losses, and differences from the CPU's record or why there are none."""
-    found = {}
+    errors = {}
     if losses:
-        found["losses"] = [x if np.isfinite(x) else None for x in losses]
-        found["losses_of_cpu"] = recorded["loss"].tolist()
+        errors["losses"] = [x if np.isfinite(x) else None for x in losses]
+        errors["losses_of_cpu"] = recorded["loss"].tolist()
     numbers = {
         **{f"the CPU's {name}": value for name, value in recorded.items()},
         "a loss": losses,
@@ -282,9 +281,9 @@ def _compare(recorded, losses, outputs, trained):
     }
     wrong = [n for n, value in numbers.items() if not np.isfinite(value).all()]
     if wrong:
-        return {**found, "reason": f"{wrong[0]} is not finite"}
+        return {**errors, "reason": f"{wrong[0]} is not finite"}
     return {
-        **found,
+        **errors,
         "difference": _difference(recorded, losses, outputs, trained),
     }
 
@@ -302,12 +301,12 @@ def _difference(recorded, losses, outputs, trained):
         of the norm of all numbers.
     """
     expected = {n: x.astype(np.float64) for n, x in recorded.items()}
-    told = expected.pop("loss", None)
+    loss = expected.pop("loss", None)
     right = list(expected.values())
     apart = [outputs[name] - value for name, value in expected.items()]
     values = np.concatenate([x[1:] for x in apart])
     norms = np.array([x[0] for x in apart])
-    if told is None:
+    if loss is None:
         whole = np.concatenate([x[1:] for x in right])
         return {
             "values": _share(np.max(np.abs(values)), np.max(np.abs(whole))),
@@ -325,7 +324,7 @@ def _difference(recorded, losses, outputs, trained):
         np.square(x).mean() * trained[name].size for name, x in changes.items()
     ]
     return {
-        "loss": float(np.max(np.abs(losses[: len(told)] - told))),
+        "loss": float(np.max(np.abs(losses[: len(loss)] - loss))),
         "values": _share(np.linalg.norm(values), change),
         "norms": _share(np.linalg.norm(norms), np.sqrt(np.sum(squares))),
     }
@@ -337,24 +336,24 @@ def _share(part, whole):
 
 
 def tolerance(program, device):
-    """The tolerances of a program on a device of JAX."""
+    """Returns the tolerances of a program on a device of JAX."""
     is_tpu = device.platform == "tpu"
     return TOLERANCES["bfloat16" if is_tpu else program.about["dtype"]]
 
 
 def name_of(program):
-    """The name of a program among results: its file's."""
+    """Returns the name of a program among results: its file's."""
     return os.path.splitext(os.path.basename(program.path))[0]
 
 
-def told(program):
-    """The name and the figures of a program, for results."""
+def summary_of(program):
+    """Returns the name and the figures of a program, for results."""
     keys = "program", "step", "method", "dtype", "rows", "length"
     return {"name": name_of(program), **{k: program.about[k] for k in keys}}
 
 
 def read_runs(path):
-    """The runs of a file of results; none if there is no file.
+    """Returns the runs of a file of results; none if there is no file.
 
     Raises:
         Refused: it is no file of results.
@@ -421,8 +420,8 @@ def _run(path, steps):
     device = _device()
     recorded = len(program.group("recorded").get("loss", ()))
     try:
-        found = {
-            **told(program),
+        record = {
+            **summary_of(program),
             "runner": "jax",
             "device": device.device_kind,
             "versions": {name: version(name) for name in ("jax", "jaxlib")},
@@ -435,10 +434,11 @@ def _run(path, steps):
         raise Refused(
             f"{path}: the device fails: {first_line(error)}"
         ) from error
-    found["agrees"] = "reason" not in found and all(
-        x <= found["tolerance"][name] for name, x in found["difference"].items()
+    record["agrees"] = "reason" not in record and all(
+        x <= record["tolerance"][name]
+        for name, x in record["difference"].items()
     )
-    return found
+    return record
 
 
 def line(run):
@@ -463,7 +463,7 @@ HEAD = (
 
 
 def arguments_of(description):
-    """The arguments of a runner of programs.
+    """Returns the arguments of a runner of programs.
 
     Raises:
         Refused: there would be no step, or --json is no file of results.
@@ -481,11 +481,11 @@ def arguments_of(description):
         help="steps to run; JAX runs all steps that the CPU recorded, even if "
         "fewer are asked for; default: %(default)s",
     )
-    found = parser.parse_args()
-    if found.steps < 1:
-        raise Refused(f"--steps is {found.steps}, expected >= 1")
-    read_runs(found.json)
-    return found
+    options = parser.parse_args()
+    if options.steps < 1:
+        raise Refused(f"--steps is {options.steps}, expected >= 1")
+    read_runs(options.json)
+    return options
 
 
 def run(main):
@@ -508,16 +508,16 @@ def main():
     print(HEAD, flush=True)
     for path in arguments.programs:
         try:
-            found = _run(path, arguments.steps)
-            write_run(arguments.json, found)
+            record = _run(path, arguments.steps)
+            write_run(arguments.json, record)
         except Refused as error:
             failures += 1
             print(f"error: {error}", file=sys.stderr, flush=True)
             continue
-        failures += not found["agrees"]
-        print(line(found), flush=True)
-        if "reason" in found:
-            print(f"error: {path}: {found['reason']}", file=sys.stderr)
+        failures += not record["agrees"]
+        print(line(record), flush=True)
+        if "reason" in record:
+            print(f"error: {path}: {record['reason']}", file=sys.stderr)
     if failures:
         sys.exit(1)
 

@@ -1,4 +1,4 @@
-"""The runs whose steps are shown to suit accelerators, on a tiny BERT.
+"""Runs whose steps are shown to suit accelerators, on a tiny BERT.
 
 Every tuning method trains and predicts with one head, every head with the
 default method, in float32 and bfloat16.
@@ -109,7 +109,7 @@ HEADS: dict[str, Any] = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class DeviceRun:
     """A run of one program.
 
     Attributes:
@@ -132,12 +132,12 @@ class Run:
 
     @property
     def program(self) -> str:
-        """The program's name."""
+        """Returns the program's name."""
         return HEADS[self.head][0]
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The run's flags, with `{data}` for the folder of `make`."""
+        """Returns the run's flags, with `{data}` for the folder of `make`."""
         flags = dict(HEADS[self.head][1])
         if self.method.startswith("per_task"):
             flags = SEVERAL
@@ -162,22 +162,22 @@ class Run:
 
 
 def folder_of(bert: str) -> str:
-    """The folder of a BERT of `SIZES`, in the folder of the data."""
+    """Returns the folder of a BERT of `SIZES`, in the folder of the data."""
     return tiny_files.BERT if bert == TINY else bert
 
 
 def with_arguments(method: str) -> str:
     """A method as the tiny BERT takes it."""
-    found = ARGUMENTS.get(method)
-    return f"{method}({found})" if found else method
+    arguments = ARGUMENTS.get(method)
+    return f"{method}({arguments})" if arguments else method
 
 
-def runs() -> list[Run]:
+def runs() -> list[DeviceRun]:
     """Every method with one head, then every other head with one method."""
     kinds = [(with_arguments(method), CLASSIFICATION) for method in METHODS]
     kinds += [(DEFAULT, head) for head in HEADS if head != CLASSIFICATION]
     return [
-        Run(*kind, dtype, step)
+        DeviceRun(*kind, dtype, step)
         for kind in kinds
         for dtype in DTYPES
         for step in STEPS
@@ -217,8 +217,8 @@ def make(folder: pathlib.Path) -> None:
 
 
 @contextlib.contextmanager
-def given(
-    run: Run, data: pathlib.Path, engine: type, **others: Any
+def with_flags(
+    run: DeviceRun, data: pathlib.Path, engine: type, **others: Any
 ) -> Iterator[Any]:
     """A context in which the run's program finds its flags.
 

@@ -70,7 +70,7 @@ class Comparison(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name for people and for `--only`."""
+        """Returns the name for people and for `--only`."""
         return "-".join(self[:4])
 
     @property
@@ -85,7 +85,7 @@ class Comparison(NamedTuple):
 
     @property
     def paddings(self) -> list[str]:
-        """The peer's ways of padding that are measured."""
+        """Returns the peer's ways of padding that are measured."""
         is_small = self.kind == "train" and self.model == "minilm"
         return list(PADDINGS) if is_small else ["dynamic"]
 
@@ -114,7 +114,7 @@ COMPARISONS = [
 def compare(
     one: Comparison, rows: str, model: dict[str, Any], peer: str, rounds: int
 ) -> Measured:
-    """The measurements of `products`, `ours` and each of the peer's paddings.
+    """Measures `products`, `ours` and each of the peer's paddings.
 
     Args:
         one: the comparison.
@@ -175,7 +175,7 @@ def summarize(measured: Measured) -> dict[str, Any]:
 
 
 def to_markdown(results: dict[str, Any]) -> str:
-    """The table of results/performance.md."""
+    """Returns the table of results/performance.md."""
     rows = [
         [
             "",
@@ -187,12 +187,15 @@ def to_markdown(results: dict[str, Any]) -> str:
             "of the products' best of 5",
         ]
     ]
-    for name, found in results["comparisons"].items():
-        rates, memory = found["examples_per_second"], found["memory_bytes"]
+    for name, pair in results["comparisons"].items():
+        rates, memory = (
+            pair["examples_per_second"],
+            pair["memory_bytes"],
+        )
         first = [name.replace("-", " "), measuring.cell(rates["ours"])]
-        last = f"{found['share_of_peak']:.0%} of {found['peak_gflops']:.0f}"
+        last = f"{pair['share_of_peak']:.0%} of {pair['peak_gflops']:.0f}"
         last += " GFLOP/s"
-        for padding, ratio in found["ratio"].items():
+        for padding, ratio in pair["ratio"].items():
             ours, theirs = memory["ours"], memory[padding]
             rows.append(
                 [
@@ -219,7 +222,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = measuring.make_parser(__doc__, rounds=3)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = measuring.parse(parser)
-    names = [comparison.name for comparison in COMPARISONS]
+    names = [one.name for one in COMPARISONS]
     if not any(arguments.only in name for name in names):
         raise UserError(
             f"no comparison's name holds --only={arguments.only}; they are "
@@ -261,10 +264,10 @@ def main() -> None:
             measuring.write_rows(path, features[one.model][one.rows], count)
             model, peer = models[one.model], arguments.peer_python
             measured = compare(one, path, model, peer, arguments.rounds)
-            found = summarize(measured)
+            summary = summarize(measured)
             results["measurements"][one.name] = measured
-            results["comparisons"][one.name] = found
-            print(one.name, json.dumps(found, indent=1), flush=True)
+            results["comparisons"][one.name] = summary
+            print(one.name, json.dumps(summary, indent=1), flush=True)
     table = to_markdown(results)
     print(table)
     if not arguments.only:

@@ -67,7 +67,6 @@ def _product(config: BertConfig, p: Parameter, rows: int, tokens: int) -> int:
 
 
 def _attentions(config: BertConfig, rows: int, tokens: int) -> list[int]:
-    """The two products of each layer's attention."""
     asking = [tokens] * (config.num_hidden_layers - 1) + [1]
     return [2 * 2 * rows * n * tokens * config.hidden_size for n in asking]
 

@@ -52,7 +52,7 @@ TOLERANCE = 1e-5
 # changes, and one that will go is not asked for as many.
 ADAPTERS, LAG, CHANGE_S, TEXTS = 32, 12, 1.0, 24
 
-Rows = list[tuple[str, str]]
+TextPairs = list[tuple[str, str]]
 
 
 def make_texts(model: str, count: int) -> list[str]:
@@ -93,9 +93,9 @@ def serving(
 
 def ask(
     port: int,
-    requests: Iterator[tuple[float, Rows]],
+    requests: Iterator[tuple[float, TextPairs]],
     senders: int,
-    check: Callable[[Rows, int, bytes], None],
+    check: Callable[[TextPairs, int, bytes], None],
 ) -> list[float]:
     """Sends requests at their times, and returns the seconds of each answer.
 
@@ -122,7 +122,7 @@ def ask(
     return took
 
 
-def check_count(rows: Rows, code: int, body: bytes) -> None:
+def check_count(rows: TextPairs, code: int, body: bytes) -> None:
     """Refuses an answer that is not one of each row."""
     if code != 200 or len(json.loads(body)["answers"]) != len(rows):
         raise UserError(f"the server answered {code}: {body[:200]!r}")
@@ -131,7 +131,7 @@ def check_count(rows: Rows, code: int, body: bytes) -> None:
 class ServerLoad:
     """Asks a server all rows, several clients at once: for `in_turn`."""
 
-    def __init__(self, port: int, rows: Rows):
+    def __init__(self, port: int, rows: TextPairs):
         """Takes the port and the rows of a measurement."""
         self._port, self._rows = port, rows
 
@@ -157,7 +157,7 @@ def measure_rates(
     port: int,
     model: str,
     adapters: dict[str, str],
-    rows: Rows,
+    rows: TextPairs,
     rounds: int,
 ) -> dict[str, Any]:
     """Measures rows a second of server and predictor, in turns."""
@@ -175,7 +175,7 @@ def measure_rates(
     return {**measuring.spreads(rates), "ratio": ratio}
 
 
-def schedule(rows: Rows, rate: float, seconds: float) -> list:
+def schedule(rows: TextPairs, rate: float, seconds: float) -> list:
     """Plans requests of 1 to 8 rows at random times, `rate` rows a second."""
     chance, planned, now = random.Random(1), [], 0.0
     while (now := now + chance.expovariate(rate / 4.5)) < seconds:
@@ -201,13 +201,13 @@ def known_scores(
 class Checker:
     """Compares answers with known scores, and counts them."""
 
-    def __init__(self, known: dict[tuple[str, str], dict[str, float]]):
+    def __init__(self, scores: dict[tuple[str, str], dict[str, float]]):
         """Takes the scores by an adapter's SHA-256 and a text."""
-        self._known, self._lock = known, threading.Lock()
+        self._scores, self._lock = scores, threading.Lock()
         self.answers, self.wrong = 0, 0
         self.fault: Optional[str] = None
 
-    def __call__(self, rows: Rows, code: int, body: bytes) -> None:
+    def __call__(self, rows: TextPairs, code: int, body: bytes) -> None:
         """Counts the answers to a request."""
         answers = json.loads(body)["answers"] if code == 200 else []
         right = sum(map(self.is_right, rows, answers))
@@ -219,7 +219,7 @@ class Checker:
 
     def is_right(self, row: tuple[str, str], answer: dict[str, Any]) -> bool:
         """Compares an answer with that of the adapter that it names, alone."""
-        scores = self._known.get((answer.get("adapter", ""), row[1]), {})
+        scores = self._scores.get((answer.get("adapter", ""), row[1]), {})
         values = answer.get("scores", {})
         return (
             answer.get("task") == row[0]
@@ -242,7 +242,7 @@ def measure_changes(
     check = Checker(known_scores(model, folders, texts))
     chance, changes, until = random.Random(1), 0, 0.0
 
-    def requests() -> Iterator[tuple[float, Rows]]:
+    def requests() -> Iterator[tuple[float, TextPairs]]:
         while time.monotonic() < until:
             # Neither one that comes nor one that goes.
             task = f"task{changes + chance.randrange(LAG, ADAPTERS - LAG)}"

@@ -102,7 +102,7 @@ def in_turn(workers: Mapping[str, Any], rounds: int) -> Measured:
 
 
 def rates(measured: Measured) -> dict[str, list[float]]:
-    """The examples per second of each round, of all that have examples."""
+    """Gets the examples per second of each round, of all that have examples."""
     return {
         name: [m["examples"] / m["seconds"] for m in rounds]
         for name, rounds in measured.items()
@@ -111,7 +111,7 @@ def rates(measured: Measured) -> dict[str, list[float]]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The `median`, `lowest` and `highest` of the rounds' values."""
+    """Returns the `median`, `lowest` and `highest` of the rounds' values."""
     return {
         "median": statistics.median(values),
         "lowest": min(values),
@@ -120,26 +120,26 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def spreads(values: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """The spread of each name's values."""
+    """Returns the spread of each name's values."""
     return {name: spread(of_name) for name, of_name in values.items()}
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """The spread of ours / theirs, each measured in the same round."""
+    """Returns the spread of ours / theirs, each measured in the same round."""
     return spread([a / b for a, b in zip(ours, theirs)])
 
 
-def cell(found: dict[str, float], digits: int = 1, bold: bool = False) -> str:
+def cell(spread: dict[str, float], digits: int = 1, bold: bool = False) -> str:
     """A cell of a table: the median, then from the lowest to the highest."""
     median, low, high = (
-        f"{found[key]:.{digits}f}" for key in ("median", "lowest", "highest")
+        f"{spread[key]:.{digits}f}" for key in ("median", "lowest", "highest")
     )
     return f"{f'**{median}**' if bold else median} ({low} to {high})"
 
 
-def ratio_cell(found: dict[str, float]) -> str:
+def ratio_cell(spread: dict[str, float]) -> str:
     """A cell of ratios, the median in bold type."""
-    return cell(found, digits=2, bold=True)
+    return cell(spread, digits=2, bold=True)
 
 
 def table(results: dict[str, Any], about: str, rows: report.Table) -> str:
@@ -165,7 +165,7 @@ def publish(name: str, results: dict[str, Any], text: str) -> None:
 
 
 def make_parser(module_doc: str, rounds: int) -> argparse.ArgumentParser:
-    """The command line of a benchmark against the peer.
+    """Returns the command line of a benchmark against the peer.
 
     Args:
         module_doc: the module's docstring, whose first line is shown.
@@ -197,7 +197,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def open_model(folder: str = "") -> dict[str, Any]:
-    """The `model` and `config` of a worker's options: MiniLM's by default."""
+    """Gets `model` and `config` of a worker's options: MiniLM's by default."""
     folder = folder or minilm.folder()
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     return {"model": folder, "config": dataclasses.asdict(config)}

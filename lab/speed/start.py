@@ -102,13 +102,13 @@ class Program:
         """Nothing is left to be ended."""
 
     def on(self, engine: str) -> "Program":
-        """The same program with an engine."""
+        """Returns the same program with an engine."""
         command = [*self.command, f"--engine={engine}"]
         return dataclasses.replace(self, command=command)
 
 
 def find_data(glue_dir: str) -> tuple[str, list[str], dict[str, int]]:
-    """The data that both sides read: RTE, or pairs of `data/`.
+    """Returns the data that both sides read: RTE, or pairs of `data/`.
 
     Args:
         glue_dir: folder of GLUE's tasks, or "" for the project's own texts.
@@ -126,7 +126,7 @@ def find_data(glue_dir: str) -> tuple[str, list[str], dict[str, int]]:
         flags = ["--task_name=custom"]
         flags += [f"--{flag}={column}" for flag, column in columns.items()]
     _, rows = task.read(folder, ["train", "dev"])
-    counts = {split: len(found) for split, found in rows.items()}
+    counts = {split: len(split_rows) for split, split_rows in rows.items()}
     if counts["train"] < STEPS * BATCH_SIZE:
         raise UserError(
             f"{folder} holds {counts['train']} training rows, expected at "
@@ -144,7 +144,7 @@ def engines() -> list[str]:
 def programs(
     arguments: argparse.Namespace,
 ) -> tuple[dict[str, dict[str, Program]], dict[str, int]]:
-    """The programs of each measurement and side, and the rows of `find_data`.
+    """Gets programs of each measurement and side, and the rows of `find_data`.
 
     Args:
         arguments: of the command line.
@@ -183,8 +183,8 @@ def programs(
         WHOLE_RUN: Program([*peer, "--epochs=1"]),
     }
     return {
-        name: {**{e: own.on(e) for e in engines()}, PEER: theirs[name]}
-        for name, own in ((THIRD_STEP, third), (WHOLE_RUN, whole))
+        name: {**{e: steps.on(e) for e in engines()}, PEER: theirs[name]}
+        for name, steps in ((THIRD_STEP, third), (WHOLE_RUN, whole))
     }, counts
 
 
@@ -214,13 +214,17 @@ def summarize(measured: Measured, which: str) -> dict[str, Any]:
 
 
 def to_markdown(results: dict[str, Any]) -> str:
-    """The table of results/performance.md."""
+    """Returns the table of results/performance.md."""
     sides = [*results["summary"][THIRD_STEP]["ratio"]]
     header = ["", *(f"ours, {side}, s" for side in sides), "peer, s"]
     rows = [[*header, *(f"{side} / peer" for side in sides)]]
-    for name, found in results["summary"].items():
-        seconds = [measuring.cell(found["seconds"][s]) for s in [*sides, PEER]]
-        ratios = [measuring.ratio_cell(found["ratio"][side]) for side in sides]
+    for name, summary in results["summary"].items():
+        seconds = [
+            measuring.cell(summary["seconds"][s]) for s in [*sides, PEER]
+        ]
+        ratios = [
+            measuring.ratio_cell(summary["ratio"][side]) for side in sides
+        ]
         rows.append([name, *seconds, *ratios])
     counts = results["rows"]
     about = (
@@ -232,7 +236,7 @@ def to_markdown(results: dict[str, Any]) -> str:
 
 
 def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
-    """The one table of both benchmarks: all but its last column are ratios.
+    """Makes a table of both benchmarks: all but its last column are ratios.
 
     Args:
         compared: the results of `compare`.
@@ -241,9 +245,9 @@ def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
     header = "; speed, usual padding; speed, grouped by length; memory, usual "
     rows = [f"{header}padding; share of the products' best".split("; ")]
     names = ROWS if compared["rows"] == compare.GLUE_ROWS else {}
-    for name, found in compared["comparisons"].items():
+    for name, comparison in compared["comparisons"].items():
         kind, texts, model, dtype = name.split("-")
-        ratio, memory = found["ratio"], found["memory_bytes"]
+        ratio, memory = comparison["ratio"], comparison["memory_bytes"]
         grouped = ratio.get("grouped")
         rows.append(
             [
@@ -251,11 +255,11 @@ def to_summary(compared: dict[str, Any], started: dict[str, Any]) -> str:
                 f"{ratio['dynamic']['median']:.2f}",
                 f"{grouped['median']:.2f}" if grouped else "",
                 f"{memory['ours'] / memory['dynamic']:.2f}",
-                f"{found['share_of_peak']:.0%}",
+                f"{comparison['share_of_peak']:.0%}",
             ]
         )
-    for which, found in started["summary"].items():
-        for engine, ratio in found["ratio"].items():
+    for which, comparison in started["summary"].items():
+        for engine, ratio in comparison["ratio"].items():
             # The peer's program groups by length.
             median = f"{ratio['median']:.2f}"
             rows.append([f"time to {which}, {engine}", "", median, "", ""])

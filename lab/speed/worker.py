@@ -54,7 +54,7 @@ def read_rows(path: str) -> Features:
 
 
 def make_job(options: dict[str, Any], folder: str) -> Job:
-    """The model that the options describe, with its initial values."""
+    """Returns the model that the options describe, with its initial values."""
     config = encoder.BertConfig(**options["config"])
     method = parse(options["method"])
     table = task_model.list_parameters(config, method, TASK.build_head)
@@ -152,7 +152,7 @@ class JobMeter(Meter):
 
 
 def request() -> dict[str, Any]:
-    """The next request; ends the process when there are no more."""
+    """Returns the next request; ends the process when there are no more."""
     line = sys.stdin.readline()
     if not line:
         sys.stdout.flush()

@@ -63,7 +63,7 @@ def say(text: str) -> None:
 
 
 def turns_of(only: Optional[str]) -> list[str]:
-    """The kinds of trials in turn; all that can run here, if None."""
+    """Returns the kinds of trials in turn; all that can run here, if None."""
     if only:
         return [only]
     try:
@@ -171,7 +171,7 @@ def count(trials: Iterable[Trial]) -> Counter:
 
 
 def rows(counts: Counter) -> list[list[str]]:
-    """The table: a row for each kind of run, then one for all."""
+    """Returns the table: a row for each kind of run, then one for all."""
     names = [run.name for run in runs.RUNS]
     ordered = [n for n in names if any(n == name for name, *_ in counts)]
     ends = (LOST, DIFFERENT, REFUSED)
@@ -187,24 +187,26 @@ def rows(counts: Counter) -> list[list[str]]:
 
 
 def read_soaks(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The soaks of a file; none if it is missing."""
+    """Returns the soaks of a file; none if it is missing."""
     if not path.exists():
         return []
     try:
-        found = json.loads(path.read_text())
-        known = isinstance(found, list)
-        known = known and all(isinstance(s["counts"], list) for s in found)
+        soaks = json.loads(path.read_text())
+        is_list = isinstance(soaks, list)
+        is_list = is_list and all(isinstance(s["counts"], list) for s in soaks)
     except (OSError, ValueError, TypeError, KeyError):
-        known = False
-    if not known:
+        is_list = False
+    if not is_list:
         raise UserError(f"{path} is no file of soaks, as --add_to writes it")
-    return found
+    return soaks
 
 
 def add(path: pathlib.Path, about: dict[str, Any], counts: Counter) -> None:
     """Adds a soak to a file of soaks, and writes the page's table of all."""
-    own = [[*kind, number] for kind, number in sorted(counts.items())]
-    soaks = [*read_soaks(path), {**about, "counts": own}]
+    counts_of_kind = [
+        [*kind, number] for kind, number in sorted(counts.items())
+    ]
+    soaks = [*read_soaks(path), {**about, "counts": counts_of_kind}]
     files.write_json(str(path), soaks)
     together: Counter = Counter()
     lines = []
@@ -272,29 +274,29 @@ def main() -> None:
     if arguments.seed is not None:
         seeds = [arguments.seed]
     seconds = 60 * arguments.minutes
-    found: list[Trial] = []
+    trials: list[Trial] = []
     for one in soak(work, arguments.jobs, arguments.only, seeds, seconds):
-        found.append(one)
-        told = "--only={only} --seed={seed}: {what}: {note}".format(**one)
+        trials.append(one)
+        line = "--only={only} --seed={seed}: {what}: {note}".format(**one)
         if one["what"] in FAULTS or arguments.seed is not None:
-            say(told)
-        elif len(found) % 100 == 0:
-            say(f"{len(found)} trials; {told}")
-    found.sort(key=lambda one: one["seed"])
+            say(line)
+        elif len(trials) % 100 == 0:
+            say(f"{len(trials)} trials; {line}")
+    trials.sort(key=lambda one: one["seed"])
     environment = report.environment()
     about = {
         "tried": arguments.only or ALL,
         **environment["machine"],
         **environment["versions"],
         "minutes": arguments.minutes,
-        "seeds": [found[0]["seed"], found[-1]["seed"]],
-        "kills": sum(one["kills"] for one in found),
+        "seeds": [trials[0]["seed"], trials[-1]["seed"]],
+        "kills": sum(one["kills"] for one in trials),
     }
-    files.write_json(str(folder / "soak.json"), {**about, "trials": found})
-    print(report.plain(rows(count(found))), end="")
+    files.write_json(str(folder / "soak.json"), {**about, "trials": trials})
+    print(report.plain(rows(count(trials))), end="")
     if arguments.add_to:
-        add(arguments.add_to, about, count(found))
-    failed = [one for one in found if one["what"] in FAULTS]
+        add(arguments.add_to, about, count(trials))
+    failed = [one for one in trials if one["what"] in FAULTS]
     if failed:
         raise SystemExit(f"{len(failed)} trials failed; {work} has their files")
     shutil.rmtree(work)

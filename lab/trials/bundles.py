@@ -38,11 +38,11 @@ _SUMS = tuple(map(_sum_of, range(256)))
 
 def varint(value: int) -> bytes:
     """A whole number, seven bits a byte, the lowest first."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -90,7 +90,7 @@ def write_bundle(
         content = summed = value.tobytes()
         if kind == tf.string:
             content, summed = _texts(list(value.ravel()), lengths.get(name))
-        told = {
+        fields = {
             "dtype": kind.as_datatype_enum,
             "shape": value.shape,
             "shard_id": 0,
@@ -100,7 +100,7 @@ def write_bundle(
             **changed.get(name, {}),
         }
         data += content
-        entries.append((name.encode(), _entry(told, crc32c(summed))))
+        entries.append((name.encode(), _entry(fields, crc32c(summed))))
     header = tensor_bundle_pb2.BundleHeaderProto(num_shards=shards)
     header.version.producer = 1
     whole = [(b"", header.SerializeToString()), *entries]
@@ -110,31 +110,30 @@ def write_bundle(
 def _texts(
     texts: Sequence[bytes], length: Optional[int]
 ) -> tuple[bytes, bytes]:
-    """Texts as they are stored, and what of them is summed."""
-    told = [len(text) if length is None else length for text in texts]
+    lengths = [len(text) if length is None else length for text in texts]
     # The lengths' own sum is of four bytes each, or of eight.
-    kind = np.uint64 if max(told, default=0) >= 2**32 else np.uint32
-    summed = np.array(told, kind).tobytes()
+    kind = np.uint64 if max(lengths, default=0) >= 2**32 else np.uint32
+    summed = np.array(lengths, kind).tobytes()
     rest = crc32c(summed).to_bytes(4, "little") + b"".join(texts)
-    return b"".join(map(varint, told)) + rest, summed + rest
+    return b"".join(map(varint, lengths)) + rest, summed + rest
 
 
-def _entry(told: Mapping[str, Any], checksum: int) -> bytes:
-    numbers = (told[key] for key in ("dtype", "shard_id", "offset", "size"))
-    if not all(type(number) is int for number in (*numbers, *told["shape"])):
+def _entry(fields: Mapping[str, Any], checksum: int) -> bytes:
+    numbers = (fields[key] for key in ("dtype", "shard_id", "offset", "size"))
+    if not all(type(number) is int for number in (*numbers, *fields["shape"])):
         # The library of the messages dies of half a character.
         raise ValueError("an entry is of whole numbers")
     entry = tensor_bundle_pb2.BundleEntryProto(
-        dtype=told["dtype"],
-        shard_id=told["shard_id"],
-        offset=told["offset"],
-        size=told["size"],
+        dtype=fields["dtype"],
+        shard_id=fields["shard_id"],
+        offset=fields["offset"],
+        size=fields["size"],
         crc32c=checksum,
     )
-    for size in told["shape"]:
+    for size in fields["shape"]:
         entry.shape.dim.add(size=size)
-    if not 0 <= told["slices"] <= MOST_SLICES:
+    if not 0 <= fields["slices"] <= MOST_SLICES:
         raise ValueError("so many slices take for ever to write")
-    for _ in range(told["slices"]):
+    for _ in range(fields["slices"]):
         entry.slices.add().extent.add(start=0, length=1)
     return entry.SerializeToString()

@@ -1,4 +1,4 @@
-"""The kinds of trials: a fault, and the judgement of the run.
+"""Kinds of trials: a fault, and the judgement of the run.
 
 docs/reliability.md says what each kind tries.
 """
@@ -176,14 +176,14 @@ def do_damage(path: pathlib.Path, how: str, part: float) -> str:
 
 
 def places(bench: Bench, reads: bool) -> list[pathlib.Path]:
-    """The files and folders that a run reads, or writes, from the top."""
+    """Gets the files and folders that a run reads, or writes, from the top."""
     if not reads:
         return [bench.place / OUT]
     named = re.findall(r"\{data\}/([^/\s]+)", " ".join(bench.run.words))
-    found = [bench.data / name for name in dict.fromkeys(named)]
-    if SOURCE in bench.run.given:
-        found.append(bench.place / SOURCE)
-    return found
+    paths = [bench.data / name for name in dict.fromkeys(named)]
+    if SOURCE in bench.run.copied:
+        paths.append(bench.place / SOURCE)
+    return paths
 
 
 def forbid(plan: Plan, bench: Bench) -> Outcome:
@@ -193,9 +193,9 @@ def forbid(plan: Plan, bench: Bench) -> Outcome:
 
     def take() -> None:
         tops = places(bench, plan.reads)
-        found = [p for top in tops for p in (top, *sorted(top.rglob("*")))]
+        paths = [p for top in tops for p in (top, *sorted(top.rglob("*")))]
         # The folder itself as often as all that is in it.
-        path = found[max(0, int((2 * plan.which - 1) * len(found)))]
+        path = paths[max(0, int((2 * plan.which - 1) * len(paths)))]
         # A temporary file may be gone by now.
         with contextlib.suppress(FileNotFoundError):
             before = stat.S_IMODE(path.stat().st_mode)
@@ -300,7 +300,7 @@ def vanish(plan: Plan, bench: Bench) -> Outcome:
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Whether a process holds a lock file."""
+    """Tells whether a process holds a lock file."""
     try:
         with open(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -386,9 +386,9 @@ def together(
 
 
 def _about(ends: Sequence[End]) -> str:
-    said = {True: "was killed", False: "was refused"}
+    outcomes = {True: "was killed", False: "was refused"}
     return "; ".join(
-        said[end.was_killed] if end.code else "ended" for end in ends
+        outcomes[end.was_killed] if end.code else "ended" for end in ends
     )
 
 

@@ -76,14 +76,14 @@ def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
 
     folder = pathlib.Path(tempfile.mkdtemp())
     reader.write(folder)
-    known: set[str] = {found for found, _ in defects_of(output, name)}
+    defects: set[str] = {defect for defect, _ in defects_of(output, name)}
 
     def read(content: bytes) -> None:
-        found = fuzz_inputs.try_input(reader, folder, content)
-        found = found.replace(str(folder), "")
-        if found not in (fuzz_inputs.TAKEN, fuzz_inputs.REFUSED, *known):
-            known.add(found)
-            note(output, name, found, content)
+        outcome = fuzz_inputs.try_input(reader, folder, content)
+        outcome = outcome.replace(str(folder), "")
+        if outcome not in (fuzz_inputs.TAKEN, fuzz_inputs.REFUSED, *defects):
+            defects.add(outcome)
+            note(output, name, outcome, content)
 
     def change(content: bytes, most: int, seed: int) -> bytes:
         chance = random.Random(seed)
@@ -96,17 +96,17 @@ def lead(name: str, reader: Any, output: pathlib.Path, words: Any) -> None:
     atheris.Fuzz()
 
 
-def note(output: pathlib.Path, name: str, found: str, content: bytes) -> None:
+def note(output: pathlib.Path, name: str, defect: str, content: bytes) -> None:
     """Writes down a defect, and its input."""
     digest = hashlib.sha256(content).hexdigest()[:8]
     path = output / f"{file_name(name)}-{digest}"
     path.write_bytes(content)
     with open(output / f"{file_name(name)}.jsonl", "a") as file:
-        file.write(json.dumps([found, str(path)]) + "\n")
+        file.write(json.dumps([defect, str(path)]) + "\n")
 
 
 def defects_of(output: pathlib.Path, name: str) -> list[list[str]]:
-    """The defects of a reader, and the files of their inputs."""
+    """Returns the defects of a reader, and the files of their inputs."""
     path = output / f"{file_name(name)}.jsonl"
     return [*map(json.loads, path.open())] if path.exists() else []
 
@@ -153,9 +153,9 @@ def try_reader(name: str, reader: Any, arguments: Any, seconds: float) -> int:
             died = [p for p in pathlib.Path(scratch).glob("*-*") if p.is_file()]
             for path in died:
                 kind = path.name.partition("-")[0]
-                found = f"the process ended: {kind}"
-                if found not in dict(defects_of(output, name)):
-                    note(output, name, found, path.read_bytes())
+                defect = f"the process ended: {kind}"
+                if defect not in dict(defects_of(output, name)):
+                    note(output, name, defect, path.read_bytes())
         if not done.returncode:
             break
         if not died:
@@ -177,7 +177,7 @@ def keep(
     before = read_kept(kept, name)
     contents -= {right, *before}
     new = sorted(contents, key=lambda content: (len(content), content))
-    known: set[tuple[str, int]] = set()
+    reached: set[tuple[str, int]] = set()
     chosen = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
@@ -188,15 +188,15 @@ def keep(
                     fuzz_inputs.try_input, reader, folder, content
                 )
             )
-            if lines - known and content != right:
+            if lines - reached and content != right:
                 chosen.append(content)
-            known |= lines
+            reached |= lines
     write_kept(kept, name, chosen)
 
 
 def lines_of(work: Callable[[], Any]) -> set[tuple[str, int]]:
-    """The package's lines that are run, by file and number."""
-    found: set[tuple[str, int]] = set()
+    """Returns the package's lines that are run, by file and number."""
+    lines: set[tuple[str, int]] = set()
     package = str(ROOT / "adapter_bert") + os.sep
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -204,7 +204,7 @@ def lines_of(work: Callable[[], Any]) -> set[tuple[str, int]]:
         if not name.startswith(package):
             return None
         if event == "line":
-            found.add((name, frame.f_lineno))
+            lines.add((name, frame.f_lineno))
         return trace
 
     before = sys.gettrace()
@@ -213,7 +213,7 @@ def lines_of(work: Callable[[], Any]) -> set[tuple[str, int]]:
         work()
     finally:
         sys.settrace(before)
-    return found
+    return lines
 
 
 def file_name(name: str) -> str:
@@ -306,15 +306,19 @@ def main() -> None:
     progress.close()
     for name, reader in chosen.items():
         keep(name, reader, output, arguments.kept)
-    found = {name: defects_of(output, name) for name in chosen}
+    by_reader = {name: defects_of(output, name) for name in chosen}
     table = [["reader", "inputs", "defects"]]
-    for name, defects in found.items():
+    for name, defects in by_reader.items():
         table.append([name, f"{results[name]:,}", str(len(defects))])
     print(report.markdown(table))
-    told = [f"{n}: {text}: {p}" for n in found for text, p in found[n]]
-    print("\n".join(told))
-    if told:
-        raise UserError(f"{len(told)} kinds of defects, as shown above")
+    list_of_defects = [
+        f"{n}: {text}: {p}" for n in by_reader for text, p in by_reader[n]
+    ]
+    print("\n".join(list_of_defects))
+    if list_of_defects:
+        raise UserError(
+            f"{len(list_of_defects)} kinds of defects, as shown above"
+        )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class Reader:
 
 
 def input_of(seed: int, name: str, reader: Reader, number: int) -> bytes:
-    """The input of a number, drawn from a seed; the first is the right one."""
+    """Draws the input of a number from a seed; the first is the right one."""
     content = reader.files[reader.changed]
     if not number:
         return content
@@ -75,25 +75,27 @@ def try_input(reader: Reader, folder: pathlib.Path, content: bytes) -> str:
     began = time.process_time()
     try:
         reader.read(folder)
-        found = TAKEN
+        outcome = TAKEN
     except reader.raises as error:
-        found = REFUSED
+        outcome = REFUSED
         if "\n" in str(error) or not str(error):
-            found = f"a message of several lines or none: {str(error)[:200]!r}"
+            outcome = (
+                f"a message of several lines or none: {str(error)[:200]!r}"
+            )
     except KeyboardInterrupt:
         raise
     # Libraries in other languages have errors that are no `Exception`.
     except BaseException as error:  # noqa: BLE001
-        found = f"{type(error).__name__}: {str(error)[:200]}"
+        outcome = f"{type(error).__name__}: {str(error)[:200]}"
     took = time.process_time() - began
     more = _peak() - has
     if more > most_memory(len(content)):
-        found = f"{more >> 20} MB for {len(content)} bytes: {found[:200]}"
+        outcome = f"{more >> 20} MB for {len(content)} bytes: {outcome[:200]}"
     for path in set(folder.iterdir()) - before:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-        if found == REFUSED:
-            found = f"{path.name} is left behind"
-    return found if took < LONGEST else f"{took:.1f} s for: {found[:200]}"
+        if outcome == REFUSED:
+            outcome = f"{path.name} is left behind"
+    return outcome if took < LONGEST else f"{took:.1f} s for: {outcome[:200]}"
 
 
 def most_memory(size: int) -> int:
@@ -102,7 +104,6 @@ def most_memory(size: int) -> int:
 
 
 def _peak() -> int:
-    """The most bytes of memory that the process had."""
     with open("/proc/self/status") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
@@ -209,7 +210,6 @@ CHANGES: tuple[Callable[[bytes, random.Random], bytes], ...] = (
 
 
 def _change_value(value: Any, chance: random.Random) -> Any:
-    """The same with something within it changed, at any depth."""
     inside = value if isinstance(value, (dict, list)) and value else None
     if inside is None or chance.random() < 0.1:
         return copy.deepcopy(chance.choice(ODD_VALUES))

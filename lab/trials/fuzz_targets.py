@@ -1,4 +1,4 @@
-"""The targets of fuzzing: each reader of others' files, with a valid input."""
+"""Targets of fuzzing: each reader of others' files, with a valid input."""
 
 import contextlib
 import dataclasses
@@ -117,7 +117,6 @@ def _path(name: str, read: Callable[[str], Any]) -> Reader:
 
 
 def _table(name: str, **settings: bool) -> Reader:
-    """The training file of a task of one's own."""
     task = custom_task(**settings)
     return _sample(name, lambda folder: task.read(str(folder), ["train"]))
 
@@ -144,7 +143,6 @@ def _foreign(case: str, changed: str) -> Reader:
 
 
 def _artifact() -> Reader:
-    """An adapter: its description, with the hash that its weights have."""
     scratch: dict[str, Any] = {
         "method": "houlsby(size=2)",
         "task": {"name": "custom", "labels": ["bad", "good"], "pairs": False},
@@ -160,12 +158,12 @@ def _artifact() -> Reader:
     scratch["sha256"] = hashlib.sha256(content).hexdigest()
 
     def read(folder: pathlib.Path) -> None:
-        found = adapter_artifact.read(str(folder))
-        parse(found.config["method"])
+        artifact = adapter_artifact.read(str(folder))
+        parse(artifact.config["method"])
         path = str(folder / adapter_artifact.CONFIG_FILE)
-        run_record.bert_config(found.config, path)
-        settings = found.config.get("task_settings", {})
-        restore_task(found.config["task"], settings, path)
+        run_record.bert_config(artifact.config, path)
+        settings = artifact.config.get("task_settings", {})
+        restore_task(artifact.config["task"], settings, path)
 
     name = adapter_artifact.CONFIG_FILE
     return Reader(
@@ -176,7 +174,6 @@ def _artifact() -> Reader:
 
 
 def _weights(described: Reader) -> Reader:
-    """A head, whose hash is made right, and all of it is checked."""
     name = adapter_artifact.WEIGHTS_FILE
     sizes = dataclasses.asdict(SMALL)
     whole = {
@@ -201,7 +198,6 @@ def _weights(described: Reader) -> Reader:
 
 
 def _entry(described: Reader) -> Reader:
-    """A library of one adapter, whose entry is changed."""
 
     def read(folder: pathlib.Path) -> None:
         with _written(folder, {}) as shelf:
@@ -216,13 +212,12 @@ def _entry(described: Reader) -> Reader:
 
 
 def _questions(folder: pathlib.Path) -> None:
-    """A line of a large input, which is refused in what is answered."""
     tasks = {"one": {"texts": [1], "columns": ["text"]}}
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
-        for found in bulk_rows.questions(name, content, tasks, ["one"]):
-            if isinstance(found, bulk_rows.Refusal):
-                bulk_rows.refusal_line(found)
+        for question in bulk_rows.questions(name, content, tasks, ["one"]):
+            if isinstance(question, bulk_rows.Refusal):
+                bulk_rows.refusal_line(question)
 
 
 def _rows(path: str) -> None:
@@ -273,7 +268,6 @@ class Unmade(Exception):
 
 
 def _named(prefix: str, ends: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Files by their names, of files by the ends of these."""
     return {f"{prefix}{end}": content for end, content in ends.items()}
 
 
@@ -301,7 +295,6 @@ def _checkpoint(end: str) -> Reader:
 def _written(
     folder: pathlib.Path, files: Mapping[str, bytes]
 ) -> Iterator[pathlib.Path]:
-    """Writes files into a folder within one, which goes afterwards."""
     inner = folder / "inner"
     inner.mkdir()
     try:
@@ -313,19 +306,18 @@ def _written(
 
 
 def _entries() -> Reader:
-    """A checkpoint whose sums are right, whatever its entries say."""
-    told = {
+    entries = {
         "matrix": {"dtype": 1, "shape": [2, 3], "offset": 0, "size": 24},
         "step": {"dtype": 9, "shape": [], "shard_id": 0, "slices": 0},
         "texts": {"shape": [2]},
     }
-    asked = {"entries": told, "lengths": {"texts": 2}, "shards": 1}
+    bundle = {"entries": entries, "lengths": {"texts": 2}, "shards": 1}
 
     def read(folder: pathlib.Path) -> None:
         try:
-            found = json.loads((folder / "asked").read_bytes())
+            bundle = json.loads((folder / "asked").read_bytes())
             made = write_bundle(
-                VALUES, found["entries"], found["lengths"], found["shards"]
+                VALUES, bundle["entries"], bundle["lengths"], bundle["shards"]
             )
         # Of anything but such numbers there is no file.
         except Exception as error:
@@ -334,7 +326,7 @@ def _entries() -> Reader:
             _read_checkpoint(inner)
 
     raises = (sources.UserError, Unmade)
-    return Reader({"asked": as_json(asked)}, "asked", read, raises)
+    return Reader({"asked": as_json(bundle)}, "asked", read, raises)
 
 
 def _bert() -> dict[str, np.ndarray]:
@@ -362,7 +354,6 @@ def _module_files(
 
 
 def _first_module() -> Reader:
-    """A module of TensorFlow 1."""
     model = saved_model_pb2.SavedModel()
     graph = model.meta_graphs.add()
     signature = graph.signature_def[hub_module.TF1_SIGNATURE]
@@ -385,7 +376,6 @@ def _first_module() -> Reader:
 
 
 def _objects() -> dict[str, Any]:
-    """The variables of a module of TensorFlow 2, and what its objects are."""
     size, heads = SMALL.hidden_size, SMALL.num_attention_heads
     each = size // heads
     layer = "transformer/layer_0/"
@@ -412,7 +402,6 @@ def _objects() -> dict[str, Any]:
 
 
 def _second_module() -> Reader:
-    """A module of TensorFlow 2."""
     model = saved_model_pb2.SavedModel()
     graph = model.meta_graphs.add()
     graph.asset_file_def.add(filename="vocab.txt").tensor_info.name = "a:0"
@@ -425,7 +414,6 @@ def _second_module() -> Reader:
 
 
 def _object_graph() -> Reader:
-    """What a checkpoint of TensorFlow 2 says of its objects."""
     values = _objects()
     graph = bytes(values.pop(hub_module.GRAPH).item())
 
@@ -439,7 +427,6 @@ def _object_graph() -> Reader:
 
 
 def _tokenizer(name: str) -> Reader:
-    """A RoBERTa's tokenizer, which then has to read a text."""
 
     def read(path: str) -> None:
         tokenizer = SubwordTokenizer(path)
@@ -450,7 +437,6 @@ def _tokenizer(name: str) -> Reader:
 
 
 def _case() -> Reader:
-    """A folder of Hugging Face's that says what it does to case."""
     files = {
         "model.safetensors": as_tensors({"a": np.ones(2, np.float32)}),
         sources.TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
@@ -482,7 +468,6 @@ def _tar() -> bytes:
 
 
 def _unpack(path: pathlib.Path) -> None:
-    """Archives unpack next to themselves, in a folder that goes with them."""
     above = path.parent.parent
     inside = set(above.iterdir())
     published_models.unpack(str(path))
@@ -494,7 +479,6 @@ def _archive(name: str, content: bytes) -> Reader:
 
 
 def _inner_tar() -> Reader:
-    """A tar archive, compressed after it was changed."""
 
     def read(folder: pathlib.Path) -> None:
         whole = gzip.compress((folder / "tar").read_bytes(), 1, mtime=0)
@@ -538,7 +522,6 @@ def forget() -> None:
 
 
 def _define(module: ModuleType) -> None:
-    """Defines a program's flags, which takes a while, where they are not."""
     if module.__name__ in _DEFINED:
         return
     forget()
@@ -548,16 +531,17 @@ def _define(module: ModuleType) -> None:
 
 
 def _program(
-    module: ModuleType, given: list[str], use: Callable[[], None]
+    module: ModuleType, arguments: list[str], use: Callable[[], None]
 ) -> dict[str, Reader]:
-    """A program's command line, an argument on each line, and as a file."""
 
-    def parse(given: list[str]) -> None:
+    def parse(arguments: list[str]) -> None:
         _define(module)
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse_or_help(module, [module.__name__, *given])
+                program_flags.parse_or_help(
+                    module, [module.__name__, *arguments]
+                )
             use()
 
     def read(folder: pathlib.Path) -> None:
@@ -566,7 +550,7 @@ def _program(
     def read_file(folder: pathlib.Path) -> None:
         parse([f"--flagfile={folder / 'given'}"])
 
-    content = "\n".join(given).encode()
+    content = "\n".join(arguments).encode()
     name = module.__name__.rpartition(".")[2]
     return {
         f"command line of {name}": _reader(content, read),
@@ -575,7 +559,6 @@ def _program(
 
 
 def _reader(content: bytes, read: Callable[[pathlib.Path], None]) -> Reader:
-    """Of arguments, which are few: absl takes their number's square."""
     raises = (UserError, SystemExit)
     return Reader({"given": content}, "given", read, raises, grows=False)
 
@@ -586,9 +569,9 @@ def _torch_file(name: str) -> Reader:
 
 
 def _library(folder: pathlib.Path) -> None:
-    page, given = io.StringIO(), _text(folder, "given").split("\n")
+    page, arguments = io.StringIO(), _text(folder, "given").split("\n")
     with contextlib.redirect_stdout(page), contextlib.redirect_stderr(page):
-        library_command.parse(given)
+        library_command.parse(arguments)
 
 
 def text_readers() -> dict[str, Reader]:
@@ -704,7 +687,7 @@ def flag_readers() -> dict[str, Reader]:
         '--class_weights={"spam": 2.5}',
     ]
     squad = ["--n_best_size=20", "--doc_stride=64", "--max_query_length=64"]
-    asked = "--library=shelf --task=a,b --init_checkpoint=bert".split()
+    requests = "--library=shelf --task=a,b --init_checkpoint=bert".split()
     limits = ["--model=exported", "--port=8501", "--max_rows=10"]
     library = "import\nshelf\nfolder\n--name=a\n--init_checkpoint=b\n--label=c"
     return {
@@ -712,7 +695,7 @@ def flag_readers() -> dict[str, Reader]:
         **_program(run_squad, [*SHARED[:-1], *squad], _squad),
         **_program(run_tagger, SHARED, run_from_flags.tuning_method),
         **_program(run_mlm, SHARED, run_from_flags.tuning_method),
-        **_program(predict, asked, adapter_flags.read_flags),
+        **_program(predict, requests, adapter_flags.read_flags),
         **_program(serve, limits, serve.limits_from_flags),
         "command line of library": _reader(library.encode(), _library),
     }

@@ -50,14 +50,13 @@ class Changes:
         self._watch(folder)
 
     def _watch(self, folder: str) -> None:
-        """Watches a folder and all that is in it by now."""
         mask = MODIFY | MOVED_FROM | MOVED_TO | CREATE | DELETE
         for path, _, _ in os.walk(folder):
             encoded = os.fsencode(path)
-            found = _LIBC.inotify_add_watch(self.number, encoded, mask)
+            descriptor = _LIBC.inotify_add_watch(self.number, encoded, mask)
             # It may be gone already.
-            if found >= 0:
-                self._paths[found] = path
+            if descriptor >= 0:
+                self._paths[descriptor] = path
 
     def read(self) -> None:
         """Counts what has happened since, and watches new folders."""

@@ -161,7 +161,7 @@ class Disk:
             folder.unsynced.add(os.path.basename(paths[-1]))
 
     def contents(self) -> dict[str, bytes]:
-        """The files as programs see them."""
+        """Returns the files as programs see them."""
         return {
             name: bytes(node.content)
             for name, node in self._names.items()
@@ -234,15 +234,17 @@ def _contents_lack(disk: Disk, path: str) -> list[str]:
 def _names_lack(
     disk: Disk, path: str, lasts: Callable[[str], bool]
 ) -> list[str]:
-    found = []
+    lacks = []
     for name, node in disk.below(path).items():
         if isinstance(node, Folder):
-            paths = (os.path.join(name, own) for own in sorted(node.unsynced))
-            found += [f"{p}: its folder not synced" for p in paths if lasts(p)]
-    return found
+            paths = (
+                os.path.join(name, entry) for entry in sorted(node.unsynced)
+            )
+            lacks += [f"{p}: its folder not synced" for p in paths if lasts(p)]
+    return lacks
 
 
-def record(work: pathlib.Path, run: runs.Run) -> None:
+def record(work: pathlib.Path, run: runs.ProgramRun) -> None:
     """Records a run from its beginning.
 
     Args:
@@ -268,7 +270,7 @@ def record(work: pathlib.Path, run: runs.Run) -> None:
 def _faults(
     disk: Disk, operations: list[Operation], place: pathlib.Path
 ) -> list[str]:
-    """The faults of order of a recording, which must tell all of a run.
+    """Returns the faults of order of a recording, which must tell all of a run.
 
     Args:
         disk: as it was before.
@@ -279,16 +281,16 @@ def _faults(
         RuntimeError: the recording comes to other files.
     """
     faults = order_faults(disk, operations, is_kept)
-    expected, found = disk.contents(), Disk(place).contents()
-    names = {*expected, *found}
-    wrong = sorted(n for n in names if expected.get(n) != found.get(n))
+    expected, left = disk.contents(), Disk(place).contents()
+    names = {*expected, *left}
+    wrong = sorted(n for n in names if expected.get(n) != left.get(n))
     if wrong:
         raise RuntimeError(f"{place}: not recorded as is: {', '.join(wrong)}")
     return faults
 
 
 def is_kept(path: str) -> bool:
-    """Whether a file of a trial's folder is one that is compared."""
+    """Tells whether a file of a trial's folder is one that is compared."""
     inside, _, name = path.partition("/")
     return bool(
         inside == runs.OUT and name and not runs.PASSING.fullmatch(name)
@@ -307,8 +309,10 @@ def cut_power(plan: Plan, bench: Bench) -> Outcome:
         disk, whole = Disk(bench.place), Disk(bench.place)
         if notes:
             # No recording begins from the files that are left.
-            with tempfile.TemporaryDirectory(dir=bench.place.parent) as own:
-                place = pathlib.Path(own) / CALLS
+            with tempfile.TemporaryDirectory(
+                dir=bench.place.parent
+            ) as temporary:
+                place = pathlib.Path(temporary) / CALLS
                 end = bench.start(tracer=strace.tracer(place))
                 operations = strace.read(place, bench.place)
             if bench.has_failed(end):

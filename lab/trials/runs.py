@@ -1,4 +1,4 @@
-"""The kinds of runs, and the comparison of their files."""
+"""Kinds of runs, and the comparison of their files."""
 
 import dataclasses
 import functools
@@ -25,13 +25,18 @@ PASSING = re.compile(
     r"\.unfinished-.*)"
 )
 CHECKPOINT = re.compile(r"(.*/)?model\.ckpt-(\d+)\.(index|data-.*)")
+# When an adapter has come into a library, what started a run; their hashes.
+PASSING_KEYS = {
+    "library_entry.json": ("added", "content_sha256"),
+    "places.json": ("command", "content_sha256"),
+}
 FIRST_PHASE = "phase_1/"
 
 Contents = dict[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
+class ProgramRun:
     """A kind of run.
 
     Attributes:
@@ -39,7 +44,7 @@ class Run:
         program: the subcommand of adapter-bert.
         words: its arguments, with `{data}` for the material's folder and
             `{place}` for a trial's.
-        given: folders of the material that are copied into a trial's folder.
+        copied: folders of the material that are copied into a trial's folder.
         trains: whether it goes on where it was killed, and a finished one
             may be run again.
         check: arguments of the program that look at what it has written.
@@ -50,30 +55,30 @@ class Run:
     name: str
     program: str
     words: tuple[str, ...]
-    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, str] = dataclasses.field(default_factory=dict)
     trains: bool = True
     check: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
 
     def command(self, data: pathlib.Path, place: pathlib.Path) -> list[str]:
-        """The command line of a run in a folder."""
+        """Returns the command line of a run in a folder."""
         return [self.program, *_filled(self.words, data, place)]
 
     def check_command(
         self, data: pathlib.Path, place: pathlib.Path
     ) -> list[str]:
-        """The command line of its check."""
+        """Returns the command line of its check."""
         return [self.program, *_filled(self.check, data, place)]
 
     def begin(self, data: pathlib.Path, place: pathlib.Path) -> None:
         """Makes the folder of a trial as it is before the run."""
         place.mkdir(parents=True)
         (place / OUT).mkdir()
-        for name, of in self.given.items():
+        for name, of in self.copied.items():
             shutil.copytree(data / of, place / name, dirs_exist_ok=True)
 
     def result(self, place: pathlib.Path) -> Contents:
-        """The run's result: a digest of each file that must be the same."""
+        """Gets the result: a digest of each file that must be the same."""
         return result(place / OUT)
 
 
@@ -89,23 +94,23 @@ def result(out: pathlib.Path) -> Contents:
     Of a training's checkpoints the newest counts. Of an exported model the
     number of its version does not.
     """
-    found = _files(out)
+    paths = _files(out)
     newest: dict[str, int] = {}
-    for name in found:
+    for name in paths:
         match = CHECKPOINT.fullmatch(name)
         if match and match[3] == "index":
             folder = match[1] or ""
             newest[folder] = max(newest.get(folder, 0), int(match[2]))
     contents = {}
-    for name, path in found.items():
+    for name, path in paths.items():
         match = CHECKPOINT.fullmatch(name)
         is_old = match and int(match[2]) != newest.get(match[1] or "")
         if not is_old and not PASSING.fullmatch(name):
-            own = re.sub(r"^\d+/", "version/", name)
+            plain = re.sub(r"^\d+/", "version/", name)
             digest = _digest(path)
             # Two exported versions are the same.
-            if contents.setdefault(own, digest) != digest:
-                contents[own] = "several"
+            if contents.setdefault(plain, digest) != digest:
+                contents[plain] = "several"
     return contents
 
 
@@ -120,10 +125,9 @@ def _digest(path: pathlib.Path) -> str:
         except ValueError:
             pass
         else:
-            # When an adapter has come into a library, and the hash of that.
-            if isinstance(value, dict) and path.name == "library_entry.json":
-                value.pop("added", None)
-                value.pop("content_sha256", None)
+            for name in PASSING_KEYS.get(path.name, ()):
+                if isinstance(value, dict):
+                    value.pop(name, None)
             content = json.dumps(value, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
 
@@ -145,18 +149,18 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def differences(
-    expected: Contents, found: Contents, ignored: str = ""
+    expected: Contents, actual: Contents, ignored: str = ""
 ) -> list[str]:
-    """The names of files that differ, but those that begin with `ignored`."""
+    """Names the files that differ, but those that begin with `ignored`."""
     return sorted(
         name
-        for name in {*expected, *found}
-        if expected.get(name) != found.get(name)
+        for name in {*expected, *actual}
+        if expected.get(name) != actual.get(name)
         and not (ignored and name.startswith(ignored))
     )
 
 
-def training(name: str, program: str, engine: str, **flags: Any) -> Run:
+def training(name: str, program: str, engine: str, **flags: Any) -> ProgramRun:
     """A kind of training of seconds, with flags of its own.
 
     Args:
@@ -182,7 +186,7 @@ def training(name: str, program: str, engine: str, **flags: Any) -> Run:
         **flags,
     }
     words = tuple(f"--{flag}={value}" for flag, value in values.items())
-    return Run(f"{name}, {engine}", program, words)
+    return ProgramRun(f"{name}, {engine}", program, words)
 
 
 def table(name: str) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def table(name: str) -> dict[str, Any]:
     return {"task_name": "custom", "data_dir": "{data}/" + name}
 
 
-def _trainings(engine: str) -> list[Run]:
+def _trainings(engine: str) -> list[ProgramRun]:
     classify = functools.partial(
         training, program="run_classifier", engine=engine
     )
@@ -249,10 +253,10 @@ def _trainings(engine: str) -> list[Run]:
     ]
 
 
-def _others() -> list[Run]:
+def _others() -> list[ProgramRun]:
     source = "{place}/" + SOURCE
     return [
-        Run(
+        ProgramRun(
             "library",
             "library",
             ("add", "{place}/" + OUT, source, "--name=three"),
@@ -262,7 +266,7 @@ def _others() -> list[Run]:
             # Without them it is an adapter without scores.
             optional=(f"{SOURCE}/run.json", f"{SOURCE}/eval_results.json"),
         ),
-        Run(
+        ProgramRun(
             "export",
             "export",
             (
@@ -280,13 +284,13 @@ def _others() -> list[Run]:
 RUNS = (*(run for e in ENGINES for run in _trainings(e)), *_others())
 
 
-def of_seed(seed: int) -> Run:
-    """The kind of run of a trial."""
+def of_seed(seed: int) -> ProgramRun:
+    """Returns the kind of run of a trial."""
     return RUNS[seed % len(RUNS)]
 
 
-def here() -> list[Run]:
-    """The kinds that run with this TensorFlow."""
+def here() -> list[ProgramRun]:
+    """Returns the kinds that run with this TensorFlow."""
     return [
         run
         for run in RUNS
@@ -321,4 +325,4 @@ def make_adapters(data: pathlib.Path) -> None:
         for command in commands:
             end = starts.start(command, str(folder))
             if end.code:
-                raise RuntimeError(f"{command}: {end}: {end.said}")
+                raise RuntimeError(f"{command}: {end}: {end.stderr}")

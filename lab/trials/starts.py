@@ -18,7 +18,7 @@ PATIENCE = 300.0
 
 
 class Moment(NamedTuple):
-    """The moment when something is done to a program; the first that comes."""
+    """Moment when something is done to a program; the first that comes."""
 
     seconds: float = PATIENCE  # after its start
     changes: float = float("inf")  # of its folder
@@ -35,28 +35,28 @@ NEVER = Moment()
 
 
 class End(NamedTuple):
-    """The end of a program."""
+    """End of a program."""
 
     code: int  # its exit code; below 0 the signal that ended it
-    said: str  # on stderr
+    stderr: str
     seconds: float
     changes: int  # of its folder
     is_late: bool  # whether it was killed because it did not end
 
     @property
     def was_killed(self) -> bool:
-        """Whether it has come to the moment."""
+        """Tells whether it has come to the moment."""
         return self.code == -signal.SIGKILL and not self.is_late
 
     @property
     def refusal(self) -> Optional[str]:
-        """The line by which a program refuses; None if it does not.
+        """Returns the line by which a program refuses; None if it does not.
 
         No other line tells of an error.
         """
-        lines = self.said.strip().splitlines() or [""]
+        lines = self.stderr.strip().splitlines() or [""]
         is_one = self.code == 1 and lines[-1].startswith("error: ")
-        if not is_one or "Traceback (most recent call last)" in self.said:
+        if not is_one or "Traceback (most recent call last)" in self.stderr:
             return None
         return lines[-1]
 
@@ -65,7 +65,7 @@ class End(NamedTuple):
             return f"no end after {self.seconds:.0f} s"
         if not self.code:
             return "ended"
-        lines = self.said.strip().splitlines()[-1:] or ["without a word"]
+        lines = self.stderr.strip().splitlines()[-1:] or ["without a word"]
         return f"code {self.code}: {lines[0][:300]}"
 
 
@@ -101,7 +101,7 @@ def start(
         stderr=subprocess.PIPE,
     )
     reading = process.stderr.fileno()
-    said: list[bytes] = []
+    output: list[bytes] = []
     is_late, is_open = False, True
     try:
         waiting = select.poll()
@@ -122,7 +122,7 @@ def start(
                     changes.read()
                 else:
                     part = os.read(reading, 65536)
-                    said.append(part)
+                    output.append(part)
                     is_open = bool(part)
         code = process.wait()
         seconds = time.monotonic() - began
@@ -132,5 +132,5 @@ def start(
         process.wait()
         process.stderr.close()
         changes.close()
-    text = b"".join(said).decode("utf-8", "replace")
+    text = b"".join(output).decode("utf-8", "replace")
     return End(code, text, seconds, changes.count, is_late)

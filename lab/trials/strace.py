@@ -69,15 +69,15 @@ def check() -> None:
     words = [*STRACE, "--trace=fsync", f"--output={os.devnull}", "true"]
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["without a word"])[0]
+        message = (done.stderr.strip().splitlines() or ["without a word"])[0]
         raise UserError(
-            f"power cuts need strace, which fails here ({said}); expected 5.6 "
-            "or later, and a machine that lets it follow programs"
+            f"power cuts need strace, which fails here ({message}); expected "
+            "5.6 or later, and a machine that lets it follow programs"
         )
 
 
 def tracer(folder: pathlib.Path) -> list[str]:
-    """The words before a command line that record its calls.
+    """Returns the words before a command line that record its calls.
 
     The folder is made, and gets a file for each thread.
     """
@@ -95,7 +95,7 @@ def tracer(folder: pathlib.Path) -> list[str]:
 
 
 def read(calls: pathlib.Path, folder: pathlib.Path) -> list[Operation]:
-    """The changes of a folder, in order, by the folder of strace's files.
+    """Gets the changes of a folder, in order, by the folder of strace's files.
 
     Raises:
         RuntimeError: a file of the folder was written in a way that is not
@@ -141,7 +141,7 @@ class _Reader:
     def operations(
         self, name: str, words: list[str], result: int, of: str
     ) -> Iterator[Operation]:
-        """The changes that a call makes in the folder, by words and result.
+        """Gets changes that a call makes in the folder, by words and result.
 
         `of` is the path between brackets, if the result is an open file.
         """
@@ -179,7 +179,6 @@ class _Reader:
     def _of_open_file(
         self, name: str, words: list[str], result: int
     ) -> Iterator[Operation]:
-        """The changes that a call makes in a file that it names by number."""
         for match in filter(None, map(FILE.match, words)):
             path = self._inside(_text(match[2]))
             if path is not None and not match[3]:
@@ -210,7 +209,6 @@ class _Reader:
             raise RuntimeError(f"{path} is written by {name}")
 
     def _named(self, words: list[str]) -> list[Optional[str]]:
-        """The paths that stand among a call's arguments."""
         paths = []
         above = ""
         for word in words:

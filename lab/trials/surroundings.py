@@ -30,8 +30,8 @@ def set_clock(changes: Sequence[tuple[float, float]]) -> None:
 
     def wrong() -> float:
         past = time.monotonic() - began
-        found = [added for moment, added in changes if past >= moment]
-        return found[-1] if found else 0.0
+        shifts = [added for moment, added in changes if past >= moment]
+        return shifts[-1] if shifts else 0.0
 
     class Clock(datetime.datetime):
         """Tells the time that this process sees."""

@@ -127,11 +127,11 @@ def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
         words = sentence(chance)
         answer = next(word for word in words if word in NOUNS)
         context = " ".join(words)
-        found = {"text": answer, "answer_start": context.index(answer)}
+        answer_span = {"text": answer, "answer_start": context.index(answer)}
         question = {
             "id": f"q{number}",
             "question": "is the film good ?",
-            "answers": [found],
+            "answers": [answer_span],
         }
         paragraphs.append({"context": context, "qas": [question]})
     data = [{"title": "soak", "paragraphs": paragraphs}]
@@ -139,6 +139,5 @@ def _write_questions(path: pathlib.Path, chance: random.Random) -> None:
 
 
 def _tagged(words: Sequence[str]) -> str:
-    """A sentence of a CoNLL file: a word a line, with its tag."""
     tags = ["B-NOUN" if word in NOUNS else "O" for word in words]
     return "".join(f"{word} {tag}\n" for word, tag in zip(words, tags))

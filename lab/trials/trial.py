@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from lab.trials import runs
-from lab.trials.runs import Contents, Run
+from lab.trials.runs import Contents, ProgramRun
 from lab.trials.starts import NEVER, End, Moment, start
 
 # The outcomes. SAME: the run ends, and its files are those of a run that was
@@ -25,7 +25,7 @@ DATA, ABOUT = "data", "about.json"
 
 
 class Outcome(NamedTuple):
-    """The outcome of a trial, and a note of what was done and seen."""
+    """Outcome of a trial, and a note of what was done and seen."""
 
     what: str
     note: str
@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The choices that a seed draws; each kind of trial reads some of them.
+    """Choices that a seed draws; each kind of trial reads some of them.
 
     A share is a number from 0 to 1.
     """
@@ -78,14 +78,14 @@ WRONG = (0.0, HOUR, DAY, YEAR, 20 * YEAR)
 
 
 def of(things: Sequence[Any], share: float) -> Any:
-    """The thing at a share of their number."""
+    """Returns the thing at a share of their number."""
     return things[int(share * len(things))]
 
 
 class Reference(NamedTuple):
     """A run that was left alone; `half` of its folder is a killed one."""
 
-    run: Run
+    run: ProgramRun
     folder: pathlib.Path  # of the folders WHOLE and HALF
     result: Contents
     seconds: float
@@ -93,16 +93,16 @@ class Reference(NamedTuple):
     sizes: list[int]  # bytes of each file that it writes
 
     def has(self, state: str) -> bool:
-        """Whether a run can begin from a state."""
+        """Tells whether a run can begin from a state."""
         return self.run.trains and (self.folder / state).is_dir()
 
 
-def folder_of(work: pathlib.Path, run: Run) -> pathlib.Path:
-    """The folder of a run's reference."""
+def folder_of(work: pathlib.Path, run: ProgramRun) -> pathlib.Path:
+    """Returns the folder of a run's reference."""
     return work / "references" / run.name.replace(" ", "_").replace(",", "")
 
 
-def make_reference(work: pathlib.Path, run: Run) -> None:
+def make_reference(work: pathlib.Path, run: ProgramRun) -> None:
     """Does a run without faults, and half of one.
 
     Args:
@@ -117,7 +117,7 @@ def make_reference(work: pathlib.Path, run: Run) -> None:
     run.begin(data, whole)
     end = start(run.command(data, whole), str(whole))
     if end.code:
-        raise RuntimeError(f"{run.name}: {end}: {end.said[-2000:]}")
+        raise RuntimeError(f"{run.name}: {end}: {end.stderr[-2000:]}")
     about = {
         "result": run.result(whole),
         "seconds": end.seconds,
@@ -135,14 +135,14 @@ def make_reference(work: pathlib.Path, run: Run) -> None:
             break
 
 
-def read_reference(work: pathlib.Path, run: Run) -> Reference:
-    """The reference that `make_reference` has made."""
+def read_reference(work: pathlib.Path, run: ProgramRun) -> Reference:
+    """Returns the reference that `make_reference` has made."""
     folder = folder_of(work, run)
     return Reference(run, folder, **json.loads((folder / ABOUT).read_text()))
 
 
 class Bench:
-    """The folders of a trial, and its programs.
+    """Folders of a trial, and its programs.
 
     Attributes:
         kills: how often one of them was killed.
@@ -197,30 +197,32 @@ class Bench:
         return start(command, str(self.place))
 
     def moment(self, share: float, state: str = "") -> Moment:
-        """The moment at a share of the changes that a run makes."""
+        """Returns the moment at a share of the changes that a run makes."""
         left = {HALF: 0.5, WHOLE: 0.2}.get(state, 1.0)
         return Moment(changes=1 + int(share * left * self.reference.changes))
 
     def has_failed(self, end: End) -> bool:
-        """Whether an undisturbed run has failed.
+        """Tells whether an undisturbed run has failed.
 
         A library or an export may refuse to do a second time what is done.
         """
         return bool(end.code) and (self.run.trains or end.refusal is None)
 
     def different(self, ignored: str = "") -> list[str]:
-        """The files that differ from the reference.
+        """Returns the files that differ from the reference.
 
         Args:
             ignored: the beginning of paths that do not count.
         """
-        found = runs.differences(
+        differences = runs.differences(
             self.reference.result, self.run.result(self.place), ignored
         )
         if self.data != self.work / DATA:
             # They tell where the data is.
-            found = [n for n in found if not n.endswith("places.json")]
-        return found
+            differences = [
+                n for n in differences if not n.endswith("places.json")
+            ]
+        return differences
 
     def judge(self, note: str, ignored: str = "") -> Outcome:
         """SAME or DIFFERENT, by the files."""

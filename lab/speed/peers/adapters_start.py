@@ -26,7 +26,7 @@ WARMUP = 0.1
 
 
 def read_table(folder, split):
-    """The cells of a split's rows, each a dictionary by column."""
+    """Returns the cells of a split's rows, each a dictionary by column."""
     path = os.path.join(folder, f"{split}.tsv")
     with open(path, encoding="utf-8", newline="") as file:
         return list(
@@ -75,7 +75,7 @@ def train(model, rows, batch_size, steps):
 
 
 def evaluate(model, rows):
-    """The share of rows whose label is predicted."""
+    """Returns the share of rows whose label is predicted."""
     rows = sorted(rows, key=lambda row: len(row[0]))
     right = 0
     model.eval()

@@ -83,8 +83,8 @@ def bert_name(name):
 
 
 def added_variables(method, model, state):
-    """The method's weights under this project's names."""
-    found = {}
+    """Returns the method's weights under this project's names."""
+    variables = {}
     if method == "prefix":
         # One network for all layers, in a pool next to the model.
         for old, new in (
@@ -101,8 +101,8 @@ def added_variables(method, model, state):
             )
             if new.endswith("kernel"):
                 value = value.T
-            found[f"prefix/{new}"] = value
-        return found
+            variables[f"prefix/{new}"] = value
+        return variables
     for number, layer in enumerate(model.encoder.layer):
         scope = f"bert/encoder/layer_{number}"
         if method in ("lora", "ia3"):
@@ -112,12 +112,16 @@ def added_variables(method, model, state):
                 if "task" not in loras:
                     continue
                 if method == "ia3":
-                    found[f"{scope}/{place}/ia3_scale"] = loras[
+                    variables[f"{scope}/{place}/ia3_scale"] = loras[
                         "task"
                     ].lora_B.reshape(-1)
                 else:
-                    found[f"{scope}/{place}/lora_a"] = loras["task"].lora_A.T
-                    found[f"{scope}/{place}/lora_b"] = loras["task"].lora_B.T
+                    variables[f"{scope}/{place}/lora_a"] = loras[
+                        "task"
+                    ].lora_A.T
+                    variables[f"{scope}/{place}/lora_b"] = loras[
+                        "task"
+                    ].lora_B.T
             continue
         for part, place in (
             (layer.attention.output, "attention/output"),
@@ -131,21 +135,21 @@ def added_variables(method, model, state):
                 down, up = adapter.adapter_down[0], adapter.adapter_up
                 for name, layer_of in (("down", down), ("up", up)):
                     base = f"{scope}/{place}/compacter/{name}"
-                    found[f"{base}/left"] = layer_of.W_left
-                    found[f"{base}/right"] = layer_of.W_right
-                    found[f"{base}/bias"] = layer_of.b
-                found["compacter/shared"] = model.shared_parameters["task"][
+                    variables[f"{base}/left"] = layer_of.W_left
+                    variables[f"{base}/right"] = layer_of.W_right
+                    variables[f"{base}/bias"] = layer_of.b
+                variables["compacter/shared"] = model.shared_parameters["task"][
                     "phm_rule"
                 ]
                 continue
-            found.update(
+            variables.update(
                 bottleneck_variables(
                     f"{scope}/{place}/adapters",
                     adapter.adapter_down[0],
                     adapter.adapter_up,
                 )
             )
-    return found
+    return variables
 
 
 def bottleneck_variables(scope, down, up, read=lambda parameter: parameter):
@@ -164,7 +168,7 @@ def to_numpy(tensor):
 
 
 def make_bert(config, pooler):
-    """The state of a BERT with random weights, and what is recorded of it."""
+    """Makes the state of a BERT with random weights, and its record."""
     model = BertModel(config, add_pooling_layer=pooler)
     with torch.no_grad():
         for parameter in model.parameters():
