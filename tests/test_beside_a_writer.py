@@ -146,7 +146,7 @@ def run(tmp_path, tiny_bert):
 
 
 @pytest.mark.parametrize(
-    "owner, name", [(dev_scores, "read"), (google, "check_index")]
+    "owner, name", [(dev_scores, "read"), (google, "Reader")]
 )
 def test_a_better_step_may_come_while_the_best_is_looked_for(
     run, after, owner, name

@@ -68,7 +68,7 @@ FAULTS = [
     (cut, "checkpoint", 6, "checkpoint is"),
     (empty, "checkpoint", 6, "checkpoint is damaged"),
     (delete, "checkpoint", 6, "checkpoint is missing"),
-    (delete, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged or incomplete"),
+    (delete, "model.ckpt-6.index", 4, "model.ckpt-6.index"),
     (cut, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
     (empty, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
     (cut, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),

@@ -268,10 +268,6 @@ VALUES = {
 }
 
 
-class Unmade(Exception):
-    """What a changed input says can be written into no file."""
-
-
 def _named(prefix: str, ends: Mapping[str, bytes]) -> dict[str, bytes]:
     """Files by their names, of files by the ends of these."""
     return {f"{prefix}{end}": content for end, content in ends.items()}
@@ -310,31 +306,6 @@ def _written(
         yield inner
     finally:
         shutil.rmtree(inner)
-
-
-def _entries() -> Reader:
-    """A checkpoint whose sums are right, whatever its entries say."""
-    told = {
-        "matrix": {"dtype": 1, "shape": [2, 3], "offset": 0, "size": 24},
-        "step": {"dtype": 9, "shape": [], "shard_id": 0, "slices": 0},
-        "texts": {"shape": [2]},
-    }
-    asked = {"entries": told, "lengths": {"texts": 2}, "shards": 1}
-
-    def read(folder: pathlib.Path) -> None:
-        try:
-            found = json.loads((folder / "asked").read_bytes())
-            made = write_bundle(
-                VALUES, found["entries"], found["lengths"], found["shards"]
-            )
-        # Of anything but such numbers there is no file.
-        except Exception as error:
-            raise Unmade(repr(error)) from error
-        with _written(folder, _named("a.ckpt", made)) as inner:
-            _read_checkpoint(inner)
-
-    raises = (sources.UserError, Unmade)
-    return Reader({"asked": as_json(asked)}, "asked", read, raises)
 
 
 def _bert() -> dict[str, np.ndarray]:
@@ -681,7 +652,6 @@ def model_readers() -> dict[str, Reader]:
         ),
         "checkpoint's index": _checkpoint(".index"),
         "checkpoint's data": _checkpoint(".data-00000-of-00001"),
-        "checkpoint's entries": _entries(),
         "module of TensorFlow 1": _first_module(),
         "module of TensorFlow 2": _second_module(),
         "object graph": _object_graph(),
