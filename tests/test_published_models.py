@@ -7,6 +7,7 @@ import sys
 import types
 
 import pytest
+import refusals
 from hub_modules import write_tf2
 from test_sources import check_values
 
@@ -144,7 +145,7 @@ def test_a_path_that_is_there_is_no_handle(tmp_path, monkeypatch, path, end):
     file = tmp_path / f"{path}{end}"
     file.parent.mkdir(parents=True)
     file.touch()
-    assert published_models.resolve(path) == path
+    refusals.check(lambda: sources.open_init_checkpoint(path), path, "damaged")
 
 
 PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"

@@ -19,7 +19,7 @@ from torch_writer import as_zip, tensor, written
 from torch_writer import table as torch_table
 
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import google, hub_module, hugging_face, sources
+from adapter_bert.checkpoints import google, hugging_face, sources
 from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
@@ -183,20 +183,20 @@ def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
         for name in reader.get_variable_to_shape_map()
     }
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        values[hub_module.GRAPH]
+        values[google.OBJECT_GRAPH]
     )
     if damage == "a key":
         graph.nodes[-1].attributes[0].checkpoint_key = "elsewhere"
     if damage == "a child":
         child = graph.nodes[0].children.add(local_name="do_lower_case")
         whole = graph.SerializeToString()
-        save_tensorflow(prefix, {**values, hub_module.GRAPH: whole})
+        save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: whole})
         # No variable of the name says nothing.
         assert sources.open_init_checkpoint(prefix).do_lower_case is None
         child.node_id = 9999
     is_lost = damage == "no graph"
     damaged = b"\xff\xff" if is_lost else graph.SerializeToString()
-    save_tensorflow(prefix, {**values, hub_module.GRAPH: damaged})
+    save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: damaged})
     with pytest.raises(UserError, match="tf2_model.ckpt is damaged or incompl"):
         sources.open_init_checkpoint(prefix)
 
@@ -354,7 +354,7 @@ def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
 def test_no_checkpoint_there_is_said(tmp_path):
     for name, message in (
         ("/nowhere", "--init_checkpoint /nowhere does not exist"),
-        ("/nowhere/model.safetensors", "is missing, damaged or no safetensors"),
+        ("/nowhere/model.safetensors", "model.safetensors does not exist"),
         (str(tmp_path), "holds no model.safetensors"),
         ("", "--init_checkpoint is empty"),
     ):

@@ -19,8 +19,8 @@ import safetensors.numpy
 
 from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints import run_record
-from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, as_floats
-from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS
+from adapter_bert.checkpoints.weights import Weights, as_floats
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 

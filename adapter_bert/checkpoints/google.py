@@ -12,8 +12,7 @@ from google.protobuf.message import DecodeError
 from adapter_bert import files
 from adapter_bert.bert.architectures import PROJECTION
 from adapter_bert.bert.encoder import Shape
-from adapter_bert.checkpoints.hugging_face import as_floats
-from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.checkpoints.weights import Weights, as_floats
 from adapter_bert.errors import UserError, first_line
 
 # Ends of the names of a checkpoint's files, after its prefix.
@@ -38,6 +37,8 @@ OTHER_NAMES = (
         )
     ),
 )
+# A variable of TensorFlow 2's checkpoints, which tells what the others are.
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # Bytes of an index, which TensorFlow takes into memory; one of 10,000 variables
 # has less than a megabyte.
 LARGEST_INDEX = 2**28

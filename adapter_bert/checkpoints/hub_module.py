@@ -36,12 +36,15 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, Shape
-from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
-from adapter_bert.checkpoints.hugging_face import as_floats
-from adapter_bert.checkpoints.weights import Pretrained, Weights
+from adapter_bert.checkpoints.google import (
+    OBJECT_GRAPH,
+    Reader,
+    guard,
+    open_tensorflow,
+)
+from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
 from adapter_bert.errors import UserError, first_line
 
-MODEL_FILE = "saved_model.pb"
 CHECKPOINT = os.path.join("variables", "variables")
 ASSETS = "assets"
 VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
@@ -50,7 +53,6 @@ TF1_ASSETS = "saved_model_assets"
 # The factor of the attention's scores.
 TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
 
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
 
 LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
@@ -115,13 +117,13 @@ def open_objects(
         do not tell the number of heads; `do_lower_case`, or None.
     """
     reader = Reader(prefix)
-    if GRAPH not in reader.shapes:
+    if OBJECT_GRAPH not in reader.shapes:
         raise UserError(
             f"{source} holds no BERT: its variables have neither Google's "
             "names nor an object graph"
         )
     with guard(prefix):
-        graph = TrackableObjectGraph.FromString(reader.tensor(GRAPH))
+        graph = TrackableObjectGraph.FromString(reader.tensor(OBJECT_GRAPH))
         keys = _google_names(graph, source)
         raw = {name: reader.shapes[key] for name, key in keys.items()}
         node, lower = _children(graph).get(LOWER_CASE), None

@@ -33,8 +33,7 @@ from adapter_bert.bert.architectures import (
     Scope,
 )
 from adapter_bert.bert.encoder import POOLER
-from adapter_bert.checkpoints import torch_files
-from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.checkpoints.weights import Weights, as_floats, widened
 from adapter_bert.errors import UserError
 
 # Errors of safetensors for a file that is damaged, or has a shape that no array
@@ -316,22 +315,13 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def as_floats(value: np.ndarray) -> np.ndarray:
-    """Real numbers as float32; raises TypeError for other types."""
-    if value.dtype.kind == "c":
-        raise TypeError(f"{value.dtype} is no type of real numbers")
-    # Too large numbers become infinite; callers check for that.
-    with np.errstate(over="ignore"):
-        return np.asarray(value, np.float32)
-
-
 def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
     """A tensor of safetensors, its numbers as numpy has them.
 
     bfloat16 becomes float32. Raises LookupError for types that numpy lacks.
     """
     if kind == BFLOAT16:
-        value = torch_files.widened(np.frombuffer(content, "<u2"))
+        value = widened(np.frombuffer(content, "<u2"))
     else:
         value = np.frombuffer(content, TYPES[kind])
     return value.reshape(shape)
@@ -452,6 +442,8 @@ def open_torch(path: str) -> Weights:
 
     All its tensors stay in memory.
     """
+    from adapter_bert.checkpoints import torch_files
+
     tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
     sources = _sources(tensors)
 

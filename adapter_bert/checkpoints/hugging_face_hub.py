@@ -20,15 +20,15 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sentence_transformers
+from adapter_bert.checkpoints.weights import HUB
 from adapter_bert.errors import UserError, first_line
 
-PREFIX = "hf:"
 FORM = "hf:ORG/NAME[/FOLDER][@REVISION]"
 NAME = re.compile(
     r"hf:([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w-][\w. -]*)*)(?:@([\w-][\w./-]*))?",
@@ -63,12 +63,12 @@ class Reference:
 
     def at(self, revision: str) -> str:
         """The text that names a revision of it."""
-        return f"{PREFIX}{self.repository}{self.folder}@{revision}"
+        return f"{HUB}{self.repository}{self.folder}@{revision}"
 
 
 def is_named(path: str) -> bool:
-    """Whether a path names a repository."""
-    return path.startswith(PREFIX)
+    """Tells a repository's name from other paths."""
+    return path.startswith(HUB)
 
 
 def parse(text: str) -> Reference:
@@ -80,21 +80,6 @@ def parse(text: str) -> Reference:
             "as hf:google-bert/bert-base-uncased"
         )
     return Reference(*(part or "" for part in found.groups()))
-
-
-def as_recorded(path: str, recorded: Optional[str]) -> str:
-    """A path with the commit of an earlier record, if it names no revision.
-
-    `recorded` is `hf:ORG/NAME[/FOLDER]@COMMIT`, or None. Another repository
-    stays as it is, and so does what is none.
-    """
-    if not recorded or not is_named(path):
-        return path
-    named = parse(path)
-    if named.revision or named.at(parse(recorded).revision) != recorded:
-        return path
-    logging.info("%s: the commit of its record, %s", path, recorded)
-    return recorded
 
 
 def fetch_model(text: str) -> tuple[str, str]:

@@ -69,15 +69,6 @@ KAGGLE_HANDLE = re.compile(
 )
 
 
-def is_archive(path: str) -> bool:
-    """Whether a path names an archive that is there."""
-    return (
-        path.lower().endswith(ENDS)
-        and files.exists(path)
-        and not files.is_folder(path)
-    )
-
-
 def unpack(path: str) -> str:
     """The folder of an archive's files, unpacked the first time.
 
@@ -210,21 +201,13 @@ def _unpack_tar(file: IO[bytes], folder: str, most: int) -> None:
 
 
 def resolve(path: str) -> str:
-    """The local folder that a handle names; any other path as it is.
-
-    A path of a file or a checkpoint that is there is no handle. Raises
-    UserError if the model is in no cache and cannot be fetched, or the address
-    is none of TF-Hub's or Kaggle's.
-    """
+    """Finds or fetches the folder of a handle; gives any other path back."""
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):
         return _tf_hub(path)
-    is_there = "://" not in path and (
-        files.exists(path) or files.exists(path + ".index")
-    )
-    if kaggle and not is_there:
+    if kaggle:
         return _kaggle(kaggle.group(1), kaggle.group(2))
-    if PRESET.fullmatch(path.removeprefix(KAGGLE)) and not is_there:
+    if PRESET.fullmatch(path.removeprefix(KAGGLE)):
         raise UserError(
             f"--init_checkpoint {path} is a preset of Keras, which is not read "
             "here; take the model's variation of TensorFlow 2"

@@ -18,8 +18,8 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import hugging_face_hub, training_state
-from adapter_bert.checkpoints.weights import Base
+from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.weights import HUB, Base
 from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -88,12 +88,32 @@ def read_description(path: str, what: str) -> dict[str, Any]:
     found = files.read_object(path, what, DESCRIPTION)
     hub = found["base"].get("hub")
     if hub is not None:
+        from adapter_bert.checkpoints import hugging_face_hub
+
         # People pass the name on, as messages and cards tell.
         try:
             hugging_face_hub.parse(hub)
         except UserError as error:
             raise UserError(f"{path}: base.hub: {error}") from error
     return {key: value for key, value in found.items() if value is not None}
+
+
+def as_recorded(path: str, recorded: Optional[str]) -> str:
+    """Adds the commit of an earlier record to a repository's name.
+
+    `recorded` is `hf:ORG/NAME[/FOLDER]@COMMIT`, or None. A name with a revision
+    and another repository stay as they are, and so does what is none.
+    """
+    if not recorded or not path.startswith(HUB):
+        return path
+    from adapter_bert.checkpoints import hugging_face_hub
+
+    named = hugging_face_hub.parse(path)
+    commit = hugging_face_hub.parse(recorded).revision
+    if named.revision or named.at(commit) != recorded:
+        return path
+    logging.info("%s: the commit of its record, %s", path, recorded)
+    return recorded
 
 
 def read_run(output_dir: str) -> Optional[dict[str, Any]]:

@@ -6,7 +6,7 @@ Beside the weights lie the sizes and the vocabulary.
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -18,28 +18,15 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
     google,
-    hub_module,
-    hugging_face_hub,
-    published_models,
+    hugging_face,
     run_record,
-    sentence_transformers,
     training_state,
 )
-from adapter_bert.checkpoints.google import check_name, open_tensorflow
-from adapter_bert.checkpoints.hugging_face import (
-    HEAD_FIELDS,
-    MULTIPLE_CHOICE,
-    kind_of_head,
-    open_safetensors,
-    open_torch,
-    pooler_of,
-    with_pooler_as_layer,
-)
 from adapter_bert.checkpoints.weights import (
+    HUB,
     POOLER,
     Base,
     Pretrained,
-    Weights,
 )
 from adapter_bert.data.added_tokens import (
     ADDED,
@@ -62,6 +49,7 @@ from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
+MODULE_FILE = "saved_model.pb"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Of `spiece.model` and `sentencepiece.bpe.model`.
@@ -99,7 +87,7 @@ def open_init_checkpoint(path: str) -> Pretrained:
     folder = model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
     is_pretrained = model.path.endswith(
-        (".safetensors", TORCH_FILE, hub_module.MODEL_FILE)
+        (".safetensors", TORCH_FILE, MODULE_FILE)
     )
     if is_pretrained or model.weights.hub or not files.exists(run_file):
         return model
@@ -136,7 +124,7 @@ def _find_model(folder: str) -> str:
     for name, end in (
         (SAFETENSORS_FILE, ""),
         (GOOGLE_CHECKPOINT, ".index"),
-        (hub_module.MODEL_FILE, ""),
+        (MODULE_FILE, ""),
     ):
         path = os.path.join(folder, name)
         if files.exists(path + end):
@@ -151,7 +139,7 @@ def _find_model(folder: str) -> str:
             return path
     lacks = (
         f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
-        f"{GOOGLE_CHECKPOINT} and no {hub_module.MODEL_FILE}; pass "
+        f"{GOOGLE_CHECKPOINT} and no {MODULE_FILE}; pass "
     )
     if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
         raise UserError(
@@ -178,51 +166,117 @@ def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without a training's base."""
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
-    if hugging_face_hub.is_named(path):
-        path, hub = hugging_face_hub.fetch_model(path)
-        opened = open_pretrained(path)
-        weights = dataclasses.replace(opened.weights, hub=hub)
-        return dataclasses.replace(opened, weights=weights)
-    path = published_models.resolve(path)
-    if published_models.is_archive(path):
-        path = published_models.unpack(path)
-    if not files.is_folder(path):
-        return _open_file(path)
-    if sentence_transformers.is_folder(path):
-        try:
-            place, pooled = sentence_transformers.read(path)
-        except UserError as error:
-            raise UserError(
-                f"{error}; to take the BERT without its vectors, pass its "
-                f"{SAFETENSORS_FILE}"
-            ) from error
-        opened = _open_file(_find_model(place))
-        return dataclasses.replace(opened, pooled=pooled)
+    return next(open_it(path) for is_it, open_it in LAYOUTS if is_it(path))
+
+
+def _open_file(path: str) -> Pretrained:
+    return next(open_it(path) for is_it, open_it in FILES if is_it(path))
+
+
+def _is_missing(path: str) -> bool:
+    return path.startswith(("http://", "https://")) or not (
+        files.exists(path) or files.exists(path + ".index")
+    )
+
+
+def _is_archive(path: str) -> bool:
+    ends = path.lower().endswith((".zip", ".tar.gz", ".tgz"))
+    return ends and not files.is_folder(path)
+
+
+def _has_modules(path: str) -> bool:
+    """Tells a folder of sentence-transformers from others."""
+    modules = os.path.join(path, "modules.json")
+    return files.is_folder(path) and files.exists(modules)
+
+
+def _open_hub(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import hugging_face_hub
+
+    path, hub = hugging_face_hub.fetch_model(path)
+    model = open_pretrained(path)
+    weights = dataclasses.replace(model.weights, hub=hub)
+    return dataclasses.replace(model, weights=weights)
+
+
+def _open_published(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import published_models
+
+    place = published_models.resolve(path)
+    if place == path:
+        raise UserError(google.refusal(path))
+    return open_pretrained(place)
+
+
+def _open_archive(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import published_models
+
+    return open_pretrained(published_models.unpack(path))
+
+
+def _open_vectors(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import sentence_transformers
+
+    try:
+        place, pooled = sentence_transformers.read(path)
+    except UserError as error:
+        raise UserError(
+            f"{error}; to take the BERT without its vectors, pass its "
+            f"{SAFETENSORS_FILE}"
+        ) from error
+    model = _open_file(_find_model(place))
+    return dataclasses.replace(model, pooled=pooled)
+
+
+def _open_folder(path: str) -> Pretrained:
     # A training that goes on there may delete a checkpoint.
     return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)
 
 
-def _open_file(path: str) -> Pretrained:
-    """As `open_pretrained`, of a file or a prefix of files."""
-    folder, name = os.path.split(path)
-    if name in FOREIGN and files.exists(path):
-        raise UserError(
-            f"--init_checkpoint {path} cannot be read here, expected "
-            f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
-            "transformers are, as docs/checkpoints.md says"
-        )
-    if name == hub_module.MODEL_FILE:
-        return hub_module.open_module(path)
-    if path.endswith(".safetensors"):
-        return _open_hugging_face(path, folder, open_safetensors(path))
-    if name == TORCH_FILE and files.exists(path):
-        return _open_hugging_face(path, folder, open_torch(path))
-    check_name(path, "--init_checkpoint")
+def _refuse_foreign(path: str) -> Pretrained:
+    raise UserError(
+        f"--init_checkpoint {path} cannot be read here, expected "
+        f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
+        "transformers are, as docs/checkpoints.md says"
+    )
+
+
+def _open_module(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import hub_module
+
+    return hub_module.open_module(path)
+
+
+def _open_hugging_face(path: str) -> Pretrained:
+    """Opens weights with their config and the tokenizer's."""
+    is_torch = path.endswith(TORCH_FILE)
+    open_it = (
+        hugging_face.open_torch if is_torch else hugging_face.open_safetensors
+    )
+    weights, folder = open_it(path), os.path.dirname(path)
+    config = {}
+    place = os.path.join(folder, CONFIG_FILE)
+    if files.exists(place):
+        config = files.read_object(place, "a description of a model", {})
+    # A tokenizer that is none of BERT's is refused before all else.
+    read_rules(folder, {}, folder)
+    model = ARCHITECTURES.get(str(config.get("model_type")))
+    kind = hugging_face.kind_of_head(config)
+    if kind == hugging_face.MULTIPLE_CHOICE and model:
+        if model.choices[0] == hugging_face.pooler_of(model):
+            weights = hugging_face.with_pooler_as_layer(weights)
+    return Pretrained(path, folder, weights, **_head(config))
+
+
+def _open_checkpoint(path: str) -> Pretrained:
+    google.check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(google.refusal(path))
-    weights = open_tensorflow(path)
-    if hub_module.GRAPH in weights.shapes:
+    weights, folder = google.open_tensorflow(path), os.path.dirname(path)
+    if google.OBJECT_GRAPH in weights.shapes:
         # The form of tensorflow/models.
+        from adapter_bert.checkpoints import hub_module
+
         weights, config, _ = hub_module.open_objects(path, path)
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
@@ -234,19 +288,26 @@ def _open_file(path: str) -> Pretrained:
     return Pretrained(path, folder, weights, **_head(config))
 
 
-def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
-    """A file's weights with their config and the tokenizer's."""
-    config = {}
-    place = os.path.join(folder, CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "a description of a model", {})
-    # A tokenizer that is none of BERT's is refused before all else.
-    read_rules(folder, {}, folder)
-    own = ARCHITECTURES.get(str(config.get("model_type")))
-    is_of_choices = kind_of_head(config) == MULTIPLE_CHOICE
-    if is_of_choices and own and own.choices[0] == pooler_of(own):
-        weights = with_pooler_as_layer(weights)
-    return Pretrained(path, folder, weights, **_head(config))
+def _is_called(*ends: str) -> Callable[[str], bool]:
+    return lambda path: path.endswith(ends)
+
+
+# Is a path of this layout, and what opens it. The first that fits counts.
+_Layout = tuple[Callable[[str], bool], Callable[[str], Pretrained]]
+FILES: tuple[_Layout, ...] = (
+    (_is_called(*FOREIGN), _refuse_foreign),
+    (_is_called(".safetensors", TORCH_FILE), _open_hugging_face),
+    (_is_called(MODULE_FILE), _open_module),
+    (lambda path: True, _open_checkpoint),
+)
+LAYOUTS: tuple[_Layout, ...] = (
+    (lambda path: path.startswith(HUB), _open_hub),
+    (_is_missing, _open_published),
+    (_is_archive, _open_archive),
+    (_has_modules, _open_vectors),
+    (files.is_folder, _open_folder),
+    *FILES,
+)
 
 
 def _head(config: dict[str, Any]) -> dict[str, Any]:
@@ -258,9 +319,11 @@ def _head(config: dict[str, Any]) -> dict[str, Any]:
         # transformers writes these for labels without names.
         if not all(labels) or labels == tuple(f"LABEL_{i}" for i in numbers):
             labels = ()
-    if not labels and not kind_of_head(config):
+    if not labels and not hugging_face.kind_of_head(config):
         return {}
-    head = {key: config[key] for key in HEAD_FIELDS if key in config}
+    head = {
+        key: config[key] for key in hugging_face.HEAD_FIELDS if key in config
+    }
     return {"labels": labels, "head": head}
 
 

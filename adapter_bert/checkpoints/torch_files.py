@@ -16,6 +16,7 @@ from typing import Any, Callable, NamedTuple, NoReturn, Optional
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.checkpoints.weights import widened
 from adapter_bert.errors import UserError
 
 # Names of storages -> numpy's types, in files of processors of today.
@@ -283,11 +284,6 @@ def _check_sizes(views: dict[str, View], size: int) -> None:
     made = sum(4 * math.prod(view.shape) for view in set(views.values()))
     if whole > size or made > GROWTH * size:
         _refuse("its tensors are larger than the file")
-
-
-def widened(halves: np.ndarray) -> np.ndarray:
-    """Reads uint16 values of bfloat16 as float32."""
-    return (halves.astype(np.uint32, order="C") << 16).view(np.float32)
 
 
 def read(

@@ -26,6 +26,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.tasks.vector_form import Pooled
 
+# Before the name of a repository of Hugging Face's hub.
+HUB = "hf:"
 POOLER = "bert/pooler/"
 # Variables with a row for each label; all variables of such a head.
 OUTPUTS = ("output_weights", "output_bias")
@@ -217,6 +219,20 @@ def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
         return kept.values * kept.scale
 
     return dataclasses.replace(weights, read=read)
+
+
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """Converts real numbers to float32; raises TypeError for other types."""
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Too large numbers become infinite; callers check for that.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
+
+
+def widened(halves: np.ndarray) -> np.ndarray:
+    """Reads uint16 values of bfloat16 as float32."""
+    return (halves.astype(np.uint32, order="C") << 16).view(np.float32)
 
 
 InitialValues = dict[str, Callable[[], np.ndarray]]

@@ -378,7 +378,7 @@ def _objects() -> dict[str, Any]:
             name=hub_module.VALUE, full_name=name, checkpoint_key=key
         )
         values[key] = np.ones(shape, np.float32)
-    values[hub_module.GRAPH] = np.array(graph.SerializeToString(), object)
+    values[google.OBJECT_GRAPH] = np.array(graph.SerializeToString(), object)
     return values
 
 
@@ -398,11 +398,11 @@ def _second_module() -> Reader:
 def _object_graph() -> Reader:
     """What a checkpoint of TensorFlow 2 says of its objects."""
     values = _objects()
-    graph = bytes(values.pop(hub_module.GRAPH).item())
+    graph = bytes(values.pop(google.OBJECT_GRAPH).item())
 
     def read(folder: pathlib.Path) -> None:
         content = (folder / "graph").read_bytes()
-        whole = {**values, hub_module.GRAPH: np.array(content, object)}
+        whole = {**values, google.OBJECT_GRAPH: np.array(content, object)}
         with _written(folder, _named("a.ckpt", write_bundle(whole))) as inner:
             _read_all(sources.open_pretrained(str(inner / "a.ckpt")).weights)
 
