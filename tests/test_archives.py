@@ -14,8 +14,6 @@ import pytest
 import refusals
 import tensorflow as tf
 from hub_modules import write_tf2
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from limits import limited
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
 
@@ -353,21 +351,6 @@ def test_a_wrong_sum_is_found(google, tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-8] + b"\0\0\0\0" + whole[-4:])
     refuses(path, "CRC check failed")
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(content=st.binary(max_size=300), end=st.sampled_from([*ENDS, "tar"]))
-def test_random_bytes_are_one_line(tmp_path_factory, content, end):
-    path = tmp_path_factory.mktemp("random") / f"bert{end}"
-    if end == "tar":
-        # A tar archive's own bytes.
-        path = path.with_name("bert.tgz")
-        content = gzip.compress(content)
-    path.write_bytes(content)
-    try:
-        published_models.unpack(str(path))
-    except UserError as error:
-        assert "\n" not in str(error)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, google, monkeypatch):

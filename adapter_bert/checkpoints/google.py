@@ -46,7 +46,7 @@ LARGEST_INDEX = 2**28
 
 @contextlib.contextmanager
 def guard(prefix: str) -> Iterator[None]:
-    """Raises UserError instead of the errors for a damaged checkpoint."""
+    """Replaces the errors for a damaged checkpoint."""
     try:
         yield
     # TensorFlow's reader raises Python's errors for some damages.
@@ -72,8 +72,8 @@ class Reader:
     """
 
     def __init__(self, prefix: str):
-        """Opens a checkpoint."""
         self._prefix = prefix
+        files.check_plain(f"{prefix}.index", "the checkpoint's index")
         size = files.size(f"{prefix}.index")
         if size > LARGEST_INDEX:
             raise UserError(
@@ -115,7 +115,7 @@ def open_tensorflow(prefix: str) -> Weights:
 
 
 def own_name(name: str) -> str:
-    """Our name of an ELECTRA's or ALBERT's variable; others as they are."""
+    """Renames an ELECTRA's or ALBERT's variable; others stay."""
     for theirs, ours in OTHER_NAMES:
         match = re.fullmatch(rf"{theirs}/(.+)", name)
         if match:
@@ -124,14 +124,14 @@ def own_name(name: str) -> str:
 
 
 def read_whole(prefix: str) -> None:
-    """Reads every tensor of a checkpoint; raises UserError for damage."""
+    """Reads every tensor of a checkpoint."""
     reader = Reader(prefix)
     for name in reader.shapes:
         reader.tensor(name)
 
 
 def refusal(path: str) -> str:
-    """The reason why a path opens no TensorFlow checkpoint."""
+    """Says why a path opens no TensorFlow checkpoint."""
     prefix = FILE_ENDS.sub("", path)
     if prefix != path and files.exists(f"{prefix}.index"):
         return (
@@ -143,9 +143,9 @@ def refusal(path: str) -> str:
             f"the checkpoint {prefix} lacks {prefix}.index; copy that file, "
             "too, from where its others come from"
         )
-    found = "is no checkpoint" if files.exists(path) else "does not exist"
+    state = "is no checkpoint" if files.exists(path) else "does not exist"
     return (
-        f"--init_checkpoint {path} {found}; expected a TensorFlow checkpoint's "
+        f"--init_checkpoint {path} {state}; expected a TensorFlow checkpoint's "
         "prefix (as bert_model.ckpt), a .safetensors file, a module of TF-Hub "
         "or a folder with one"
     )

@@ -70,7 +70,7 @@ KAGGLE_HANDLE = re.compile(
 
 
 def unpack(path: str) -> str:
-    """The folder of an archive's files, unpacked the first time.
+    """Gives the folder of an archive's files, unpacked the first time.
 
     It is the inner folder if that holds all files. The archive may be `gs://`.
     """
@@ -96,7 +96,6 @@ def unpack(path: str) -> str:
 
 
 def _digest(path: str) -> str:
-    """A short hash of an archive's size and end."""
     files.check_plain(path, "the archive")
     size = files.size(path)
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
@@ -132,7 +131,6 @@ def _unpack_to(path: str, folder: str) -> None:
 
 
 def _write_members(path: str, folder: str) -> None:
-    """Writes an archive's files into a folder."""
     if not hasattr(tarfile, "data_filter"):
         raise UserError(
             f"{path} is an archive, but Python {sys.version.split()[0]} cannot "
@@ -146,7 +144,6 @@ def _write_members(path: str, folder: str) -> None:
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Raises UserError instead of the errors for a damaged archive."""
     try:
         yield
     except DAMAGES as error:
@@ -168,8 +165,6 @@ def _check_size(size: int, most: int) -> None:
 
 
 class _Limited:
-    """A stream of which `left` bytes can be read."""
-
     def __init__(self, file: IO[bytes], left: int):
         self._file, self.left = file, left
 
@@ -222,7 +217,6 @@ def resolve(path: str) -> str:
 
 
 def _tf_hub(handle: str) -> str:
-    """The folder of one of TF-Hub's, as tensorflow_hub would cache it."""
     cache = os.environ.get("TFHUB_CACHE_DIR") or os.path.join(
         tempfile.gettempdir(), "tfhub_modules"
     )
@@ -240,7 +234,6 @@ def _tf_hub(handle: str) -> str:
 
 
 def _kaggle(model: str, version: Optional[str]) -> str:
-    """The folder of one of Kaggle's, as kagglehub would cache it."""
     root = os.environ.get("KAGGLEHUB_CACHE") or os.path.join(
         os.path.expanduser("~"), ".cache", "kagglehub"
     )
@@ -259,7 +252,6 @@ def _kaggle(model: str, version: Optional[str]) -> str:
 
 
 def _fetch(package: str, function: str, handle: str, advice: str) -> str:
-    """The folder that a library's function fetches; raises as `resolve`."""
     try:
         library = importlib.import_module(package.replace("-", "_"))
     # tensorflow_hub fails with a TensorFlow after 2.15.

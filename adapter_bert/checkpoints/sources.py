@@ -75,12 +75,7 @@ FOREIGN = (
 def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
-    These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
-    adapter-bert's or a training checkpoint of this project), a `.safetensors`
-    file, a `pytorch_model.bin`, a module of TF-Hub or Kaggle, a folder with one
-    of these or of sentence-transformers, an archive of such a folder, a
-    module's handle, or a repository of Hugging Face's hub (`hf:ORG/NAME`). Of a
-    training checkpoint the model is the BERT under it, with `trained` and
+    Of a training checkpoint the model is the BERT under it, with `trained` and
     `run`.
     """
     model = open_pretrained(path)
@@ -117,7 +112,7 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
 
 def _find_model(folder: str) -> str:
-    """The model of a folder: a pretrained one before a training's.
+    """Finds the model of a folder: a pretrained one before a training's.
 
     The best step of a training that kept it, else the newest.
     """
@@ -185,7 +180,6 @@ def _is_archive(path: str) -> bool:
 
 
 def _has_modules(path: str) -> bool:
-    """Tells a folder of sentence-transformers from others."""
     modules = os.path.join(path, "modules.json")
     return files.is_folder(path) and files.exists(modules)
 
@@ -248,7 +242,6 @@ def _open_module(path: str) -> Pretrained:
 
 
 def _open_hugging_face(path: str) -> Pretrained:
-    """Opens weights with their config and the tokenizer's."""
     is_torch = path.endswith(TORCH_FILE)
     open_it = (
         hugging_face.open_torch if is_torch else hugging_face.open_safetensors
@@ -311,7 +304,6 @@ LAYOUTS: tuple[_Layout, ...] = (
 
 
 def _head(config: dict[str, Any]) -> dict[str, Any]:
-    """Values of `Pretrained` that a config says of a head."""
     labels, named = (), config.get("id2label")
     if isinstance(named, dict):
         numbers = range(len(named))
@@ -357,7 +349,6 @@ def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
 def _without_missing_pooler(
     config: BertConfig, opened: Optional[Pretrained]
 ) -> BertConfig:
-    """The config of a model that may have been saved without a pooler."""
     if opened is None or not config.has_pooler:
         return config
     has_pooler = any(name.startswith(POOLER) for name in opened.weights.shapes)
@@ -374,9 +365,8 @@ def read_tokenizer(
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
-    Every program opens its tokenizer here. The rules are those of the files
-    next to the vocabulary, else next to the model. A `tokenizer.json` of
-    subwords says itself whether texts are lower-cased.
+    The rules are those of the files next to the vocabulary, else next to the
+    model.
 
     Args:
         opened: the model; None to take the vocabulary at `path` alone.
@@ -410,27 +400,27 @@ def read_tokenizer(
         if not isinstance(described, dict):
             raise UserError(f"{place} is no tokenizer, expected a JSON object")
     rules = _rules_of(opened, config, path, described)
-    said, more = "", (new_tokens, rules, described)
+    contrary, more = "", (new_tokens, rules, described)
     if do_lower_case is None and is_case_said:
         do_lower_case = rules.do_lower_case
         if do_lower_case is None and opened is not None:
             do_lower_case = opened.do_lower_case
         if do_lower_case is not None:
             where = opened.path if opened else path
-            said = f"{where} has do_lower_case={do_lower_case}, but "
+            contrary = f"{where} has do_lower_case={do_lower_case}, but "
     tokenizer = FullTokenizer(path, do_lower_case is not False, *more)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False, *more)
     _checked(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
-            f"{said}the vocabulary has words with capital letters, which texts "
-            "in lower case never use; pass --do_lower_case=false"
+            f"{contrary}the vocabulary has words with capital letters, which "
+            "texts in lower case never use; pass --do_lower_case=false"
         )
     if not tokenizer.do_lower_case and tokenizer.is_uncased:
         raise UserError(
-            f"{said}the vocabulary has no words with capital letters, so each "
-            "such word of a text would be unknown; pass --do_lower_case=true"
+            f"{contrary}the vocabulary has no words with capital letters, so "
+            "each such word would be unknown; pass --do_lower_case=true"
         )
     return tokenizer
 
@@ -441,7 +431,6 @@ def _rules_of(
     path: str,
     described: Mapping[str, Any],
 ) -> Rules:
-    """The rules of a vocabulary; `described` as `read_rules` takes it."""
     folder = os.path.dirname(path)
     nearby = opened.folder if opened else folder
     rules = read_rules(folder, described, nearby)
@@ -452,7 +441,7 @@ def _rules_of(
 
 
 def find_vocabulary(opened: Pretrained) -> str:
-    """The path of the model's vocabulary, or UserError if there is none."""
+    """Finds the path of the model's vocabulary."""
     return opened.vocab_file or _beside(
         opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
     )
@@ -461,7 +450,7 @@ def find_vocabulary(opened: Pretrained) -> str:
 def _checked(
     tokenizer: TextTokenizer, config: Optional[BertConfig]
 ) -> TextTokenizer:
-    """The tokenizer, whose size, segments and padding fit the model's."""
+    """Fits the tokenizer's size, segments and padding to the model's."""
     if config is None:
         return tokenizer
     if config.type_vocab_size == 1 and tokenizer.second_segment:
@@ -501,7 +490,6 @@ def _checked(
 
 
 def _some_added(tokenizer: TextTokenizer) -> str:
-    """The count of a vocabulary's added tokens, and the first of them."""
     named = [a.token.content for a in tokenizer.added[:5]]
     return f"{len(tokenizer.added)} added tokens, as {named}"
 
@@ -593,7 +581,6 @@ def check_same_model(
 
 
 def _beside(opened: Pretrained, names: tuple[str, ...], flag: str) -> str:
-    """The path of the first of `names` that lies next to a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)
         if files.exists(path):

@@ -78,12 +78,11 @@ class Storage(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the values."""
         return self.count * np.dtype(TYPES[self.kind]).itemsize
 
 
 class View(NamedTuple):
-    """A tensor of a storage's values; offset and strides count values."""
+    """Describes a tensor; offset and strides count a storage's values."""
 
     storage: Storage
     offset: int
@@ -201,7 +200,6 @@ class _Unpickler(pickle._Unpickler):
             _refuse("a value's name is no text")
 
     def _ignore_state(self) -> None:
-        """Drops what a table also has: versions of modules."""
         self.stack.pop()
 
     dispatch[pickle.SETITEM[0]] = _set_item
@@ -218,7 +216,6 @@ def _views(table: Any) -> dict[str, View]:
 
 
 def _open_zip(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
-    """Opens a zip file: its table, and what reads a storage."""
     archive = zipfile.ZipFile(io.BytesIO(content))
     names = archive.namelist()
 
@@ -275,7 +272,6 @@ def _open_older(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
 
 
 def _check_sizes(views: dict[str, View], size: int) -> None:
-    """Refuses tensors that need more than their file has."""
     storages: dict[str, Storage] = {}
     for view in views.values():
         if storages.setdefault(view.storage.key, view.storage) != view.storage:
