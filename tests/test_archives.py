@@ -276,7 +276,8 @@ def test_gigabytes_of_zeros_are_never_written(
     bomb(path, "model.safetensors", 10 * 2**30, claimed)
     assert path.stat().st_size < 2e7
     with limited(fsize=2**20):
-        refuses(path, f"the archive {path} cannot be unpacked: ")
+        large = "as no BERT does" if claimed > 2**20 else ""
+        refuses(path, f"the archive {path} cannot be unpacked: ", large)
     assert os.listdir(tmp_path) == [path.name]
 
 
