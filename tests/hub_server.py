@@ -69,7 +69,7 @@ class HubServer(http.server.ThreadingHTTPServer):
         repositories: by name.
         faults: for a part of a path a status, or a function of a file's
             content that gives the bytes that are sent.
-        asked: method and path of every request.
+        requests: method and path of every request.
         blobs: large files by SHA-256.
     """
 
@@ -79,7 +79,7 @@ class HubServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, Repository] = {}
         self.faults: dict[str, Any] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.blobs: dict[str, bytes] = {}
         self.endpoint = f"http://127.0.0.1:{self.server_port}"
         # Of the hub's storage.
@@ -137,7 +137,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
-        self.server.asked.append((self.command, path))
+        self.server.requests.append((self.command, path))
         for part, fault in self.server.faults.items():
             if part in path and fault == "cut":
                 self.close_connection = True
@@ -146,9 +146,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._answer(fault, {"error": "out of order"})
                 return
         for method, pattern, function in ROUTES:
-            found = re.fullmatch(pattern, path)
-            if found and self.command in method.split():
-                function(self, *found.groups(), body)
+            match = re.fullmatch(pattern, path)
+            if match and self.command in method.split():
+                function(self, *match.groups(), body)
                 return
         self._refuse(404)
 
@@ -161,25 +161,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """A repository, a hash and files; answers if there are none."""
         repository = self.server.repositories.get(name)
         hidden = repository is None or repository.private
-        found = (0, {})
+        commit = (0, {})
         if repository is not None and repository.commits:
-            found = repository.find(revision)
+            commit = repository.find(revision)
         if hidden and not self._has_token():
             self._refuse(401, "RepoNotFound")
         elif repository is None:
             self._refuse(404, "RepoNotFound")
         elif is_file and repository.gated and not self._has_token():
             self._refuse(401, "GatedRepo")
-        elif found is None:
+        elif commit is None:
             self._refuse(404, "RevisionNotFound")
         else:
-            return (repository, *found)
+            return (repository, *commit)
         return None
 
     def _info(self, name, revision, _):
-        found = self._find(name, revision or "")
-        if found:
-            repository, commit, contents = found
+        place = self._find(name, revision or "")
+        if place:
+            repository, commit, contents = place
             siblings = [{"rfilename": file} for file in contents]
             self._answer(
                 200,
@@ -194,10 +194,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
 
     def _tree(self, name, revision, _):
-        found = self._find(name, revision)
-        if found:
+        commit = self._find(name, revision)
+        if commit:
             entries = []
-            for file, content in found[2].items():
+            for file, content in commit[2].items():
                 entry = {"type": "file", "path": file, "size": len(content)}
                 entry["oid"] = blob_id(content)
                 if file.endswith(LARGE):
@@ -208,10 +208,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, entries, Content_Type=JSON)
 
     def _file(self, name, revision, file, _):
-        found = self._find(name, revision, is_file=True)
-        if not found:
+        place = self._find(name, revision, is_file=True)
+        if not place:
             return
-        _, commit, contents = found
+        _, commit, contents = place
         if file not in contents:
             self._refuse(404, "EntryNotFound")
             return
@@ -246,26 +246,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         start = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
         if start:
             start = int(start.group(1))
-            told = f"bytes {start}-{length - 1}/{length}"
+            content_range = f"bytes {start}-{length - 1}/{length}"
             self._answer(
                 206,
                 content[start:],
                 length=length - start,
-                Content_Range=told,
+                Content_Range=content_range,
                 **headers,
             )
         else:
             self._answer(200, content, length=length, **headers)
 
     def _create(self, body):
-        asked = json.loads(body)
-        name = f"{asked['organization']}/{asked['name']}"
+        settings = json.loads(body)
+        name = f"{settings['organization']}/{settings['name']}"
         if not self._has_token():
             self._refuse(401)
         elif name in self.server.repositories:
             self._answer(409, {"url": f"{self.server.endpoint}/{name}"})
         else:
-            private = asked.get("private", asked.get("visibility") == "private")
+            private = settings.get(
+                "private", settings.get("visibility") == "private"
+            )
             self.server.repositories[name] = Repository(private)
             self._answer(200, {"url": f"{self.server.endpoint}/{name}"})
 
@@ -291,7 +293,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(200, {"files": modes})
 
     def _batch(self, name, body):
-        found = [
+        objects = [
             {
                 **large,
                 "actions": {
@@ -302,7 +304,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             }
             for large in json.loads(body)["objects"]
         ]
-        self._answer(200, {"transfer": "basic", "objects": found})
+        self._answer(200, {"transfer": "basic", "objects": objects})
 
     def _store(self, sha256, _, body):
         assert hashlib.sha256(body).hexdigest() == sha256

@@ -5,8 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import refusals
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.weights import Weights
@@ -40,24 +39,20 @@ def test_artifact_comes_back_as_it_was_written(artifact):
 
 def test_a_changed_artifact_is_refused(artifact):
     path = artifact / "adapter.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(UserError, match="damaged"):
-        adapter_artifact.read(str(artifact))
-
-
-def test_an_artifact_without_its_keys_is_refused(artifact):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    refusals.check(lambda: adapter_artifact.read(str(artifact)), "damaged")
     path = artifact / "adapter_config.json"
     config = json.loads(path.read_text())
     del config["base"]
     path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="no base of type dict"):
-        adapter_artifact.read(str(artifact))
+    refusals.check(
+        lambda: adapter_artifact.read(str(artifact)), "no base of type dict"
+    )
 
 
 @pytest.mark.parametrize(
-    "given, expected",
+    "name, expected",
     [
         ("", "pass {0}/adapter"),
         ("adapter/adapter.safetensors", "pass {0}/adapter"),
@@ -69,31 +64,13 @@ def test_an_artifact_without_its_keys_is_refused(artifact):
         ("empty", "description {0}/empty/adapter_config.json does not exist"),
     ],
 )
-def test_an_adapter_beside_the_named_folder_is_told(artifact, given, expected):
+def test_an_adapter_beside_the_named_folder_is_told(artifact, name, expected):
     run = artifact.parent
     (run / "empty" / "adapter").mkdir(parents=True)
     for place in "several/a/adapter several/b/adapter shelf/c shelf/d".split():
         shutil.copytree(artifact, run / place)
     with pytest.raises(UserError, match=f"{expected.format(run)}$"):
-        adapter_artifact.read(str(run / given))
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(place=st.floats(0, 0.999), byte=st.binary(min_size=0, max_size=3))
-@pytest.mark.parametrize("name", ["adapter_config.json", "adapter.safetensors"])
-def test_a_spoiled_file_is_a_result_or_one_line(
-    tmp_path_factory, name, place, byte
-):
-    folder = tmp_path_factory.mktemp("spoiled")
-    values = {"x": np.zeros(3, np.float32)}
-    adapter_artifact.write(str(folder), CONFIG, values)
-    content = (folder / name).read_bytes()
-    at = int(len(content) * place)
-    (folder / name).write_bytes(content[:at] + byte + content[at + 1 :])
-    try:
-        adapter_artifact.read(str(folder))
-    except UserError as error:
-        assert "\n" not in str(error)
+        adapter_artifact.read(str(run / name))
 
 
 BASE = {
@@ -134,23 +111,24 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
-@pytest.mark.parametrize("kind", [np.float32, bool])
-def test_places_of_changes_are_whole_numbers(changes, kind):
+@pytest.mark.parametrize(
+    "kind, base",
+    [
+        (np.float32, BASE),
+        (bool, BASE),
+        (np.int64, {"bert/b": BASE["bert/b"]}),
+        (np.int64, {"bert/a": np.zeros(3)}),
+    ],
+)
+def test_changes_that_do_not_fit_the_base_are_refused(changes, kind, base):
     _, stored, folder = changes
     places = stored["bert/a/indices"].astype(kind)
     values = {**stored, "bert/a/indices": places}
     adapter_artifact.write(str(folder), CONFIG, values)
-    with pytest.raises(UserError, match="the changes of bert/a do not fit"):
-        adapter_artifact.read(str(folder), weights(BASE))
-
-
-@pytest.mark.parametrize(
-    "other", [{"bert/b": BASE["bert/b"]}, {"bert/a": np.zeros(3)}]
-)
-def test_changes_that_do_not_fit_the_base_are_refused(changes, other):
-    _, _, folder = changes
-    with pytest.raises(UserError, match="the changes of bert/a do not fit"):
-        adapter_artifact.read(str(folder), weights(other))
+    refusals.check(
+        lambda: adapter_artifact.read(str(folder), weights(base)),
+        "the changes of bert/a do not fit",
+    )
 
 
 def test_what_a_part_changes_is_known_by_a_whole_folder_of_its_name():

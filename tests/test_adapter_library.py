@@ -389,7 +389,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
     hub.add("org/tiny-bert", tiny_bert)
     with pytest.raises(UserError, match="cannot be written without a token"):
         call("push", tmp_path / "shelf", "mine", "hf:org/mine")
-    assert not hub.asked
+    assert not hub.requests
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     out = call("push", tmp_path / "shelf", "mine", "hf:org/mine")
     repository = hub.repositories["org/mine"]

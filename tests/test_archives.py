@@ -11,10 +11,9 @@ import zipfile
 import zlib
 
 import pytest
+import refusals
 import tensorflow as tf
 from hub_modules import write_tf2
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from limits import limited
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
 
@@ -26,9 +25,8 @@ pytestmark = pytest.mark.older_stack
 ENDS = (".zip", ".tar.gz")
 
 
-def refuses(path, message):
-    with pytest.raises(UserError, match=message):
-        published_models.unpack(str(path))
+def refuses(path, *parts):
+    refusals.check(lambda: published_models.unpack(str(path)), *parts)
 
 
 def pack(path, folder, inner=""):
@@ -49,9 +47,8 @@ def pack(path, folder, inner=""):
 
 def check(opened, weights, config):
     check_values(opened.weights, weights)
-    found = sources.read_config(opened)
-    assert found == config
-    assert sources.read_tokenizer(opened, found).do_lower_case
+    assert sources.read_config(opened) == config
+    assert sources.read_tokenizer(opened, config).do_lower_case
 
 
 @pytest.fixture
@@ -175,9 +172,6 @@ def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):
     assert opened.path.startswith(str(tmp_path / "cache" / "here" / "bert-"))
 
 
-ESCAPES = ("../vocab.txt", "/tmp/x/vocab.txt", "a/../../x", "..\\x", "C:\\x")
-
-
 def write_one(path, name, content=b"x", link=False):
     """Writes an archive of one file, or of one link."""
     if path.name.endswith(".zip"):
@@ -195,32 +189,26 @@ def write_one(path, name, content=b"x", link=False):
     return str(path)
 
 
+ESCAPES = ("../x", "/x", "a/../../x", "..\\x", "C:\\x", "a/" + "../" * 40 + "x")
+
+
 @pytest.mark.parametrize("name", ESCAPES)
 @pytest.mark.parametrize("end", ENDS)
 def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
-    refuses(path, "written outside of its folder")
+    with contextlib.suppress(UserError):
+        published_models.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
-    assert os.listdir(tmp_path / "in") == [f"bert{end}"]
+    assert {n.split("-")[0] for n in os.listdir(tmp_path / "in")} <= {
+        f"bert{end}",
+        "bert",
+    }
+    assert not pathlib.Path("/x").exists()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(name=st.text(alphabet="./\\ab:C~", max_size=9))
-def test_no_name_leads_out_of_the_folder(name):
-    root = "/unpacked/here"
-    try:
-        target = os.path.normpath(
-            os.path.join(root, published_models._safe(name, "x"))
-        )
-    except UserError:
-        return
-    assert target.startswith(f"{root}/")
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_links_are_refused(tmp_path, end):
-    path = write_one(tmp_path / f"bert{end}", "vocab.txt", b"/etc/x", link=True)
+def test_links_are_refused(tmp_path):
+    path = write_one(tmp_path / "bert.tgz", "vocab.txt", b"/etc/x", link=True)
     refuses(path, "vocab.txt is no plain file")
 
 
@@ -238,8 +226,14 @@ def test_a_file_without_a_name_is_refused(tmp_path):
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(published_models, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
-    refuses(path, "holds more than 1,000,000, which")
+    refuses(path, "as no BERT does")
     assert os.listdir(tmp_path) == [f"bert{end}"]
+
+
+def test_an_older_python_says_what_to_do(tmp_path, monkeypatch):
+    path = write_one(tmp_path / "bert.zip", "vocab.txt")
+    monkeypatch.delattr(tarfile, "data_filter")
+    refuses(path, "Python", "update it, or unpack it yourself")
 
 
 def zeros(count):
@@ -272,28 +266,23 @@ def tar_bomb(path, name, count, claimed):
 
 
 @pytest.mark.parametrize("bomb", [zip_bomb, tar_bomb])
-@pytest.mark.parametrize(
-    "claimed,message",
-    [
-        (10 * 2**30, "has 1.,...,... bytes and holds more than 1,..."),
-        (1000, "cannot be unpacked"),
-    ],
-)
+@pytest.mark.parametrize("claimed", [10 * 2**30, 1000])
 def test_gigabytes_of_zeros_are_never_written(
-    tmp_path, monkeypatch, bomb, claimed, message
+    tmp_path, monkeypatch, bomb, claimed
 ):
     """Ten of them in ten megabytes, whatever the archive says."""
+    monkeypatch.setattr(published_models, "MAX_GROWTH", 2)
     path = tmp_path / f"bert{'.zip' if bomb is zip_bomb else '.tar.gz'}"
     bomb(path, "model.safetensors", 10 * 2**30, claimed)
     assert path.stat().st_size < 2e7
-    with pytest.raises(UserError, match=message):
-        with limited(fsize=2**20):
-            published_models.unpack(str(path))
+    with limited(fsize=2**20):
+        large = "as no BERT does" if claimed > 2**20 else ""
+        refuses(path, f"the archive {path} cannot be unpacked: ", large)
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_a_sparse_file_is_no_plain_one(tmp_path):
-    """Its header says terabytes, and where of these there is anything."""
+def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
+    """Its header says so, and where of these there is anything."""
     header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE
     size = b"%011o\0" % 2**32
@@ -305,56 +294,26 @@ def test_a_sparse_file_is_no_plain_one(tmp_path):
     path.write_bytes(gzip.compress(bytes(header) + bytes(1024)))
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
-    refuses(path, "x is no plain file")
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_too_many_files_are_refused(google, tmp_path, monkeypatch, end):
-    monkeypatch.setattr(published_models, "MAX_FILES", 3)
-    path = pack(tmp_path / f"bert{end}", google)
-    refuses(path, "holds more than 3 files, which is no")
-
-
-def tar_of(*headers, tail=b""):
-    """A compressed tar archive of headers, each with its content."""
-    blocks = b"".join(
-        info.tobuf() + content + bytes(-len(content) % 512)
-        for info, content in headers
-    )
-    return gzip.compress(blocks + bytes(1024) + tail)
-
-
-def tar_header(name, kind=tarfile.REGTYPE, content=b""):
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, len(content)
-    return info, content
+    refuses(path, "as no BERT does")
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        tar_of(tar_header("x", tarfile.GNUTYPE_LONGNAME, b"a" * 2**21)),
-        tar_of(*[tar_header(f"{i}", tarfile.DIRTYPE) for i in range(4096)]),
-        tar_of(tar_header("vocab.txt", content=b"x"), tail=bytes(2**21)),
-    ],
-    ids=["long name", "folders", "tail"],
+    "header, tail",
+    [((tarfile.GNUTYPE_LONGNAME, b"a" * 2**21), b""), ((), bytes(2**21))],
+    ids=["long name", "tail"],
 )
 def test_what_stands_beside_the_files_is_limited(
-    tmp_path, content, monkeypatch
+    tmp_path, monkeypatch, header, tail
 ):
     """Compressed, gigabytes of it are kilobytes."""
-    path, read = tmp_path / "bert.tar.gz", []
-    path.write_bytes(content)
-    whole = published_models._Limited.read
-
-    def count(self, size):
-        part = whole(self, size)
-        read.append(len(part))
-        return part
-
-    monkeypatch.setattr(published_models._Limited, "read", count)
-    refuses(path, "more than 1048576 bytes besides its")
-    assert sum(read) < 2**20 + 2**15
+    monkeypatch.setattr(published_models, "MAX_BYTES", 2**20)
+    info, content = tarfile.TarInfo("x"), b""
+    if header:
+        info.type, content = header
+        info.size = len(content)
+    path = tmp_path / "bert.tar.gz"
+    path.write_bytes(gzip.compress(info.tobuf() + content + bytes(1024) + tail))
+    refuses(path, "as no BERT does")
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -364,22 +323,6 @@ def test_long_names_are_no_damage(tmp_path):
     assert (
         pathlib.Path(published_models.unpack(path)) / name[91:]
     ).read_text() == "x"
-
-
-@pytest.mark.parametrize("way", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
-def test_other_ways_to_compress_are_refused(tmp_path, way):
-    """A header of LZMA's says how much memory it takes, up to four GB."""
-    path = tmp_path / "bert.zip"
-    with zipfile.ZipFile(path, "w", way) as archive:
-        archive.writestr("vocab.txt", bytes(range(256)) * 9)
-    content = bytearray(path.read_bytes())
-    start = content.index(b"vocab.txt") + len("vocab.txt")
-    # Of LZMA's the size of its dictionary.
-    content[start + 5 : start + 9] = b"\xff" * 4
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="compressed otherwise than by defl"):
-        with limited(more=2**28):
-            published_models.unpack(str(path))
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -400,8 +343,7 @@ def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
     content = path.read_bytes()
     for share in (0, 0.1, 0.5, 0.99):
         path.write_bytes(content[: int(len(content) * share)])
-        with pytest.raises(UserError, match="cannot be unpacked: .*again"):
-            sources.open_init_checkpoint(str(path))
+        refuses(path, "cannot be unpacked: ", "again")
     assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
 
 
@@ -410,21 +352,6 @@ def test_a_wrong_sum_is_found(google, tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[:-8] + b"\0\0\0\0" + whole[-4:])
     refuses(path, "CRC check failed")
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(content=st.binary(max_size=300), end=st.sampled_from([*ENDS, "tar"]))
-def test_random_bytes_are_one_line(tmp_path_factory, content, end):
-    path = tmp_path_factory.mktemp("random") / f"bert{end}"
-    if end == "tar":
-        # A tar archive's own bytes.
-        path = path.with_name("bert.tgz")
-        content = gzip.compress(content)
-    path.write_bytes(content)
-    try:
-        published_models.unpack(str(path))
-    except UserError as error:
-        assert "\n" not in str(error)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path, google, monkeypatch):
@@ -438,8 +365,7 @@ def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
     """With TensorFlow's own file system that is not the disk's."""
     path = pack(tmp_path / "bert.zip", google)
     tf.io.gfile.copy(str(path), "ram://bert.zip", overwrite=True)
-    with pytest.raises(UserError, match="set ADAPTER_BERT_CACHE to a folder"):
-        sources.open_init_checkpoint("ram://bert.zip")
+    refuses("ram://bert.zip", "set ADAPTER_BERT_CACHE to a folder")
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
     assert "cache" in sources.open_init_checkpoint("ram://bert.zip").path
 
@@ -448,36 +374,6 @@ def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     path = tmp_path / "bert.zip"
     path.write_bytes(b"anything")
     path.chmod(0o200)
-    found = plain_user(published_models.unpack, str(path))
-    assert found.startswith(f"the archive {path} cannot be unpacked: ")
-    assert "Permission denied" in found
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"1" * 20_000,
-        b"2 " * 10_000 + b"=",
-        b"%d comment=" % 2**21 + b"a" * 2**21,
-    ],
-    ids=["digits", "keys in keys", "megabytes"],
-)
-@pytest.mark.parametrize("kind", published_models.EXTENDED)
-def test_extended_headers_take_no_time(tmp_path, kind, content):
-    """Before 3.11.10, Python takes the square of their size for each."""
-    path = tmp_path / "bert.tar.gz"
-    path.write_bytes(tar_of(tar_header("x", kind, content)))
-    refuses(path, "its extended headers are too long")
-
-
-def test_many_extended_headers_are_no_damage(tmp_path):
-    path = tmp_path / "bert.tar.gz"
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for number in range(published_models.MAX_FILES):
-            info = tarfile.TarInfo(f"{number:0150d}")
-            info.mtime = 0.5
-            archive.addfile(info)
-    assert (
-        len(os.listdir(published_models.unpack(str(path))))
-        == published_models.MAX_FILES
-    )
+    message = plain_user(published_models.unpack, str(path))
+    assert message.startswith(f"the archive {path} cannot be unpacked: ")
+    assert "Permission denied" in message

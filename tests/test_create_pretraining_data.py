@@ -169,8 +169,8 @@ def test_lines_that_no_row_holds_are_counted(create, raw, caplog):
     word = raw["vocab_file"].read_text().split()[-1].removeprefix("##")
     put(raw["input_file"], f"{word}\n{'a ' * 13}\n{'a ' * 14}\n\n{word}\n")
     create(**raw)
-    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
-    assert "1 of 4 lines" in told and "--max_seq_length=16" in told
+    [message] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 4 lines" in message and "--max_seq_length=16" in message
 
 
 def test_what_a_killed_program_leaves_is_no_row_file(
@@ -191,8 +191,8 @@ def test_what_a_killed_program_leaves_is_no_row_file(
     assert all(pathlib.Path(path).parent == tmp_path for path in left) and left
     put(tmp_path / "rows.1", "whole")
     for pattern in "rows*", "*rows*":
-        found = files.matching(str(tmp_path / pattern), "--input_file")
-        assert found == [str(tmp_path / "rows.1")]
+        paths = files.matching(str(tmp_path / pattern), "--input_file")
+        assert paths == [str(tmp_path / "rows.1")]
 
 
 @settings(max_examples=50, deadline=None)

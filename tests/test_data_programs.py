@@ -161,8 +161,8 @@ def numpy_file(value):
 
 
 def load_numpy(content):
-    found = np.load(io.BytesIO(content), allow_pickle=True)
-    return found["a"] if isinstance(found, np.lib.npyio.NpzFile) else found
+    loaded = np.load(io.BytesIO(content), allow_pickle=True)
+    return loaded["a"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
 
 
 def load_torch(content):
@@ -197,8 +197,8 @@ def with_values_replaced(value, text):
     if isinstance(value, list):
         items = enumerate(value)
     # Of many the rest are alike.
-    for key, own in itertools.islice(items, 20):
-        for part in with_values_replaced(own, text):
+    for key, old in itertools.islice(items, 20):
+        for part in with_values_replaced(old, text):
             changed = copy.copy(value)
             changed[key] = part
             yield changed
@@ -247,12 +247,12 @@ def test_data_run_nothing(tmp_path, name):
         elif is_text(right):
             inputs += with_words_replaced(right, text)
     for content in inputs:
-        found = fuzz_inputs.try_input(reader, folder, content)
-        assert found in ("taken", "refused"), content
+        outcome = fuzz_inputs.try_input(reader, folder, content)
+        assert outcome in ("taken", "refused"), content
         assert not was_run.exists(), content
     for content, _ in pickles(str(was_run)):
-        found = fuzz_inputs.try_input(reader, folder, content)
-        assert found == "refused" or name in TAKE_ALL, (found, content)
+        outcome = fuzz_inputs.try_input(reader, folder, content)
+        assert outcome == "refused" or name in TAKE_ALL, (outcome, content)
         assert not was_run.exists(), content
 
 

@@ -3,9 +3,9 @@
 import disk_order
 import numpy as np
 import pytest
+import refusals
 
 from adapter_bert.checkpoints import dev_scores
-from adapter_bert.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -23,8 +23,7 @@ from adapter_bert.errors import UserError
 )
 def test_damaged_scores_are_refused(tmp_path, content):
     (tmp_path / "dev_scores.json").write_text(content)
-    with pytest.raises(UserError, match="dev_scores.json"):
-        dev_scores.read(str(tmp_path))
+    refusals.check(lambda: dev_scores.read(str(tmp_path)), "dev_scores.json")
 
 
 def test_how_long_the_best_was_not_bettered():
@@ -57,11 +56,11 @@ def test_a_folder_that_may_not_be_used_is_one_line(tmp_path, plain_user):
     (tmp_path / "best.ckpt-2.index").write_text("")
     try:
         tmp_path.chmod(0o500)
-        found = plain_user(dev_scores.forget_others, folder, scores)
-        assert found.startswith(f"cannot delete {folder}/best.ckpt-2.index: ")
+        message = plain_user(dev_scores.forget_others, folder, scores)
+        assert message.startswith(f"cannot delete {folder}/best.ckpt-2.index: ")
         tmp_path.chmod(0o300)
-        found = plain_user(dev_scores.forget_others, folder, scores)
-        assert found.startswith(f"cannot read {folder}: ")
+        message = plain_user(dev_scores.forget_others, folder, scores)
+        assert message.startswith(f"cannot read {folder}: ")
     finally:
         tmp_path.chmod(0o700)
     dev_scores.forget_others(folder, scores)

@@ -34,7 +34,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server = self.server
         path = server.folder / self.path.lstrip("/")
         wanted = self.headers.get("Range")
-        server.asked.append((self.path, wanted))
+        server.requests.append((self.path, wanted))
         if not path.is_file():
             self.send_error(404)
             return
@@ -60,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(tmp_path):
     """A server of the archives in a folder, which writes down its requests."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
-        made.folder, made.asked, made.cut = tmp_path / "served", [], None
+        made.folder, made.requests, made.cut = tmp_path / "served", [], None
         made.may_send = threading.Event()
         made.may_send.set()
         thread = threading.Thread(target=made.serve_forever)
@@ -118,7 +118,7 @@ def test_a_bert_is_fetched_once(
     check_values(opened.weights, tiny_weights)
     again = download(SMALL, "berts")
     assert again.stdout == f"berts/{SMALL} is there already\n"
-    assert server.asked == [(f"/2020_02_20/{SMALL}.zip", None)]
+    assert server.requests == [(f"/2020_02_20/{SMALL}.zip", None)]
 
 
 def test_a_download_that_was_cut_off_goes_on(
@@ -134,7 +134,7 @@ def test_a_download_that_was_cut_off_goes_on(
     )
     server.cut = None
     assert download(SMALL, "berts").returncode == 0
-    assert server.asked[-1][1] == "bytes=1000-"
+    assert server.requests[-1][1] == "bytes=1000-"
     assert os.listdir(tmp_path / "berts") == [SMALL]
 
 
@@ -154,7 +154,7 @@ def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
     assert second.communicate()[0] == f"berts/{SMALL} is there now\n"
     assert first.returncode == second.returncode == 0
     assert os.listdir(tmp_path / "berts") == [SMALL]
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_unpackings_do_not_share_a_folder(tmp_path, google_bert):
@@ -207,8 +207,8 @@ def test_what_is_no_bert_is_refused_and_fetched_again(
     elif isinstance(what, tuple):
         byte, value = what
         for magic, more in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
-            for found in re.finditer(re.escape(magic), bytes(content)):
-                content[found.start() + byte + more] = value
+            for match in re.finditer(re.escape(magic), bytes(content)):
+                content[match.start() + byte + more] = value
     path.write_bytes(content)
     failed = download(SMALL, "berts")
     assert failed.returncode == 1
@@ -246,7 +246,7 @@ def test_the_base_that_was_pretrained_again_has_a_name_of_its_own(
     done = download(name, "berts")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "berts" / name / "vocab.txt").exists()
-    assert server.asked == [(f"/{name}.zip", None)]
+    assert server.requests == [(f"/{name}.zip", None)]
 
 
 def test_the_list_has_every_name_once(download):
@@ -283,4 +283,4 @@ def test_an_archive_for_which_there_is_no_room_stays(
     assert f"error: cannot write berts/{SMALL}: " in failed.stderr
     (folder / SMALL).unlink()
     assert download(SMALL, "berts").returncode == 0
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1

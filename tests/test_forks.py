@@ -25,7 +25,7 @@ TRAINED = {
 RUN = """
 import importlib, json, sys, traceback
 data, bert, out, *programs = sys.argv[1:]
-found = {}
+results = {}
 for name in programs:
     for number, method in enumerate((None, "houlsby(size=4)")):
         try:
@@ -33,8 +33,8 @@ for name in programs:
             result = main(data, bert, f"{out}/{name}{number}", method)
         except Exception:
             result = traceback.format_exc()
-        found[f"{name} {method}"] = result
-json.dump(found, open(f"{out}/found.json", "w"))
+        results[f"{name} {method}"] = result
+json.dump(results, open(f"{out}/results.json", "w"))
 """
 
 
@@ -68,7 +68,7 @@ def data(tmp_path_factory, tiny_data):
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, google_bert, data):
+def run(tmp_path_factory, google_bert, data):
     """What the programs return, from one process of their own."""
     out = tmp_path_factory.mktemp("forks")
     names = ("ner_crf", "feature_service", "notebook", "siamese")
@@ -83,7 +83,7 @@ def found(tmp_path_factory, google_bert, data):
         check=True,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'forks'}"},
     )
-    results = json.loads((out / "found.json").read_text())
+    results = json.loads((out / "results.json").read_text())
 
     def result(name, method):
         one = results[f"{name} {method}"]
@@ -97,32 +97,32 @@ EVERY_METHOD = pytest.mark.parametrize("method", TRAINED, ids=str)
 
 
 def check_trained(names, method, *heads):
-    own = {name for name in names if name not in heads}
-    assert set(heads) <= set(names) and own
-    assert all(re.fullmatch(TRAINED[method], name) for name in own)
+    of_adapters = {name for name in names if name not in heads}
+    assert set(heads) <= set(names) and of_adapters
+    assert all(re.fullmatch(TRAINED[method], name) for name in of_adapters)
     # The plain program trains adapters no more than the other one BERT.
-    assert any("/adapters/" in name for name in own) == bool(method)
-    assert any("/kernel" in name for name in own) != bool(method)
+    assert any("/adapters/" in name for name in of_adapters) == bool(method)
+    assert any("/kernel" in name for name in of_adapters) != bool(method)
 
 
 @EVERY_METHOD
-def test_named_entities_with_a_crf(found, method):
-    result = found("ner_crf", method)
+def test_named_entities_with_a_crf(run, method):
+    result = run("ner_crf", method)
     check_trained(result["trained"], method, "crf/weights", "crf/transitions")
     assert result["accuracy"] > 0.6
 
 
 @EVERY_METHOD
-def test_a_service_of_vectors(found, method, data):
-    result = found("feature_service", method)
+def test_a_service_of_vectors(run, method, data):
+    result = run("feature_service", method)
     check_trained(result["trained"], method)
     assert len(result["vectors"]) == len(SENTENCES)
     assert len(result["vectors"][0]) == 16
 
 
-def test_fresh_adapters_change_vectors_little(found):
+def test_fresh_adapters_change_vectors_little(run):
     plain, adapted = (
-        found("feature_service", method)["vectors"] for method in TRAINED
+        run("feature_service", method)["vectors"] for method in TRAINED
     )
     assert plain != adapted
     differences = [
@@ -132,15 +132,15 @@ def test_fresh_adapters_change_vectors_little(found):
 
 
 @EVERY_METHOD
-def test_a_notebook_s_classifier(found, method):
-    result = found("notebook", method)
+def test_a_notebook_s_classifier(run, method):
+    result = run("notebook", method)
     check_trained(result["trained"], method, "output_weights", "output_bias")
     assert result["loss"] < 0.8
 
 
 @EVERY_METHOD
-def test_similarity_of_two_models_that_share_variables(found, method):
-    result = found("siamese", method)
+def test_similarity_of_two_models_that_share_variables(run, method):
+    result = run("siamese", method)
     check_trained(result["trained"], method)
     before, after = result["losses"]
     assert after < 0.8 * before

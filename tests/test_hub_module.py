@@ -8,6 +8,7 @@ import json
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS
 from hub_modules import write_tf1, write_tf2
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from limits import limited
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment
-from test_sources import check_values
+from test_sources import check_values, refuses
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import hub_module, sources
@@ -146,10 +147,11 @@ def test_a_run_gets_sizes_vocabulary_and_case(
         json.dumps({**vars(tiny_config), "num_attention_heads": 4})
     )
     named = dataclasses.replace(named, bert_config_file=str(config))
-    with pytest.raises(
-        UserError, match="4 attention heads, but .* has 2; leav"
-    ):
-        setup.open_model(named)
+    refusals.check(
+        lambda: setup.open_model(named),
+        "4 attention heads, but ",
+        " has 2; leav",
+    )
 
 
 def test_the_module_says_the_case_where_words_do_not(
@@ -206,8 +208,11 @@ def tf1(tmp_path, words, tiny_weights):
 
 def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     opened = tf1(lambda graph: graph.graph_def.ClearField("node"))
-    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
-        sources.read_config(opened)
+    refusals.check(
+        lambda: sources.read_config(opened),
+        "lies next to ",
+        " --bert_config_file",
+    )
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
@@ -221,8 +226,11 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
                 tensor = tf.make_tensor_proto(scale, tf.float32)
                 node.attr["value"].tensor.CopyFrom(tensor)
 
-    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
-        sources.read_config(tf1(edit))
+    refusals.check(
+        lambda: sources.read_config(tf1(edit)),
+        "lies next to ",
+        " --bert_config_file",
+    )
 
 
 @pytest.mark.parametrize("name", ["scale", "case"])
@@ -254,8 +262,7 @@ def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
         asset.filename = "../../vocab.txt"
         packed.Pack(asset)
 
-    with pytest.raises(UserError, match=r"vocabulary is \.\./\.\./vocab.txt"):
-        tf1(edit)
+    refusals.check(lambda: tf1(edit), "vocabulary is ../../vocab.txt")
 
 
 def test_an_asset_that_is_something_else_is_damage(tf1):
@@ -263,16 +270,19 @@ def test_an_asset_that_is_something_else_is_damage(tf1):
         (packed,) = graph.collection_def["saved_model_assets"].any_list.value
         packed.value = b"\xff\xff"
 
-    with pytest.raises(UserError, match="saved_model.pb is damaged: "):
-        tf1(edit)
+    refusals.check(lambda: tf1(edit), "saved_model.pb is damaged: ")
 
 
 def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
     opened = sources.open_init_checkpoint(str(folder))
     config = sources.read_config(opened)
-    with pytest.raises(UserError, match="no vocab.txt .*next to .*vocab_fil"):
-        sources.read_tokenizer(opened, config)
+    refusals.check(
+        lambda: sources.read_tokenizer(opened, config),
+        "no vocab.txt ",
+        "next to ",
+        "vocab_fil",
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,8 +320,11 @@ def test_the_first_version_has_googles_shapes(tf2, tiny_weights, tiny_bert):
     """Which do not tell the number of heads."""
     opened = sources.open_init_checkpoint(tf2(heads=None, generation=1))
     check_values(opened.weights, tiny_weights)
-    with pytest.raises(UserError, match="lies next to .* --bert_config_file"):
-        sources.read_config(opened)
+    refusals.check(
+        lambda: sources.read_config(opened),
+        "lies next to ",
+        " --bert_config_file",
+    )
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
@@ -320,8 +333,7 @@ def test_matrices_of_other_shapes_are_refused(tf2, tiny_weights):
     part = {k: v for k, v in tiny_weights.items() if k != name}
     odd = tiny_weights[name].reshape(-1)
     more = [("transformer/layer_0/self_attention/query/kernel", odd)]
-    with pytest.raises(UserError, match=r"shape \[256\], expected \[hidden"):
-        sources.open_init_checkpoint(tf2(part, more=more))
+    refuses(tf2(part, more=more), "shape [256], expected [hidden")
 
 
 def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
@@ -338,56 +350,6 @@ def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
 def test_a_module_of_something_else_is_refused(tf2, tmp_path, variables):
     """As those that only make ids of texts."""
     folder = tf2({}, more=variables)
-    with pytest.raises(UserError, match="saved_model.pb: bert/encoder/layer_0"):
-        sources.open_init_checkpoint(folder)
+    refuses(folder, "saved_model.pb: bert/encoder/layer_0")
     (tmp_path / "module" / "variables" / "variables.index").unlink()
-    with pytest.raises(UserError, match="holds no BERT: it has no variables"):
-        sources.open_init_checkpoint(folder)
-
-
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-@given(data=st.data())
-def test_damage_is_never_a_traceback(
-    tmp_path_factory, data, tiny_weights, module_bytes
-):
-    folder, contents = module_bytes[data.draw(st.sampled_from(["1", "2"]))]
-    path = folder / data.draw(st.sampled_from(sorted(contents)))
-    content = bytearray(contents[path.relative_to(folder).as_posix()])
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place] = data.draw(st.integers(0, 255))
-    length = data.draw(st.sampled_from([len(content), len(content) // 2]))
-    path.write_bytes(content[:length])
-    try:
-        opened = sources.open_init_checkpoint(str(folder))
-        for name in tiny_weights:
-            if name in opened.weights.shapes:
-                opened.weights.read(name)
-    except UserError as error:
-        assert "\n" not in str(error)
-    finally:
-        for name, whole in contents.items():
-            (folder / name).write_bytes(whole)
-
-
-@pytest.fixture(scope="module")
-def module_bytes(tmp_path_factory, tiny_weights):
-    """A module of each kind, and the files whose damage is tried."""
-    folder = tmp_path_factory.mktemp("modules")
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join(TINY_WORDS) + "\n")
-    found = {}
-    for kind, write_module in (("1", write_tf1), ("2", write_tf2)):
-        made = write_module(folder / kind, vocabulary, tiny_weights, HEADS)
-        names = (
-            "saved_model.pb",
-            "variables/variables.index",
-            "variables/variables.data-00000-of-00001",
-        )
-        found[kind] = made, {n: (made / n).read_bytes() for n in names}
-    return found
+    refuses(folder, "holds no BERT: it has no variables")

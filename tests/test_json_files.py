@@ -6,13 +6,12 @@ import json
 
 import numpy as np
 import pytest
+import refusals
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_files import squad_file
 from test_sources import save_tensorflow
 
-from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.checkpoints.weights import Base, identify
 from adapter_bert.commands import ablate as ablate_module
@@ -23,7 +22,6 @@ from adapter_bert.methods import registry
 from adapter_bert.reports import collect_runs
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.squad_data import read_questions
 from adapter_bert.training import setup
 
 pytestmark = pytest.mark.newer_stack
@@ -73,7 +71,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     """By what it is: the path of a file, and what reads it."""
     folder = tmp_path_factory.mktemp("files")
     base = sources.open_init_checkpoint(str(tiny_bert))
-    known = identify(
+    base_identity = identify(
         base.weights, {name: v.shape for name, v in tiny_weights.items()}
     )
     task = dataclasses.replace(custom_task(dev_share=0.5), labels=("a", "b"))
@@ -82,7 +80,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         "trained_with": "lora(rank=2)",
         "parts": {"a": "0" * 64},
         "checkpoint": "model.ckpt-3",
-        "base": known.describe(),
+        "base": base_identity.describe(),
         "data_name": "mine",
         "task": {
             "name": "custom",
@@ -112,7 +110,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     run = folder / "trained"
     run.mkdir()
     save_tensorflow(run / "model.ckpt-3", {"x": np.zeros(3, np.float32)})
-    run_record.write(str(run), description, Base(known.path, ""))
+    run_record.write(str(run), description, Base(base_identity.path, ""))
     evaluated = FakeRuns(folder, tiny_config).add(
         "mine",
         "houlsby(size=4)",
@@ -123,11 +121,6 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
             "peak_memory_bytes": 5,
         },
     )
-    questions = squad_file(
-        folder / "squad.json", [("q", "the cat", "who ?", "cat")]
-    )
-    config = folder / "config.json"
-    config.write_text(json.dumps(dataclasses.asdict(tiny_config)))
 
     def use_adapter():
         artifact = adapter_artifact.read(str(adapters["lora(rank=2)"]))
@@ -172,15 +165,10 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         "evaluated run": (evaluated / "run.json", use_evaluated),
         "scores": (evaluated / "eval_results.json", use_evaluated),
         "costs": (evaluated / "cost.json", use_evaluated),
-        "questions": (
-            questions,
-            lambda: [read_questions(str(questions), v) for v in (True, False)],
-        ),
-        "BERT": (config, lambda: BertConfig.from_json_file(str(config))),
     }
 
 
-KINDS = (
+KINDS_OF_FILES = (
     "adapter",
     "ablated",
     "run",
@@ -188,12 +176,10 @@ KINDS = (
     "evaluated run",
     "scores",
     "costs",
-    "questions",
-    "BERT",
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS_OF_FILES)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
@@ -214,16 +200,17 @@ def test_a_seal_is_of_what_is_read(tmp_path):
     """Keys become texts, which are in another order than numbers."""
     path = str(tmp_path / "a.json")
     write_sealed(path, {"steps": {2: (1, 0.5), 10: None}})
-    found = read_object(path, "a file", {"steps": dict})
-    assert found == {"steps": {"2": [1, 0.5], "10": None}}
+    content = read_object(path, "a file", {"steps": dict})
+    assert content == {"steps": {"2": [1, 0.5], "10": None}}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS_OF_FILES)
 def test_the_whole_file_is_read(files, kind):
     """Else the test above would see one error only."""
     if kind in ("run", "places"):
-        with pytest.raises(UserError, match="training.seed was 1, now None"):
-            files[kind][1]()
+        refusals.check(
+            lambda: files[kind][1](), "training.seed was 1, now None"
+        )
     else:
         files[kind][1]()
 
@@ -234,7 +221,6 @@ def test_a_part_of_another_type_is_named(files, key):
     whole = path.read_text()
     try:
         path.write_text(json.dumps({**json.loads(whole), key: 5}))
-        with pytest.raises(UserError, match=f"it has no {key} of type str"):
-            use()
+        refusals.check(use, f"it has no {key} of type str")
     finally:
         path.write_text(whole)

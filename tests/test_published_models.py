@@ -7,8 +7,9 @@ import sys
 import types
 
 import pytest
+import refusals
 from hub_modules import write_tf2
-from test_sources import check_values
+from test_sources import check_values, refuses
 
 from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
@@ -68,8 +69,7 @@ def check(path, folder, weights):
 
 def test_what_tf_hub_has_cached_is_opened(in_tf_hub, tiny_weights):
     check(TF_HUB, in_tf_hub, tiny_weights)
-    with pytest.raises(UserError, match="/2 is not on this machine"):
-        sources.open_init_checkpoint(TF_HUB[:-1] + "2")
+    refuses(TF_HUB[:-1] + "2", "/2 is not on this machine")
 
 
 def test_what_kagglehub_has_cached_is_opened(in_kaggle, tiny_weights):
@@ -77,8 +77,7 @@ def test_what_kagglehub_has_cached_is_opened(in_kaggle, tiny_weights):
         check(f"{start}{KAGGLE}/3", in_kaggle, tiny_weights)
     # Of a download that was cut off there is no such file.
     in_kaggle.with_name("3.complete").unlink()
-    with pytest.raises(UserError, match="is not on this machine"):
-        sources.open_init_checkpoint(f"{KAGGLE}/3")
+    refuses(f"{KAGGLE}/3", "is not on this machine")
 
 
 @pytest.mark.parametrize(
@@ -92,21 +91,18 @@ def test_what_kagglehub_has_cached_is_opened(in_kaggle, tiny_weights):
 def test_what_is_not_cached_is_fetched_by_the_library(
     module, tiny_weights, monkeypatch, handle, library, function
 ):
-    asked = []
+    fetched = []
     fake = types.ModuleType(library)
-    setattr(fake, function, lambda name: asked.append(name) or str(module))
+    setattr(fake, function, lambda name: fetched.append(name) or str(module))
     monkeypatch.setitem(sys.modules, library, fake)
     check(handle, module, tiny_weights)
-    assert asked == [handle]
+    assert fetched == [handle]
 
     def fail(name):
         raise OSError("no route to host\nand more")
 
     setattr(fake, function, fail)
-    with pytest.raises(
-        UserError, match="cannot fetch it: no route to host; download it from"
-    ):
-        sources.open_init_checkpoint(handle)
+    refuses(handle, "cannot fetch it: no route to host; download it from")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +140,7 @@ def test_a_path_that_is_there_is_no_handle(tmp_path, monkeypatch, path, end):
     file = tmp_path / f"{path}{end}"
     file.parent.mkdir(parents=True)
     file.touch()
-    assert published_models.resolve(path) == path
+    refusals.check(lambda: sources.open_init_checkpoint(path), path, "damaged")
 
 
 PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"
@@ -189,13 +185,17 @@ def test_tf_hub_itself_finds_the_same_folder(library, in_tf_hub):
         == published_models.resolve(TF_HUB)
         == str(in_tf_hub)
     )
-    with pytest.raises(UserError, match="tensorflow-hub cannot fetch it: "):
-        published_models.resolve(TF_HUB[:-1] + "2")
+    refusals.check(
+        lambda: published_models.resolve(TF_HUB[:-1] + "2"),
+        "tensorflow-hub cannot fetch it: ",
+    )
 
 
 def test_kagglehub_itself_finds_the_same_folder(library, in_kaggle):
     hub = library("kagglehub")
-    found = hub.model_download(f"{KAGGLE}/3")
-    assert found == published_models.resolve(f"{KAGGLE}/3") == str(in_kaggle)
-    with pytest.raises(UserError, match="kagglehub cannot fetch it: "):
-        published_models.resolve(f"{KAGGLE}/4")
+    folder = hub.model_download(f"{KAGGLE}/3")
+    assert folder == published_models.resolve(f"{KAGGLE}/3") == str(in_kaggle)
+    refusals.check(
+        lambda: published_models.resolve(f"{KAGGLE}/4"),
+        "kagglehub cannot fetch it: ",
+    )

@@ -49,59 +49,61 @@ def features_of(values):
 
 @BOTH
 def test_golden_hidden_states(recorded_roberta, name):
-    found = recorded_roberta(name)
-    assert found.config.layer_norm_eps == 1e-5
-    assert found.config.hidden_act == "gelu_erf"
-    assert found.config.first_position == 2
-    assert found.config.max_tokens == 40 == found.values["input_ids"].shape[1]
-    create = reader(found.opened.weights)
-    own = encoder.declare(found.config, pooler=False)
-    values = encoder.make_variables(own, create)
-    bert = encoder.Bert(found.config, values, Hooks())
-    features = features_of(found.values)
+    roberta = recorded_roberta(name)
+    assert roberta.config.layer_norm_eps == 1e-5
+    assert roberta.config.hidden_act == "gelu_erf"
+    assert roberta.config.first_position == 2
+    assert (
+        roberta.config.max_tokens == 40 == roberta.values["input_ids"].shape[1]
+    )
+    create = reader(roberta.opened.weights)
+    variables = encoder.declare(roberta.config, pooler=False)
+    values = encoder.make_variables(variables, create)
+    bert = encoder.Bert(roberta.config, values, Hooks())
+    features = features_of(roberta.values)
     output = bert(
         features["input_ids"],
         features["segment_ids"],
         Context(features["input_mask"]),
     )
-    real = found.values["input_mask"] > 0
+    real = roberta.values["input_mask"] > 0
     for computed, expected in (
         (output.embedding_output, "embedding_output"),
         (output.sequence_output, "sequence_output"),
     ):
         np.testing.assert_allclose(
-            computed.numpy()[real], found.values[expected][real], atol=1e-5
+            computed.numpy()[real], roberta.values[expected][real], atol=1e-5
         )
 
 
 def test_golden_logits_of_masked_tokens(recorded_roberta):
-    found = recorded_roberta("roberta")
-    create = reader(found.opened.weights)
-    head = MaskedLMHead(found.config, create)
-    own = encoder.declare(found.config, pooler=False)
-    values = encoder.make_variables(own, create)
-    bert = encoder.Bert(found.config, values, Hooks())
-    features = features_of(found.values)
+    roberta = recorded_roberta("roberta")
+    create = reader(roberta.opened.weights)
+    head = MaskedLMHead(roberta.config, create)
+    variables = encoder.declare(roberta.config, pooler=False)
+    values = encoder.make_variables(variables, create)
+    bert = encoder.Bert(roberta.config, values, Hooks())
+    features = features_of(roberta.values)
     context = Context(features["input_mask"])
     hidden = bert(
         features["input_ids"], features["segment_ids"], context
     ).sequence_output
-    places = np.tile(found.values["places"], (len(hidden), 1))
+    places = np.tile(roberta.values["places"], (len(hidden), 1))
     logits = head(bert, hidden, context, tf.constant(places), places * 0)
     np.testing.assert_allclose(
-        logits["logits"], found.values["logits"], atol=1e-5
+        logits["logits"], roberta.values["logits"], atol=1e-5
     )
 
 
 def test_golden_logits_of_texts(recorded_roberta):
     """A model that transformers have tuned: its head is read as well."""
-    found = recorded_roberta("xlm-roberta")
-    create = reader(found.opened.weights)
-    model = TaskModel(found.config, parse("head"), TASK.build_head, create)
-    features = features_of(found.values)
+    roberta = recorded_roberta("xlm-roberta")
+    create = reader(roberta.opened.weights)
+    model = TaskModel(roberta.config, parse("head"), TASK.build_head, create)
+    features = features_of(roberta.values)
     outputs = model(features, Context(features["input_mask"]))
     np.testing.assert_allclose(
-        outputs["logits"], found.values["logits"], atol=1e-5
+        outputs["logits"], roberta.values["logits"], atol=1e-5
     )
 
 

@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+import refusals
 import tensorflow as tf
 
 from adapter_bert.checkpoints import run_record
@@ -80,6 +81,8 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
         ("task.labels", ["1", "0"]),
         ("bert_config.hidden_size", 32),
         ("bert_config.new_option", True),
+        # Only the old run has it.
+        ("bert_config.hidden_dropout_prob", None),
     ],
 )
 @pytest.mark.parametrize("do_train", [False, True])
@@ -87,46 +90,39 @@ def test_another_model_or_task_is_refused(folder, place, value, do_train):
     before = RECORD
     for key in place.split("."):
         before = before.get(key)
-    message = refusal(folder, changed(place, value), do_train)
+    record = changed(place, value)
+    # All that differs is named, of a training also its settings.
+    record["training"]["learning_rate"] = 1e-3
+    message = refusal(folder, record, do_train)
     assert f"{place} was {before!r}, now {value!r}" in message
-
-
-def test_every_difference_is_named(folder):
-    record = changed("task.name", "cola")
-    record["training"]["seed"] = 1
-    message = refusal(folder, record)
-    assert "task.name was 'mrpc', now 'cola'" in message
-    assert "training.seed was 0, now 1" in message
-    assert "fingerprint" not in message
-
-
-def test_a_setting_that_only_the_old_run_has_is_a_difference(folder):
-    record = copy.deepcopy(RECORD)
-    del record["bert_config"]["hidden_dropout_prob"]
-    message = refusal(folder, record)
-    assert "bert_config.hidden_dropout_prob was 0.1, now None" in message
+    rate = "training.learning_rate was 0.0003, now 0.001"
+    assert (rate in message) == do_train
+    assert ("fingerprint" in message) == (place == "base.fingerprint")
 
 
 def test_another_training_is_refused_but_its_evaluation_fits(folder):
     record = changed("training.learning_rate", 1e-3)
-    message = refusal(folder, record)
-    assert "training.learning_rate was 0.0003, now 0.001" in message
+    assert "training.learning_rate was 0.0003" in refusal(folder, record)
     run_record.check(str(folder), record, do_train=False)
 
 
 def test_a_partial_record_is_compared_by_what_it_has(folder):
-    known = copy.deepcopy(RECORD)
-    del known["task"]["labels"], known["training"]["data"]
-    del known["versions"], known["parameters"]
+    partial = copy.deepcopy(RECORD)
+    del partial["task"]["labels"], partial["training"]["data"]
+    del partial["versions"], partial["parameters"]
     for do_train in (False, True):
-        run_record.check(str(folder), known, do_train, partial=True)
-    known["training"]["seed"] = 1
-    run_record.check(str(folder), known, False, partial=True)
-    with pytest.raises(UserError, match="seed was 0, now 1; choose"):
-        run_record.check(str(folder), known, True, partial=True)
-    known["task"]["name"] = "cola"
-    with pytest.raises(UserError, match="task.name was 'mrpc', now 'cola';"):
-        run_record.check(str(folder), known, False, partial=True)
+        run_record.check(str(folder), partial, do_train, partial=True)
+    partial["training"]["seed"] = 1
+    run_record.check(str(folder), partial, False, partial=True)
+    refusals.check(
+        lambda: run_record.check(str(folder), partial, True, partial=True),
+        "seed was 0, now 1; choose",
+    )
+    partial["task"]["name"] = "cola"
+    refusals.check(
+        lambda: run_record.check(str(folder), partial, False, partial=True),
+        "task.name was 'mrpc', now 'cola';",
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,8 +174,10 @@ def test_what_is_null_is_not_there(folder):
     path = folder / run_record.RUN_FILE
     content = {**json.loads(path.read_text()), "task_settings": None}
     path.write_text(json.dumps(content))
-    found = run_record.read_description(str(path), "the run's description")
-    assert "task_settings" not in found
+    description = run_record.read_description(
+        str(path), "the run's description"
+    )
+    assert "task_settings" not in description
 
 
 @pytest.mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
@@ -187,8 +185,11 @@ def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
     path = folder / run_record.RUN_FILE
     path.write_text(json.dumps(changed("base.hub", hub)))
-    with pytest.raises(UserError, match="run.json: base.hub: .* names no repo"):
-        run_record.read_description(str(path), "the run's description")
+    refusals.check(
+        lambda: run_record.read_description(str(path), "the run's description"),
+        "run.json: base.hub: ",
+        " names no repo",
+    )
 
 
 def test_two_names_of_one_activation_are_the_same(folder):
@@ -246,13 +247,13 @@ def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
     form.update(prompts={"query": "q: "}, similarity_fn_name="cosine")
     run_record.check(str(folder), new, True)
     form["default_prompt_name"] = "query"
-    told = f"{place}.default_prompt_name was None, now 'query'"
-    assert told in refusal(folder, new)
+    difference = f"{place}.default_prompt_name was None, now 'query'"
+    assert difference in refusal(folder, new)
 
 
 def test_the_log_tells_what_an_adapter_supplies():
-    told = run_record.supplied(RECORD, 64, True)
-    assert told == (
+    line = run_record.supplied(RECORD, 64, True)
+    assert line == (
         'task mrpc, labels "0", "1", method Houlsby(64) '
         "(trained with BERT bert abc, lower case)"
     )
@@ -260,14 +261,14 @@ def test_the_log_tells_what_an_adapter_supplies():
     record["task"]["labels"] = list(map(str, range(12)))
     record["task_settings"] = {"columns": ["a b"]}
     record["tokenizer"]["do_lower_case"] = False
-    told = run_record.supplied(record, 64, True)
-    assert '"8", "9" and 2 more, columns "a b", method' in told
-    assert "upper and lower case, --max_seq_length=128, not 64 as here" in told
-    told = run_record.supplied(record, 128, True)
-    assert "method Houlsby(64), --max_seq_length=128 (trained with" in told
+    line = run_record.supplied(record, 64, True)
+    assert '"8", "9" and 2 more, columns "a b", method' in line
+    assert "upper and lower case, --max_seq_length=128, not 64 as here" in line
+    line = run_record.supplied(record, 128, True)
+    assert "method Houlsby(64), --max_seq_length=128 (trained with" in line
     # A training's checkpoint does not supply it.
-    told = run_record.supplied(record, 128, False)
-    assert told.endswith("upper and lower case, --max_seq_length=128)")
+    line = run_record.supplied(record, 128, False)
+    assert line.endswith("upper and lower case, --max_seq_length=128)")
     record["task"] = {"name": "squad"}
     assert "labels" not in run_record.supplied(record, 128, True)
 
@@ -279,17 +280,17 @@ def test_a_folder_that_may_not_be_looked_into_is_no_other_run(
     (tmp_path / "checkpoint").write_text("")
     tmp_path.chmod(0o600)
     arguments = str(tmp_path), {}, None, True
-    found = plain_user(run_record.check, *arguments)
+    message = plain_user(run_record.check, *arguments)
     tmp_path.chmod(0o700)
     path = tmp_path / "run.json"
-    assert found == f"cannot read {path}: Permission denied"
+    assert message == f"cannot read {path}: Permission denied"
 
 
 def test_other_versions_are_warned_of(folder, caplog):
     record = changed("versions.tensorflow", "2.99")
     run_record.check(str(folder), record, True)
-    told = f"versions.tensorflow was {tf.__version__} when this run began"
-    assert f"{told}, now 2.99: bits may differ" in caplog.text
+    difference = f"versions.tensorflow was {tf.__version__} when this run began"
+    assert f"{difference}, now 2.99: bits may differ" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,17 @@ import shutil
 
 import numpy as np
 import pytest
+import refusals
 import safetensors.numpy
 import tensorflow as tf
 from conftest import RECORDED, hugging_face_name
 from hub_modules import tf2_variables, write_tf1, write_tf2
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from torch_writer import as_zip, tensor, written
 from torch_writer import table as torch_table
 
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import google, hub_module, hugging_face, sources
+from adapter_bert.checkpoints import google, hugging_face, sources
 from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
@@ -53,6 +52,11 @@ def check_values(weights, values):
     for name, value in values.items():
         np.testing.assert_array_equal(weights.read(name), value)
         assert weights.shapes[name] == value.shape
+
+
+def refuses(path, *parts):
+    """Opens a model, which is refused in a line that names the parts."""
+    refusals.check(lambda: sources.open_init_checkpoint(str(path)), *parts)
 
 
 @pytest.fixture
@@ -127,8 +131,7 @@ def test_a_quantized_model_of_pytorch_is_refused(tmp_path):
     made = torch_table({name: tensor("0", kind, 6, (2, 3), (3, 1))})
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(as_zip(made, {"0": bytes(6)}))
-    with pytest.raises(UserError, match=f"'{name}' has whole numbers"):
-        sources.open_init_checkpoint(str(path))
+    refuses(path, f"'{name}' has whole numbers")
 
 
 @pytest.mark.parametrize("generation", [1, 3])
@@ -168,8 +171,11 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     beside.write_text(
         json.dumps({**vars(tiny_config), "num_attention_heads": 4})
     )
-    with pytest.raises(UserError, match="json says 4 .* has 2; pass the model"):
-        sources.read_config(opened)
+    refusals.check(
+        lambda: sources.read_config(opened),
+        "json says 4 ",
+        " has 2; pass the model",
+    )
 
 
 @pytest.mark.parametrize("damage", ["no graph", "a key", "a child"])
@@ -183,29 +189,27 @@ def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
         for name in reader.get_variable_to_shape_map()
     }
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        values[hub_module.GRAPH]
+        values[google.OBJECT_GRAPH]
     )
     if damage == "a key":
         graph.nodes[-1].attributes[0].checkpoint_key = "elsewhere"
     if damage == "a child":
         child = graph.nodes[0].children.add(local_name="do_lower_case")
         whole = graph.SerializeToString()
-        save_tensorflow(prefix, {**values, hub_module.GRAPH: whole})
+        save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: whole})
         # No variable of the name says nothing.
         assert sources.open_init_checkpoint(prefix).do_lower_case is None
         child.node_id = 9999
     is_lost = damage == "no graph"
     damaged = b"\xff\xff" if is_lost else graph.SerializeToString()
-    save_tensorflow(prefix, {**values, hub_module.GRAPH: damaged})
-    with pytest.raises(UserError, match="tf2_model.ckpt is damaged or incompl"):
-        sources.open_init_checkpoint(prefix)
+    save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: damaged})
+    refuses(prefix, "tf2_model.ckpt is damaged or incompl")
 
 
 def test_a_checkpoint_of_other_objects_is_refused(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1, name="step"))
     path = checkpoint.write(str(tmp_path / "model.ckpt"))
-    with pytest.raises(UserError, match="no BERT whose names are known here"):
-        sources.open_init_checkpoint(path)
+    refuses(path, "no BERT whose names are known here")
 
 
 @pytest.fixture
@@ -296,10 +300,14 @@ def test_a_bert_without_a_pooler_is_told_from_another_model(tiny_bert):
     base = sources.open_init_checkpoint(str(tiny_bert)).weights
     shapes = {k: v for k, v in base.shapes.items() if "pooler" not in k}
     bare = dataclasses.replace(base, shapes=shapes)
-    with pytest.raises(UserError, match="saved without BERT's pooler"):
-        check_shape(bare, "bert/pooler/dense/kernel", (16, 16))
-    with pytest.raises(UserError, match="no checkpoint of this BERT config"):
-        check_shape(bare, "bert/encoder/none", (16, 16))
+    refusals.check(
+        lambda: check_shape(bare, "bert/pooler/dense/kernel", (16, 16)),
+        "saved without BERT's pooler",
+    )
+    refusals.check(
+        lambda: check_shape(bare, "bert/encoder/none", (16, 16)),
+        "no checkpoint of this BERT config",
+    )
 
 
 def test_a_missing_variable_is_named(tmp_path, digest, tiny_weights):
@@ -307,8 +315,10 @@ def test_a_missing_variable_is_named(tmp_path, digest, tiny_weights):
         k: v for k, v in tiny_weights.items() if "pooler/dense/b" not in k
     }
     save_tensorflow(tmp_path / "partial.ckpt", partial)
-    with pytest.raises(UserError, match="lacks the variable bert/pooler"):
-        digest(tmp_path / "partial.ckpt")
+    refusals.check(
+        lambda: digest(tmp_path / "partial.ckpt"),
+        "lacks the variable bert/pooler",
+    )
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
@@ -324,69 +334,44 @@ def test_truncated_files_are_one_clear_line(
         victim = google_bert / "bert_model.ckpt.data-00000-of-00001"
     content = victim.read_bytes()
     victim.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match="damaged"):
-        digest(path)
+    refusals.check(lambda: digest(path), "damaged")
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(content=st.binary(max_size=300))
-def test_random_bytes_are_never_a_traceback(tmp_path_factory, content):
-    folder = tmp_path_factory.mktemp("random")
-    (folder / "model.safetensors").write_bytes(content)
-    (folder / "model.ckpt.index").write_bytes(content)
-    for path in (folder, folder / "model.ckpt"):
-        try:
-            sources.open_init_checkpoint(str(path))
-        except UserError as error:
-            assert "\n" not in str(error)
-
-
-def test_an_error_without_a_text_is_one_line_too(monkeypatch):
+def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
     def fail(prefix):
         raise RuntimeError
 
-    monkeypatch.setattr(google, "check_index", lambda prefix: None)
+    (tmp_path / "model.ckpt.index").touch()
     monkeypatch.setattr(tf.compat.v1.train, "NewCheckpointReader", fail)
-    with pytest.raises(UserError, match="or incomplete: RuntimeError$"):
-        google.open_tensorflow("model.ckpt")
-
-
-def test_no_checkpoint_there_is_said(tmp_path):
-    for name, message in (
-        ("/nowhere", "--init_checkpoint /nowhere does not exist"),
-        ("/nowhere/model.safetensors", "is missing, damaged or no safetensors"),
-        (str(tmp_path), "holds no model.safetensors"),
-        ("", "--init_checkpoint is empty"),
-    ):
-        with pytest.raises(UserError, match=message):
-            sources.open_init_checkpoint(name)
+    refusals.check(
+        lambda: google.open_tensorflow(str(tmp_path / "model.ckpt")),
+        "or incomplete: RuntimeError",
+    )
 
 
 @pytest.mark.parametrize(
-    "name, lost, message",
+    "name, lost, parts",
     [
-        (".data-00000-of-00001", "", "--init_checkpoint={}$"),
-        (".index", "", "--init_checkpoint={}$"),
+        (".data-00000-of-00001", "", ["--init_checkpoint={}"]),
+        (".index", "", ["--init_checkpoint={}"]),
         # As TensorFlow 1 writes it next to; it need not be there.
-        (".meta", "", "--init_checkpoint={}$"),
-        ("", ".index", "the checkpoint {0} lacks {0}.index; copy that file"),
-        (".data-00000-of-00001", ".index", "the checkpoint {0} lacks {0}.in"),
-        (".meta", ".index", "the checkpoint {0} lacks {0}.index; copy that"),
-        (
-            "",
-            ".data-00000-of-00001",
-            "{0} is damaged .*{0}.data-00000-of-00001",
-        ),
-        ("/../model.ckpt", "", "model.ckpt does not exist; expected a Tens"),
-        ("/../vocab.txt", "", "vocab.txt is no checkpoint; expected a Tens"),
-        ("/../bert_config.json", "", "config.json is no checkpoint; expected"),
-        ("/..", ".index", "the checkpoint {0} lacks {0}.index; copy"),
-        ("/../adapter", "", "and this adapter as --adapter$"),
-        ("/../several", "", "begin with, --init_checkpoint=.*/several/a.ckpt$"),
+        (".meta", "", ["--init_checkpoint={}"]),
+        ("", ".index", ["the checkpoint {} lacks {}.index; copy"]),
+        (".data-00000-of-00001", ".index", ["{} lacks {}.index; copy"]),
+        (".meta", ".index", ["{} lacks {}.index; copy"]),
+        ("", ".data-00000-of-00001", ["{} is damaged", "{}.data-00000-of-"]),
+        ("/../model.ckpt", "", ["model.ckpt does not exist; expected"]),
+        ("/../none/a.safetensors", "", ["a.safetensors does not exist"]),
+        ("/../vocab.txt", "", ["vocab.txt is no checkpoint; expected a"]),
+        ("/../bert_config.json", "", ["config.json is no checkpoint"]),
+        ("/..", ".index", ["the checkpoint {} lacks {}.index; copy"]),
+        ("/../adapter", "", ["and this adapter as --adapter"]),
+        ("/../several", "", ["--init_checkpoint=", "/several/a.ckpt"]),
+        ("/../empty", "", ["holds no model.safetensors"]),
     ],
 )
 def test_a_checkpoint_is_told_by_what_lies_there(
-    google_bert, name, lost, message
+    google_bert, name, lost, parts
 ):
     prefix = google_bert / "bert_model.ckpt"
     if lost:
@@ -394,9 +379,13 @@ def test_a_checkpoint_is_told_by_what_lies_there(
     for other in ("adapter/adapter_config.json", "several/a.ckpt.index"):
         (google_bert / other).parent.mkdir()
         (google_bert / other).touch()
+    (google_bert / "empty").mkdir()
     path = os.path.normpath(f"{prefix}{name}")
-    with pytest.raises(UserError, match=message.format(prefix)):
-        sources.open_init_checkpoint(path)
+    refuses(path, *(part.replace("{}", str(prefix)) for part in parts))
+
+
+def test_an_empty_path_is_said():
+    refuses("", "--init_checkpoint is empty")
 
 
 @pytest.mark.parametrize("name", sources.FOREIGN)
@@ -406,11 +395,7 @@ def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     shutil.copy(tiny_bert / "config.json", folder)
     (folder / name).write_bytes(b"PK")
     for path in (folder, folder / name):
-        with pytest.raises(
-            UserError, match=f"{name} .*checkpoints.md"
-        ) as caught:
-            sources.open_init_checkpoint(str(path))
-        assert "\n" not in str(caught.value)
+        refuses(path, name, "checkpoints.md")
     # What can be read goes before.
     shutil.copy(tiny_bert / "model.safetensors", folder)
     sources.open_init_checkpoint(str(folder))
@@ -423,8 +408,7 @@ def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     opened = sources.open_init_checkpoint(str(folder))
     assert opened.path == str(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
-        sources.open_init_checkpoint(str(folder))
+    refuses(folder, "no checkpoint in ", " is whole")
 
 
 def to_memory(folder, name):
@@ -453,8 +437,11 @@ def test_models_are_read_through_tensorflows_file_systems(
         config = sources.read_config(opened)
         assert config == tiny_config
         assert sources.read_tokenizer(opened, config).do_lower_case
-    with pytest.raises(UserError, match="not on a local disk.*copy its folder"):
-        sources.open_init_checkpoint(to_memory(tiny_bert, "hugging_face"))
+    refuses(
+        to_memory(tiny_bert, "hugging_face"),
+        "not on a local disk",
+        "copy its folder",
+    )
 
 
 def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
@@ -466,11 +453,9 @@ def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     shutil.copy(path, tmp_path / "new")
     np.testing.assert_array_equal(weights.read(name), before)
     (tmp_path / "new").replace(path)
-    with pytest.raises(UserError, match="has changed since it was"):
-        weights.read(name)
+    refusals.check(lambda: weights.read(name), "has changed since it was")
     path.unlink()
-    with pytest.raises(UserError, match="cannot be read any more"):
-        weights.read(name)
+    refusals.check(lambda: weights.read(name), "cannot be read any more")
 
 
 def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
@@ -536,8 +521,12 @@ def test_whole_numbers_of_a_quantized_model_are_refused(described):
     name = "encoder.layer.0.attention.self.query.weight"
     folder = described({name: np.ones((16, 16), np.int8)})
     weights = sources.open_init_checkpoint(str(folder)).weights
-    with pytest.raises(UserError, match="as of a quantized model"):
-        weights.read("bert/encoder/layer_0/attention/self/query/kernel")
+    refusals.check(
+        lambda: weights.read(
+            "bert/encoder/layer_0/attention/self/query/kernel"
+        ),
+        "as of a quantized model",
+    )
 
 
 HEAD = {
@@ -566,7 +555,7 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
 ):
     config = {} if named is None else {"id2label": dict(enumerate(named))}
     opened = sources.open_init_checkpoint(str(described(HEAD, config=config)))
-    found = with_labels(opened.weights, opened.labels, labels)
+    weights = with_labels(opened.weights, opened.labels, labels)
     expected = (
         {}
         if order is None
@@ -575,8 +564,8 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
             "output_bias": HEAD["classifier.bias"][order],
         }
     )
-    assert {n for n in found.shapes if n[:7] == "output_"} == set(expected)
-    check_values(found, expected)
+    assert {n for n in weights.shapes if n[:7] == "output_"} == set(expected)
+    check_values(weights, expected)
 
 
 @pytest.mark.older_stack
@@ -584,7 +573,7 @@ def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
     """As a published model's, whose order is another one."""
     flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
     flags.update(do_train=False, do_predict=True, tuning_method="head")
-    found = []
+    answers = []
     for number, order in enumerate(([0, 1], [1, 0])):
         labels = ["bad", "good"]
         head = {name: value[order] for name, value in HEAD.items()}
@@ -593,13 +582,13 @@ def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
         )
         out = folder.parent / f"out{number}"
         classify(**{**flags, "init_checkpoint": folder, "output_dir": out})
-        found.append((out / "test_results.tsv").read_text())
-    assert found[0] == found[1]
+        answers.append((out / "test_results.tsv").read_text())
+    assert answers[0] == answers[1]
     # Without the file that has labels.
     texts = flags.pop("data_dir") / "test.tsv"
     alone = folder.parent / "alone"
-    asked = {**flags, "init_checkpoint": folder, "predict_file": texts}
-    classify(**{**asked, "output_dir": alone})
+    settings = {**flags, "init_checkpoint": folder, "predict_file": texts}
+    classify(**{**settings, "output_dir": alone})
     # The columns are in the order of the head.
     np.testing.assert_array_equal(
         np.loadtxt(alone / "test_results.tsv")[:, ::-1],
@@ -616,5 +605,7 @@ def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
         {"architectures": ["BertForTokenClassification"]},
     ):
         folder = described(head, config=config)
-        with pytest.raises(UserError, match="no trained head of this task"):
-            classify(**{**flags, "init_checkpoint": folder})
+        refusals.check(
+            lambda bert=folder: classify(**{**flags, "init_checkpoint": bert}),
+            "no trained head of this task",
+        )

@@ -6,6 +6,7 @@ import time
 import disk_order
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -19,7 +20,6 @@ from engine_jobs import (
 )
 
 from adapter_bert.checkpoints import training_state
-from adapter_bert.errors import UserError
 from adapter_bert.training.engines import Hardware, choose_engine
 
 
@@ -68,7 +68,7 @@ FAULTS = [
     (cut, "checkpoint", 6, "checkpoint is"),
     (empty, "checkpoint", 6, "checkpoint is damaged"),
     (delete, "checkpoint", 6, "checkpoint is missing"),
-    (delete, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged or incomplete"),
+    (delete, "model.ckpt-6.index", 4, "model.ckpt-6.index"),
     (cut, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
     (empty, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
     (cut, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
@@ -133,11 +133,15 @@ def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
     for path in folder.glob("model.ckpt-*.index"):
         path.unlink()
     for action in (training_state.latest_step, training_state.recover):
-        with pytest.raises(UserError, match="no checkpoint in .* is whole"):
-            action(str(folder))
+        refusals.check(
+            lambda read=action: read(str(folder)), "no checkpoint in ", "whole"
+        )
     (folder / "checkpoint").unlink()
-    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
-        training_state.latest_step(str(folder))
+    refusals.check(
+        lambda: training_state.latest_step(str(folder)),
+        "no checkpoint in ",
+        " is whole",
+    )
     for path in folder.glob("model.ckpt-*"):
         path.unlink()
     assert training_state.latest_step(str(folder)) == (None, 0)
@@ -168,9 +172,9 @@ def test_a_first_save_may_go_on_while_it_is_looked_for(
     damage = training_state._damage
 
     def looks_too_early(*arguments):
-        found = damage(*arguments)
+        result = damage(*arguments)
         shutil.copy(folder / "model.ckpt-2.index", begun)
-        return found
+        return result
 
     monkeypatch.setattr(training_state, "_damage", looks_too_early)
     assert training_state.latest_step(str(begun)) == (None, 0)
@@ -306,8 +310,11 @@ def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
             path.unlink()
     (data,) = folder.glob("model.ckpt-6.data*")
     lost(data)
-    with pytest.raises(UserError, match="no checkpoint in .* is whole"):
-        training_state.latest_step(str(folder))
+    refusals.check(
+        lambda: training_state.latest_step(str(folder)),
+        "no checkpoint in ",
+        " is whole",
+    )
 
 
 def test_a_list_that_names_another_folder_is_written_anew(folder):
@@ -332,6 +339,6 @@ def test_a_list_of_checkpoints_is_read_in_no_time(tmp_path):
 
 def test_a_folder_that_may_not_be_read_is_one_line(folder, plain_user):
     folder.chmod(0o300)
-    found = plain_user(training_state.latest_step, str(folder))
+    message = plain_user(training_state.latest_step, str(folder))
     folder.chmod(0o700)
-    assert found.startswith(f"cannot read {folder}: ")
+    assert message.startswith(f"cannot read {folder}: ")

@@ -54,8 +54,8 @@ def test_shapes_of_outputs(is_training):
         graph = tf.compat.v1.get_default_graph()
         left = [name for name in unread(graph, outputs) if "Identity" in name]
         initialize(opened)
-        found = opened.run(outputs)
-        assert [x.shape for x in found] == [
+        arrays = opened.run(outputs)
+        assert [x.shape for x in arrays] == [
             (3, 7, 16),
             (3, 7, 16),
             (3, 16),
@@ -68,14 +68,14 @@ def test_shapes_of_outputs(is_training):
 
 def test_config_is_mutable_and_keeps_what_it_does_not_know(tmp_path):
     config = modeling.BertConfig(vocab_size=99, hidden_size=37)
-    found = json.loads(config.to_json_string())
-    assert (found["vocab_size"], found["hidden_size"]) == (99, 37)
-    assert found["type_vocab_size"] == 16
+    fields = json.loads(config.to_json_string())
+    assert (fields["vocab_size"], fields["hidden_size"]) == (99, 37)
+    assert fields["type_vocab_size"] == 16
     path = tmp_path / "bert_config.json"
-    path.write_text(json.dumps({**found, "my_key": [1]}))
+    path.write_text(json.dumps({**fields, "my_key": [1]}))
     read = modeling.BertConfig.from_json_file(str(path))
     read.hidden_size = 38
-    assert read.to_dict() == {**found, "hidden_size": 38, "my_key": [1]}
+    assert read.to_dict() == {**fields, "hidden_size": 38, "my_key": [1]}
 
 
 def test_names_of_variables():
@@ -130,10 +130,10 @@ def test_any_optimizer_trains_what_the_method_trains(method):
         pairs = optimizer.compute_gradients(loss)
         moved = names(v for g, v in pairs if g is not None)
         assert moved == trained() == expected
-        own = optimization.create_optimizer(loss, 1e-2, 10, 0, False)
+        train_op = optimization.create_optimizer(loss, 1e-2, 10, 0, False)
         initialize(opened)
         before = opened.run(v1.trainable_variables())
-        opened.run(own)
+        opened.run(train_op)
         after = opened.run(v1.trainable_variables())
         changed = {
             v.op.name
@@ -149,12 +149,12 @@ def golden_batch(folder):
     return arrays, [tf.constant(arrays[name]) for name in INPUTS]
 
 
-def recorded_model(folder, arrays, inputs, **given):
+def recorded_model(folder, arrays, inputs, **method):
     """The recorded model: its BertModel, logits and loss."""
     config = modeling.BertConfig.from_json_file(
         str(folder / "bert_config.json")
     )
-    model = modeling.BertModel(config, False, *inputs, **given)
+    model = modeling.BertModel(config, False, *inputs, **method)
     weights, bias = modeling.head_variables(
         "output_weights", "output_bias", 3, config.hidden_size
     )
@@ -165,10 +165,10 @@ def recorded_model(folder, arrays, inputs, **given):
         )
     )
     checkpoint = str(folder / "model.ckpt-0")
-    found, _ = modeling.get_assignment_map_from_checkpoint(
+    assigned, _ = modeling.get_assignment_map_from_checkpoint(
         v1.global_variables(), checkpoint
     )
-    v1.train.init_from_checkpoint(checkpoint, found)
+    v1.train.init_from_checkpoint(checkpoint, assigned)
     return model, logits, loss
 
 
@@ -177,13 +177,13 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
     folder = golden_dir / "adapter_bert_tiny"
     training = json.loads((folder / "training.json").read_text())
     size = training["adapter_size"]
-    given = {"tuning_method": f"houlsby(size={size})"}
+    method = {"tuning_method": f"houlsby(size={size})"}
     if by_function:
         adapter = modeling.feedforward_adapter
-        given = {"adapter_fn": functools.partial(adapter, hidden_size=size)}
+        method = {"adapter_fn": functools.partial(adapter, hidden_size=size)}
     with session() as opened:
         arrays, inputs = golden_batch(folder)
-        model, logits, loss = recorded_model(folder, arrays, inputs, **given)
+        model, logits, loss = recorded_model(folder, arrays, inputs, **method)
         assert names(v1.global_variables()) == {n for n, _ in training["all"]}
         assert trained() == set(training["trainable"])
         step = optimization.create_optimizer(
@@ -221,7 +221,7 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
 
 
 @pytest.mark.parametrize(
-    "given, name",
+    "activation, name",
     [
         ("GELU", "gelu"),
         ("", "linear"),
@@ -230,9 +230,9 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
         (lambda x: tf.maximum(x, 0.0), "relu"),
     ],
 )
-def test_activations_in_every_form_that_bert_takes(given, name):
-    found = []
-    for act in (name, given):
+def test_activations_in_every_form_that_bert_takes(activation, name):
+    outputs = []
+    for act in (name, activation):
         with session() as opened:
             config = small_config(hidden_act=act, initializer_range=0.5)
             model = small_model(config, False)
@@ -242,8 +242,8 @@ def test_activations_in_every_form_that_bert_takes(given, name):
             )
             initialize(opened)
             slope = tf.convert_to_tensor(slope)
-            found.append(opened.run([model.sequence_output, slope]))
-    for x, y in zip(*found):
+            outputs.append(opened.run([model.sequence_output, slope]))
+    for x, y in zip(*outputs):
         np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
@@ -255,11 +255,11 @@ def test_single_layers_make_the_same_model():
         ids, mask, segments = batch(config)
         with v1.variable_scope("bert", reuse=True):
             with v1.variable_scope("embeddings"):
-                found, table = modeling.embedding_lookup(
+                vectors, table = modeling.embedding_lookup(
                     ids, 40, 16, use_one_hot_embeddings=True
                 )
                 embedded = modeling.embedding_postprocessor(
-                    found,
+                    vectors,
                     use_token_type=True,
                     token_type_ids=segments,
                     token_type_vocab_size=2,
@@ -322,16 +322,16 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
     with session():
         small_model(config)
         path = str(folder / "model.ckpt-0")
-        found, initialized = modeling.get_assignment_map_from_checkpoint(
+        assigned, initialized = modeling.get_assignment_map_from_checkpoint(
             v1.trainable_variables(), path
         )
-        assert set(initialized) == {*found, *(f"{n}:0" for n in found)}
+        assert set(initialized) == {*assigned, *(f"{n}:0" for n in assigned)}
         pooler = v1.trainable_variables("bert/pooler/")
         some, _ = modeling.get_assignment_map_from_checkpoint(pooler, path)
         assert len(some) == 2
         assert "starts from no value" not in caplog.text
         with pytest.raises(ValueError, match="shape"):
-            v1.train.init_from_checkpoint(path, found)
+            v1.train.init_from_checkpoint(path, assigned)
 
 
 @pytest.fixture
@@ -370,11 +370,11 @@ def test_each_model_of_a_graph_starts_from_a_checkpoint(
                 for scope in ("bert", "bert_1")
             ]
             for tvars in [variables] if together else models:
-                found, initialized = (
+                assigned, initialized = (
                     modeling.get_assignment_map_from_checkpoint(tvars, path)
                 )
-                assert {f"{n}:0" for n in found.values()} <= set(initialized)
-                v1.train.init_from_checkpoint(path, found)
+                assert {f"{n}:0" for n in assigned.values()} <= set(initialized)
+                v1.train.init_from_checkpoint(path, assigned)
             initialize(opened)
             first, second = opened.run(words())
         assert np.array_equal(first, expected)
@@ -411,7 +411,7 @@ def test_no_weight_stays_random_in_silence(golden_dir):
 
 
 @pytest.mark.parametrize(
-    "given, error, message",
+    "method, error, message",
     [
         ({"tuning_method": "magic"}, UserError, "magic"),
         ({"tuning_method": "fusion(a, b)"}, ValueError, "needs a training"),
@@ -423,9 +423,9 @@ def test_no_weight_stays_random_in_silence(golden_dir):
         ),
     ],
 )
-def test_methods_that_are_refused(given, error, message):
+def test_methods_that_are_refused(method, error, message):
     with session(), pytest.raises(error, match=message):
-        small_model(**given)
+        small_model(**method)
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,11 @@ def test_golden_features(golden_dir, pretrained_dir, tmp_path, name, split):
     examples = examples_of(processor, folder / name, split)
     length = recorded["max_seq_length"]
     arguments = (examples, processor.get_labels(), length, tokenizer)
-    found = run_classifier.convert_examples_to_features(*arguments)
-    assert len(found) == len(examples) == recorded["n_examples"]
+    converted = run_classifier.convert_examples_to_features(*arguments)
+    assert len(converted) == len(examples) == recorded["n_examples"]
     for row, expected in enumerate(recorded["features"], recorded["first"]):
         count = len(expected["input_ids"])
-        features, example = found[row], examples[row]
+        features, example = converted[row], examples[row]
         padding = [0] * (length - count)
         assert features.input_ids == expected["input_ids"] + padding
         assert features.segment_ids == expected["segment_ids"] + padding
@@ -60,7 +60,7 @@ def test_golden_features(golden_dir, pretrained_dir, tmp_path, name, split):
         path, length, is_training=False, drop_remainder=False
     )
     in_memory = run_classifier.input_fn_builder(
-        found, length, is_training=False, drop_remainder=False
+        converted, length, is_training=False, drop_remainder=False
     )
     params = {"batch_size": 4}
     for x, y in zip(by_file(params), in_memory(params)):
@@ -171,8 +171,8 @@ def test_a_processor_s_task(tiny_data):
 
 
 def test_processors_that_are_refused(tiny_data, tmp_path):
-    found = refusal(processor_task, Reviews(), str(tmp_path), ["dev"])
-    assert "Reviews.get_dev_examples cannot read" in found
+    message = refusal(processor_task, Reviews(), str(tmp_path), ["dev"])
+    assert "Reviews.get_dev_examples cannot read" in message
 
     class Mixed(Reviews):
         def get_dev_examples(self, data_dir):
@@ -183,10 +183,10 @@ def test_processors_that_are_refused(tiny_data, tmp_path):
         def get_test_examples(self, data_dir):
             return []
 
-    found = refusal(processor_task, Mixed(), str(tiny_data), ["dev"])
-    assert "pairs and single texts" in found
-    found = refusal(processor_task, Mixed(), str(tiny_data), ["test"])
-    assert "gives no examples" in found
+    message = refusal(processor_task, Mixed(), str(tiny_data), ["dev"])
+    assert "pairs and single texts" in message
+    message = refusal(processor_task, Mixed(), str(tiny_data), ["test"])
+    assert "gives no examples" in message
 
 
 def test_labels_that_are_numbers(tiny_data):
@@ -207,8 +207,10 @@ def test_labels_that_are_numbers(tiny_data):
     assert rows["train"].label[:3] == ["0", "1", "0"]
     assert task.labels == ("0", "1")
     Stars.missing = (1, 2)
-    found = refusal(processor_task, Stars(), str(tiny_data), ["dev"])
-    assert "dev_examples gives 2 examples without a label, as 'dev-1'" in found
+    message = refusal(processor_task, Stars(), str(tiny_data), ["dev"])
+    assert (
+        "dev_examples gives 2 examples without a label, as 'dev-1'" in message
+    )
     assert processor_task(Stars(), str(tiny_data), ["test"])
 
 
@@ -271,7 +273,7 @@ def test_examples_that_are_none(tiny_data, changes, message):
 
 
 @pytest.mark.parametrize(
-    "given, message",
+    "flags, message",
     [
         ({}, "--task_name is missing; expected one of reviews, stars, cola"),
         (
@@ -284,10 +286,10 @@ def test_examples_that_are_none(tiny_data, changes, message):
         ),
     ],
 )
-def test_errors_name_a_program_s_own_tasks(classify, given, message):
-    own = {"reviews": Reviews, "stars": Reviews}
-    with flagsaver.flagsaver(**given):
-        assert message in refusal(task_from_flags, None, own)
+def test_errors_name_a_program_s_own_tasks(classify, flags, message):
+    processors = {"reviews": Reviews, "stars": Reviews}
+    with flagsaver.flagsaver(**flags):
+        assert message in refusal(task_from_flags, None, processors)
 
 
 @pytest.mark.parametrize(

@@ -56,16 +56,16 @@ def windows_of(path, is_training, recorded, pretrained_dir):
 def check_windows(features, recorded):
     assert len(features) == len(recorded)
     for number, (window, expected) in enumerate(zip(features, recorded)):
-        found = dict(vars(window))
+        fields = dict(vars(window))
         count = expected["input_mask"]
-        assert found.pop("unique_id") == 1000000000 + number
-        assert sum(found.pop("input_mask")) == count
+        assert fields.pop("unique_id") == 1000000000 + number
+        assert sum(fields.pop("input_mask")) == count
         for name in ("input_ids", "segment_ids"):
-            assert found.pop(name)[:count] == expected[name][:count]
+            assert fields.pop(name)[:count] == expected[name][:count]
         for name in ("token_to_orig_map", "token_is_max_context"):
-            of = {str(k): v for k, v in found.pop(name).items()}
+            of = {str(k): v for k, v in fields.pop(name).items()}
             assert of == expected[name]
-        assert found == {name: expected[name] for name in found}
+        assert fields == {name: expected[name] for name in fields}
 
 
 @pytest.mark.pretrained
@@ -101,10 +101,10 @@ def test_golden_windows_and_answers(
         examples, features, results, 20, 30, True, *map(str, paths)
     )
     assert read(paths[0]) == read(folder / "predictions.json")
-    found, expected = read(paths[1]), read(folder / "nbest.json.gz")
-    assert list(found) == list(expected)
+    answers, expected = read(paths[1]), read(folder / "nbest.json.gz")
+    assert list(answers) == list(expected)
     for name, rows in expected.items():
-        for x, y in zip(found[name], rows, strict=True):
+        for x, y in zip(answers[name], rows, strict=True):
             assert abs(x.pop("probability") - y.pop("probability")) < 1e-6
             assert x == y
     if version == 2:
@@ -170,8 +170,8 @@ def test_create_model():
             small_config(), False, ids, ids, 0 * ids, False, "bitfit"
         )
         head = {"cls/squad/output_weights", "cls/squad/output_bias"}
-        found = names(tf.compat.v1.get_collection("head"))
-        assert found == head
+        variables = names(tf.compat.v1.get_collection("head"))
+        assert variables == head
         initialize(opened)
         assert [x.shape for x in opened.run(logits)] == [(3, 5), (3, 5)]
 

@@ -94,8 +94,8 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
         pieces = tokenizer.wordpiece_tokenizer.tokenize(" ".join(words))
         assert pieces == row[case], row["text"]
         if pieces == tokenizer.tokenize(row["text"]):
-            found = tokenizer.convert_tokens_to_ids(pieces)
-            assert found == row[f"{case}_ids"]
+            ids = tokenizer.convert_tokens_to_ids(pieces)
+            assert ids == row[f"{case}_ids"]
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
 )
 def test_basic_tokenizer(text, lower, plain):
     assert tokenization.BasicTokenizer().tokenize(text) == lower
-    found = tokenization.BasicTokenizer(do_lower_case=False).tokenize(text)
-    assert found == (plain or lower)
+    tokens = tokenization.BasicTokenizer(do_lower_case=False).tokenize(text)
+    assert tokens == (plain or lower)
 
 
 def test_wordpiece_tokenizer():

@@ -32,11 +32,11 @@ def name_of(function):
 def tensor(key, kind, count, shape, strides, offset=0, is_old=False):
     """What makes a tensor of a storage, both in PyTorch's terms."""
     rest = b"Nt" if is_old else b"t"
-    told = text("storage") + name_of(kind) + text(key) + text("cpu")
+    described = text("storage") + name_of(kind) + text(key) + text("cpu")
     return (
         name_of("torch._utils._rebuild_tensor_v2")
         + b"(("
-        + told
+        + described
         + number(count)
         + rest
         + b"Q"

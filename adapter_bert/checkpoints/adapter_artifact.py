@@ -19,8 +19,8 @@ import safetensors.numpy
 
 from adapter_bert import files, folder_lock
 from adapter_bert.checkpoints import run_record
-from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, as_floats
-from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS
+from adapter_bert.checkpoints.weights import Weights, as_floats
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 
@@ -33,7 +33,7 @@ INDICES, VALUES = "/indices", "/values"
 
 @dataclasses.dataclass(frozen=True)
 class Artifact:
-    """A trained task: megabytes to put next to a frozen BERT.
+    """Holds a trained task: megabytes to put next to a frozen BERT.
 
     Attributes:
         config: `adapter_config.json`.
@@ -47,39 +47,39 @@ class Artifact:
 def changes(
     values: dict[str, np.ndarray],
     base: Callable[[str], np.ndarray],
-    own: Container[str],
+    base_names: Container[str],
 ) -> dict[str, np.ndarray]:
     """Trained values, with BERT's own variables as their changed entries.
 
     `base` reads one of BERT's own variables, whose names are `own`, as
     pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
     """
-    found: dict[str, np.ndarray] = {}
+    changed: dict[str, np.ndarray] = {}
     for name, value in values.items():
-        if name not in own:
-            found[name] = value
+        if name not in base_names:
+            changed[name] = value
             continue
         # Compared as bits, so that not even a sign of zero is lost.
         flat = np.ascontiguousarray(value, np.float32).ravel()
         before = np.ascontiguousarray(base(name), np.float32).ravel()
         indices = np.flatnonzero(flat.view(np.int32) != before.view(np.int32))
         if indices.size:
-            found[name + INDICES] = indices.astype(np.int32)
-            found[name + VALUES] = flat[indices]
-    return found
+            changed[name + INDICES] = indices.astype(np.int32)
+            changed[name + VALUES] = flat[indices]
+    return changed
 
 
 def few(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Values, with changes by parts as nonzero entries if these are few."""
-    found: dict[str, np.ndarray] = {}
+    stored: dict[str, np.ndarray] = {}
     for name, value in values.items():
         indices = np.flatnonzero(value)
         if changed_by(name) and 2 * indices.size < value.size:
-            found[name + INDICES] = indices.astype(np.int32)
-            found[name + VALUES] = value.ravel()[indices]
+            stored[name + INDICES] = indices.astype(np.int32)
+            stored[name + VALUES] = value.ravel()[indices]
         else:
-            found[name] = value
-    return found
+            stored[name] = value
+    return stored
 
 
 def count(values: dict[str, np.ndarray]) -> int:
@@ -141,7 +141,7 @@ def _content(values: dict[str, np.ndarray]) -> bytes:
 
 
 def sha256(values: dict[str, np.ndarray]) -> str:
-    """The SHA-256 of an adapter that holds these values alone."""
+    """Gives the SHA-256 of an adapter that holds these values alone."""
     return hashlib.sha256(_content(values)).hexdigest()
 
 
@@ -169,7 +169,7 @@ def settings_of(folder: str) -> dict[str, Any]:
 
 
 def read_config(folder: str) -> dict[str, Any]:
-    """Reads `adapter_config.json` alone; raises UserError for damage."""
+    """Reads `adapter_config.json` alone."""
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
         near = [
@@ -186,7 +186,6 @@ def read_config(folder: str) -> dict[str, Any]:
 
 
 def _near(folder: str) -> list[str]:
-    """Folders that may be meant instead: in a run, a library, or of a file."""
     if files.is_folder(folder):
         inner = [os.path.join(folder, name) for name in files.folders(folder)]
         return inner + [os.path.join(place, "adapter") for place in inner]

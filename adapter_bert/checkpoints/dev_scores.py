@@ -37,7 +37,7 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class DevScores:
-    """The scores of a training's evaluations.
+    """Holds the scores of a training's evaluations.
 
     Attributes:
         keep_best: name of the score that chooses the best step, or "".
@@ -49,7 +49,7 @@ class DevScores:
 
     @property
     def best_step(self) -> Optional[int]:
-        """The first step with the best score, if the best is kept."""
+        """Finds the first step with the best score, if the best is kept."""
         if not self.keep_best or not self.by_step:
             return None
         # Another dev set adds its suffix: loss_mismatched.
@@ -66,19 +66,18 @@ class DevScores:
         return sum(s > best for s in past) if past else 0
 
     def add(self, step: int, scores: Scores) -> "DevScores":
-        """These scores, and the scores of one more step."""
         return dataclasses.replace(self, by_step={**self.by_step, step: scores})
 
 
 def read(output_dir: str) -> Optional[DevScores]:
-    """The scores in a folder, or None; raises UserError for damage."""
+    """Reads the scores in a folder; None if there are none."""
     path = os.path.join(output_dir, SCORES_FILE)
     if not files.exists(path):
         return None
     what = "the dev scores of a training"
-    found = files.read_object(path, what, DESCRIPTION)
-    keep_best, by_step = found["keep_best"], {}
-    for step, scores in found["scores"].items():
+    record = files.read_object(path, what, DESCRIPTION)
+    keep_best, by_step = record["keep_best"], {}
+    for step, scores in record["scores"].items():
         if not STEP.fullmatch(step) or keep_best and keep_best not in scores:
             raise UserError(f"{path} is not {what}: step {step[:20]}")
         by_step[int(step)] = scores
@@ -130,7 +129,7 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:
-    """The checkpoint of the best step, if it is kept; else None."""
+    """Finds the checkpoint of the best step, if it is kept; else None."""
     if not output_dir:
         return None
 

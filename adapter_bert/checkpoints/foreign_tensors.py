@@ -11,9 +11,9 @@ from adapter_bert import files
 from adapter_bert.checkpoints import torch_files
 from adapter_bert.checkpoints.hugging_face import (
     UNREADABLE_TENSORS,
-    as_floats,
     tensor_of,
 )
+from adapter_bert.checkpoints.weights import as_floats
 from adapter_bert.errors import UserError
 
 # A dense layer as PyTorch has it: [outputs, inputs], [outputs] or None.

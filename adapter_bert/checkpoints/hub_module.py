@@ -36,12 +36,15 @@ from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, Shape
-from adapter_bert.checkpoints.google import Reader, guard, open_tensorflow
-from adapter_bert.checkpoints.hugging_face import as_floats
-from adapter_bert.checkpoints.weights import Pretrained, Weights
+from adapter_bert.checkpoints.google import (
+    OBJECT_GRAPH,
+    Reader,
+    guard,
+    open_tensorflow,
+)
+from adapter_bert.checkpoints.weights import Pretrained, Weights, as_floats
 from adapter_bert.errors import UserError, first_line
 
-MODEL_FILE = "saved_model.pb"
 CHECKPOINT = os.path.join("variables", "variables")
 ASSETS = "assets"
 VOCABULARY, LOWER_CASE = "vocab_file", "do_lower_case"
@@ -50,7 +53,6 @@ TF1_ASSETS = "saved_model_assets"
 # The factor of the attention's scores.
 TF1_SCALE = "bert/encoder/layer_0/attention/self/Mul/y"
 
-GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 VALUE = "VARIABLE_VALUE"
 
 LAYER = r"(?:transformer|encoder)/layer_(\d+)/"
@@ -115,13 +117,13 @@ def open_objects(
         do not tell the number of heads; `do_lower_case`, or None.
     """
     reader = Reader(prefix)
-    if GRAPH not in reader.shapes:
+    if OBJECT_GRAPH not in reader.shapes:
         raise UserError(
             f"{source} holds no BERT: its variables have neither Google's "
             "names nor an object graph"
         )
     with guard(prefix):
-        graph = TrackableObjectGraph.FromString(reader.tensor(GRAPH))
+        graph = TrackableObjectGraph.FromString(reader.tensor(OBJECT_GRAPH))
         keys = _google_names(graph, source)
         raw = {name: reader.shapes[key] for name, key in keys.items()}
         node, lower = _children(graph).get(LOWER_CASE), None
@@ -145,14 +147,14 @@ def open_objects(
             value = as_floats(value)
         return value.reshape(shapes[name])
 
-    known = config if len(heads) == 3 else None
-    return Weights(source, shapes, read), known, lower
+    sizes = config if len(heads) == 3 else None
+    return Weights(source, shapes, read), sizes, lower
 
 
 def _config_of(
     shapes: Mapping[str, Shape], heads: int, source: str
 ) -> BertConfig:
-    """The sizes of a BERT whose variables have these shapes.
+    """Finds the sizes of a BERT whose variables have these shapes.
 
     Dropout and activation are what all of Google's have: 0.1, gelu.
     """
@@ -181,7 +183,6 @@ def _config_of(
 
 
 def _google_names(graph: TrackableObjectGraph, source: str) -> dict[str, str]:
-    """Google's name -> the checkpoint's key, of all that are known."""
     keys: dict[str, str] = {}
     attributes = [
         attribute
@@ -211,24 +212,23 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> dict[str, str]:
 
 
 def _without_optimizers(graph: TrackableObjectGraph) -> list[int]:
-    """The nodes of a model in a training's checkpoint.
+    """Lists the nodes of a model in a training's checkpoint.
 
     Slots of optimizers have the names of their variables. Slots of newer
     optimizers are children of theirs, slots of older ones of no node.
     """
     left = [0] if graph.nodes else []
-    found = set(left)
+    reached = set(left)
     while left:
         children = graph.nodes[left.pop()].children
         if STEPS not in [child.local_name for child in children]:
-            new = {child.node_id for child in children} - found
-            found |= new
+            new = {child.node_id for child in children} - reached
+            reached |= new
             left += new
-    return sorted(found)
+    return sorted(reached)
 
 
 def _without_heads(name: str, shape: Shape) -> Shape:
-    """The shape of Google's variable: [D, N, H] is [D, D] there."""
     if "/attention/" not in name or "LayerNorm" in name:
         return shape
     if name.endswith("/bias"):
@@ -239,7 +239,6 @@ def _without_heads(name: str, shape: Shape) -> Shape:
 
 
 def _children(graph) -> dict[str, Any]:
-    """The nodes that the whole object of an object graph has by name."""
     children = graph.nodes[0].children if graph.nodes else ()
     return {c.local_name: graph.nodes[c.node_id] for c in children}
 

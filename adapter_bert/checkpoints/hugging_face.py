@@ -33,8 +33,7 @@ from adapter_bert.bert.architectures import (
     Scope,
 )
 from adapter_bert.bert.encoder import POOLER
-from adapter_bert.checkpoints import torch_files
-from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.checkpoints.weights import Weights, as_floats, widened
 from adapter_bert.errors import UserError
 
 # Errors of safetensors for a file that is damaged, or has a shape that no array
@@ -107,8 +106,8 @@ HELD = 2**20
 Names = list[tuple[str, str]]
 
 
-def head_modules(kind: str, own: Architecture) -> tuple[str, ...]:
-    """The modules of the dense layers of a kind's head, first to last.
+def head_modules(kind: str, model: Architecture) -> tuple[str, ...]:
+    """Lists the modules of the dense layers of a kind's head, first to last.
 
     A kind that is not known is one of texts.
     """
@@ -116,37 +115,34 @@ def head_modules(kind: str, own: Architecture) -> tuple[str, ...]:
         return ("qa_outputs",)
     if kind == "tagging":
         return ("classifier",)
-    return own.choices if kind == MULTIPLE_CHOICE else own.texts
+    return model.choices if kind == MULTIPLE_CHOICE else model.texts
 
 
-def pooler_of(own: Architecture) -> str:
-    """The module of the pooler, by its whole name."""
-    scopes = {ours: theirs for theirs, ours, _ in (*SCOPES, *own.scopes)}
-    return own.prefix + scopes[f"{POOLER}/{{end}}"]
+def pooler_of(model: Architecture) -> str:
+    """Names the module of the pooler, in full."""
+    scopes = {ours: theirs for theirs, ours, _ in (*SCOPES, *model.scopes)}
+    return model.prefix + scopes[f"{POOLER}/{{end}}"]
 
 
-def _head_names(kind: str, own: Architecture) -> list[Scope]:
-    """The names of a head's variables."""
-    modules = head_modules(kind, own)
+def _head_names(kind: str, model: Architecture) -> list[Scope]:
+    modules = head_modules(kind, model)
     scope = "cls/squad/output_{end}" if kind == "questions" else "output_{end}"
     ours = (FIRST_OF_HEAD, scope)[-len(modules) :]
     return [(module, name, OUTPUT) for module, name in zip(modules, ours)]
 
 
 def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
-    """The names of variables, without places for ends."""
-    found = [("embeddings.{table}.weight", "bert/embeddings/{table}")]
+    pairs = [("embeddings.{table}.weight", "bert/embeddings/{table}")]
     for theirs, ours, ends in scopes:
         for end, our_end in ends.items():
-            found.append((f"{theirs}.{end}", ours.replace("{end}", our_end)))
-    for own in models:
-        found += [(bias, OUTPUT_BIAS) for bias in own.biases]
-        found.append((own.decoder, OUTPUT_WEIGHTS))
-    return found
+            pairs.append((f"{theirs}.{end}", ours.replace("{end}", our_end)))
+    for model in models:
+        pairs += [(bias, OUTPUT_BIAS) for bias in model.biases]
+        pairs.append((model.decoder, OUTPUT_WEIGHTS))
+    return pairs
 
 
 def _pattern(name: str, end: str = "") -> Pattern:
-    """An expression that matches a name, with any value in its places."""
     pattern = re.escape(name)
     for place, expression in PLACES.items():
         pattern = pattern.replace(re.escape(place), expression)
@@ -156,31 +152,30 @@ def _pattern(name: str, end: str = "") -> Pattern:
 def _renamed(
     name: str, patterns: Iterable[tuple[Pattern, str]], separator: str
 ) -> Optional[str]:
-    """A name by the first pattern that matches it, or None.
+    """Renames by the first pattern that matches, or gives None.
 
     What a place holds gets the separator in the place of dots and slashes.
     """
     for pattern, new in patterns:
         match = pattern.match(name)
         if match:
-            found = {
+            values = {
                 place: re.sub("[./]", separator, value)
                 for place, value in match.groupdict().items()
             }
-            return new.format(**found) + name[match.end() :]
+            return new.format(**values) + name[match.end() :]
     return None
 
 
 def _all_names() -> Names:
-    """The names in all models that are known."""
     every = ARCHITECTURES.values()
     heads = [
         scope
-        for own in every
+        for model in every
         for kind in HEAD_CLASSES
-        for scope in _head_names(kind, own)
+        for scope in _head_names(kind, model)
     ]
-    scopes = [scope for own in every for scope in own.scopes]
+    scopes = [scope for model in every for scope in model.scopes]
     return _names([*scopes, *heads, *SCOPES], every)
 
 
@@ -198,20 +193,19 @@ def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
     name = WRAPPERS.sub("", hugging_face_name, 1)
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    found = _renamed(name, GOOGLE_NAMES, "/")
-    return found, bool(found and found.endswith("/kernel"))
+    target = _renamed(name, GOOGLE_NAMES, "/")
+    return target, bool(target and target.endswith("/kernel"))
 
 
 @functools.cache
 def _their_names(model_type: str, kind: str) -> list[tuple[Pattern, str]]:
-    """Patterns of Google's names -> names of an architecture."""
-    own = ARCHITECTURES[model_type]
+    model = ARCHITECTURES[model_type]
     kinds = kind, *HEAD_CLASSES
-    heads = [scope for each in kinds for scope in _head_names(each, own)]
-    scopes = [*own.scopes, *heads, *SCOPES]
+    heads = [scope for each in kinds for scope in _head_names(each, model)]
+    scopes = [*model.scopes, *heads, *SCOPES]
     return [
         (_pattern(ours, r"\Z"), theirs)
-        for theirs, ours in _names(scopes, [own])
+        for theirs, ours in _names(scopes, [model])
     ]
 
 
@@ -238,22 +232,22 @@ def hugging_face_name(
 
 @functools.cache
 def _modules(model_type: str) -> list[tuple[str, str]]:
-    """Modules of BERT, each with the architecture's module in its place.
+    """Pairs modules of BERT with the architecture's in their place.
 
     Modules within others come first.
     """
-    own = ARCHITECTURES[model_type]
-    found = list(own.modules.items())
-    for theirs, ours, _ in own.scopes:
+    model = ARCHITECTURES[model_type]
+    pairs = list(model.modules.items())
+    for theirs, ours, _ in model.scopes:
         if ours.startswith("bert/"):
             ours = ours[len("bert/") : -len("/{end}")]
             ours = re.sub(r"(layer|group)_", "layer/", ours)
-            found.append((ours.replace("/", "."), theirs))
-    return sorted(found, key=lambda pair: -len(pair[0]))
+            pairs.append((ours.replace("/", "."), theirs))
+    return sorted(pairs, key=lambda pair: -len(pair[0]))
 
 
 def as_bert(name: str, model_type: str) -> str:
-    """The name of a module or tensor in a BERT; others stay as they are.
+    """Gives the name of a module or tensor in a BERT; others stay.
 
     Shared layers are the layer 0.
     """
@@ -263,14 +257,14 @@ def as_bert(name: str, model_type: str) -> str:
         for ours, theirs in _modules(model_type)
     ]
     rest = name.removeprefix(prefix)
-    found = _renamed(rest, pairs, ".")
-    if found is not None or rest != name:
-        return f"bert.{found or rest}"
+    module = _renamed(rest, pairs, ".")
+    if module is not None or rest != name:
+        return f"bert.{module or rest}"
     return name
 
 
 def from_bert(name: str, model_type: str) -> str:
-    """The inverse of `as_bert`."""
+    """Inverts `as_bert`."""
     if not name.startswith("bert."):
         return name
     pairs = [
@@ -291,20 +285,20 @@ def describe_head(
     """
     end, problem = HEAD_CLASSES[kind]
     [name, *_] = ARCHITECTURES[model_type].classes
-    found: dict[str, Any] = {"architectures": [f"{name}{end}"]}
+    fields: dict[str, Any] = {"architectures": [f"{name}{end}"]}
     if problem:
-        found["problem_type"] = problem
+        fields["problem_type"] = problem
     if kind == "regression":
         labels = ["LABEL_0"]
     if labels:
-        found["num_labels"] = len(labels)
-        found["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        found["label2id"] = {label: i for i, label in enumerate(labels)}
-    return found
+        fields["num_labels"] = len(labels)
+        fields["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        fields["label2id"] = {label: i for i, label in enumerate(labels)}
+    return fields
 
 
 def kind_of_head(config: Mapping[str, Any]) -> str:
-    """The kind of a config's head in `HEAD_CLASSES`, or "" if unknown.
+    """Finds the kind of a config's head in `HEAD_CLASSES`, or "" if unknown.
 
     A model for texts without a `problem_type` may be of any kind.
     """
@@ -316,29 +310,20 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def as_floats(value: np.ndarray) -> np.ndarray:
-    """Real numbers as float32; raises TypeError for other types."""
-    if value.dtype.kind == "c":
-        raise TypeError(f"{value.dtype} is no type of real numbers")
-    # Too large numbers become infinite; callers check for that.
-    with np.errstate(over="ignore"):
-        return np.asarray(value, np.float32)
-
-
 def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
-    """A tensor of safetensors, its numbers as numpy has them.
+    """Gives a tensor of safetensors, its numbers as numpy has them.
 
     bfloat16 becomes float32. Raises LookupError for types that numpy lacks.
     """
     if kind == BFLOAT16:
-        value = torch_files.widened(np.frombuffer(content, "<u2"))
+        value = widened(np.frombuffer(content, "<u2"))
     else:
         value = np.frombuffer(content, TYPES[kind])
     return value.reshape(shape)
 
 
 def _content_of(path: str, name: str) -> bytes:
-    """The bytes of a tensor of a safetensors file, which numpy cannot read."""
+    """Reads the bytes of a tensor that numpy cannot read."""
     with open(path, "rb") as file:
         (size,) = struct.unpack("<Q", file.read(8))
         first, last = json.loads(file.read(size))[name]["data_offsets"]
@@ -374,7 +359,6 @@ def pooler_of_layer(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _which(path: str) -> tuple[int, ...]:
-    """Tells a file from one that takes its place."""
     status = os.stat(path)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -396,7 +380,7 @@ def open_safetensors(path: str) -> Weights:
         with safetensors.safe_open(path, framework="np") as file:
             names = list(file.keys())
             slices = {name: file.get_slice(name) for name in names}
-            found = {k: tuple(one.get_shape()) for k, one in slices.items()}
+            shapes = {k: tuple(one.get_shape()) for k, one in slices.items()}
             kinds = {k: one.get_dtype() for k, one in slices.items()}
             del slices
     except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
@@ -423,7 +407,7 @@ def open_safetensors(path: str) -> Weights:
                     )
                 if kinds[source] == BFLOAT16:
                     content = _content_of(path, source)
-                    value = tensor_of(BFLOAT16, found[source], content)
+                    value = tensor_of(BFLOAT16, shapes[source], content)
                 else:
                     value = file.get_tensor(source)
                 if value.dtype.kind in "biu":
@@ -444,7 +428,7 @@ def open_safetensors(path: str) -> Weights:
             ) from error
         return np.ascontiguousarray(value.T if transposed else value)
 
-    return _weights(path, sources, found, read)
+    return _weights(path, sources, shapes, read)
 
 
 def open_torch(path: str) -> Weights:
@@ -452,6 +436,8 @@ def open_torch(path: str) -> Weights:
 
     All its tensors stay in memory.
     """
+    from adapter_bert.checkpoints import torch_files
+
     tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
     sources = _sources(tensors)
 
@@ -460,29 +446,28 @@ def open_torch(path: str) -> Weights:
         value = tensors[source]
         return np.array(value.T if transposed else value, order="C")
 
-    found = {name: value.shape for name, value in tensors.items()}
-    return _weights(path, sources, found, read)
+    shapes = {name: value.shape for name, value in tensors.items()}
+    return _weights(path, sources, shapes, read)
 
 
 def _sources(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
     """Names of `google_name` -> names of tensors, whether to transpose."""
-    found = {}
+    sources = {}
     for name in names:
         target, transposed = google_name(name)
         if target:
-            found[target] = name, transposed
-    return found
+            sources[target] = name, transposed
+    return sources
 
 
 def _weights(
     path: str,
     sources: Mapping[str, tuple[str, bool]],
-    found: Mapping[str, tuple[int, ...]],
+    stored: Mapping[str, tuple[int, ...]],
     read: Callable[[str], np.ndarray],
 ) -> Weights:
-    """Weights of tensors whose shapes are `found`."""
     shapes = {
-        name: found[source][::-1] if transposed else found[source]
+        name: stored[source][::-1] if transposed else stored[source]
         for name, (source, transposed) in sources.items()
     }
     # Hugging Face's `gelu` is the error function.

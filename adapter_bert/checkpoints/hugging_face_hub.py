@@ -20,15 +20,15 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sentence_transformers
+from adapter_bert.checkpoints.weights import HUB
 from adapter_bert.errors import UserError, first_line
 
-PREFIX = "hf:"
 FORM = "hf:ORG/NAME[/FOLDER][@REVISION]"
 NAME = re.compile(
     r"hf:([\w-][\w.-]*/[\w-][\w.-]*)((?:/[\w-][\w. -]*)*)(?:@([\w-][\w./-]*))?",
@@ -49,12 +49,9 @@ ADAPTERS = (
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """A repository, or a folder in it.
+    """Names a repository `ORG/NAME`, or a folder in it as `/FOLDER`.
 
-    Attributes:
-        repository: `ORG/NAME`.
-        folder: in the repository, with a slash before it, or "".
-        revision: a branch, a tag or a commit; "" for the main branch.
+    `revision` is a branch, a tag or a commit; "" for the main branch.
     """
 
     repository: str
@@ -62,43 +59,27 @@ class Reference:
     revision: str
 
     def at(self, revision: str) -> str:
-        """The text that names a revision of it."""
-        return f"{PREFIX}{self.repository}{self.folder}@{revision}"
+        return f"{HUB}{self.repository}{self.folder}@{revision}"
 
 
 def is_named(path: str) -> bool:
-    """Whether a path names a repository."""
-    return path.startswith(PREFIX)
+    """Tells a repository's name from other paths."""
+    return path.startswith(HUB)
 
 
 def parse(text: str) -> Reference:
-    """Reads `hf:ORG/NAME[/FOLDER][@REVISION]`; raises UserError."""
-    found = NAME.fullmatch(text)
-    if not found:
+    """Reads `hf:ORG/NAME[/FOLDER][@REVISION]`."""
+    match = NAME.fullmatch(text)
+    if not match:
         raise UserError(
             f"{text[:200]!r} names no repository of the hub; expected {FORM}, "
             "as hf:google-bert/bert-base-uncased"
         )
-    return Reference(*(part or "" for part in found.groups()))
-
-
-def as_recorded(path: str, recorded: Optional[str]) -> str:
-    """A path with the commit of an earlier record, if it names no revision.
-
-    `recorded` is `hf:ORG/NAME[/FOLDER]@COMMIT`, or None. Another repository
-    stays as it is, and so does what is none.
-    """
-    if not recorded or not is_named(path):
-        return path
-    named = parse(path)
-    if named.revision or named.at(parse(recorded).revision) != recorded:
-        return path
-    logging.info("%s: the commit of its record, %s", path, recorded)
-    return recorded
+    return Reference(*(part or "" for part in match.groups()))
 
 
 def fetch_model(text: str) -> tuple[str, str]:
-    """The path of a BERT's weights, and its name with the commit.
+    """Fetches a BERT; gives its weights' path, and its name with the commit.
 
     Of sentence-transformers, the folder of the modules. Next to the weights lie
     the descriptions of their folder.
@@ -116,12 +97,12 @@ def fetch_model(text: str) -> tuple[str, str]:
 
 
 def fetch_adapter(text: str) -> tuple[str, str]:
-    """The folder of adapters, and its name with the commit."""
+    """Fetches adapters; gives their folder, and their name with the commit."""
     return _fetch(text, ADAPTERS)
 
 
 def _fetch(text: str, weights: Sequence[Sequence[str]]) -> tuple[str, str]:
-    """The folder in the cache, and its name with the commit.
+    """Gives the folder in the cache, and its name with the commit.
 
     Files that match `TEXTS` are fetched. `weights` are groups of patterns; the
     first group that matches any file is fetched too.
@@ -182,14 +163,13 @@ def _within(folder: str, patterns: Sequence[str]) -> list[str]:
 
 
 def _matching(place: str, patterns: Sequence[str]) -> list[str]:
-    """Files of a snapshot, relative to it, as the library matches names."""
-    found = []
+    matching = []
     for path, _, names in os.walk(place):
         for name in names:
             file = os.path.relpath(os.path.join(path, name), place)
             if any(fnmatch.fnmatch(file, pattern) for pattern in patterns):
-                found.append(file)
-    return sorted(found)
+                matching.append(file)
+    return sorted(matching)
 
 
 def _check(place: str, patterns: Sequence[str], name: str) -> None:
@@ -287,7 +267,6 @@ def push(folder: str, text: str, public: bool, message: str) -> str:
 
 @contextlib.contextmanager
 def _library(named: Reference, text: str) -> Iterator[Any]:
-    """The library; turns its errors into a `UserError`."""
     try:
         import huggingface_hub
         from huggingface_hub.utils import disable_progress_bars
@@ -311,7 +290,6 @@ def _library(named: Reference, text: str) -> Iterator[Any]:
 
 
 def _reason(error: Exception, named: Reference) -> str:
-    """Why the library failed, and what to do."""
     from huggingface_hub import constants, errors
 
     # What the cache lacks because the hub did not answer.

@@ -132,7 +132,7 @@ def make_joint_card(
         tuple[Mapping[str, Any], Mapping[str, float], Mapping[str, str]]
     ],
 ) -> str:
-    """The text of a card for adapters that answer next to one another.
+    """Writes a card for adapters that answer next to one another.
 
     Arguments as of `make_card`; `each` has `description`, `scores` and `data`
     of every one.
@@ -191,7 +191,7 @@ def make_card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """The text of a card for `adapterhub` or `peft`.
+    """Writes a card for `adapterhub` or `peft`.
 
     `folder` is the adapter's name in the code, `description` its
     `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
@@ -212,7 +212,7 @@ def make_own_card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """The text of a card for an adapter in this project's own format.
+    """Writes a card for an adapter in this project's own format.
 
     `base` is the name of its BERT, `repository` as for `library import`; else
     as `make_card`.
@@ -236,7 +236,6 @@ def _card(
     scores: Mapping[str, float],
     data: Mapping[str, str],
 ) -> str:
-    """A card with this code; `names` name the adapter and its BERT."""
     head = _head(program, names, kind, description, scores)
     lines = "\n".join(["---", *_yaml(head), "---"])
     training = description.get("training") or {}
@@ -276,10 +275,11 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 
 
 def _head(program, names, kind, description, scores) -> dict[str, Any]:
-    """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[kind]
-    data_set = "glue" if task in [known.name for known in GLUE] else None
+    data_set = (
+        "glue" if task in [glue_task.name for glue_task in GLUE] else None
+    )
     if task == "squad":
         data_set = "squad"
     metrics = {
@@ -322,7 +322,6 @@ def _yaml(values: Mapping[str, Any]) -> list[str]:
 
 
 def _usage(program, exported, folder, description) -> str:
-    """Code that loads the adapter and answers a row."""
     load = LOAD_SETUP if is_setup(exported.method) else LOAD
     head = exported.head
     if head is None:
@@ -371,7 +370,6 @@ def _usage(program, exported, folder, description) -> str:
 
 
 def _token(token: NewToken) -> str:
-    """A task's own token in Python."""
     if isinstance(token, str):
         return f"AddedToken({token!r}, single_word=True)"
     return f"AddedToken(**{token!r})"

@@ -17,10 +17,8 @@ import gzip
 import hashlib
 import importlib
 import os
-import pathlib
 import re
-import shutil
-import stat
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -38,19 +36,9 @@ CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")
 # More than all of Google's BERTs together.
 MAX_BYTES = 32 * 2**30
-MAX_FILES = 1000
 # Times an archive's own size, and room for small archives. Weights hardly
 # compress; zeros compress to a thousandth.
 MAX_GROWTH, ROOM = 100, 2**24
-# Compressions of a zip archive's files.
-WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-# Bytes before, between and after a tar archive's files, which `tarfile` reads
-# into memory.
-MAX_HEADERS = 2**20
-# Sum of the squared sizes of tar's extended headers, as of a thousand of 360
-# bytes: before 3.11.10, Python takes quadratic time and memory for each.
-MAX_SQUARES = 2**27
-EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 # Bytes at the end of an archive, with the checksums of its content.
 END = 2**16
 DAMAGES = (
@@ -58,6 +46,8 @@ DAMAGES = (
     tarfile.TarError,
     zlib.error,
     EOFError,
+    # For a file without a name.
+    LookupError,
     OSError,
     # For passwords, and for deeply nested folders.
     RuntimeError,
@@ -65,9 +55,6 @@ DAMAGES = (
     ValueError,
     tf.errors.OpError,
 )
-
-# Name, size, and a reader of at most that size, for each file of an archive.
-Members = Iterator[tuple[str, int, IO[bytes]]]
 
 # Kaggle's handles of Keras models.
 PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
@@ -82,17 +69,8 @@ KAGGLE_HANDLE = re.compile(
 )
 
 
-def is_archive(path: str) -> bool:
-    """Whether a path names an archive that is there."""
-    return (
-        path.lower().endswith(ENDS)
-        and files.exists(path)
-        and not files.is_folder(path)
-    )
-
-
 def unpack(path: str) -> str:
-    """The folder of an archive's files, unpacked the first time.
+    """Gives the folder of an archive's files, unpacked the first time.
 
     It is the inner folder if that holds all files. The archive may be `gs://`.
     """
@@ -118,7 +96,6 @@ def unpack(path: str) -> str:
 
 
 def _digest(path: str) -> str:
-    """A short hash of an archive's size and end."""
     files.check_plain(path, "the archive")
     size = files.size(path)
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
@@ -154,36 +131,19 @@ def _unpack_to(path: str, folder: str) -> None:
 
 
 def _write_members(path: str, folder: str) -> None:
-    """Writes an archive's files into a folder."""
-    own = files.size(path)
-    most = min(MAX_BYTES, MAX_GROWTH * own + ROOM)
-    is_zip = path.lower().endswith(".zip")
-    with _readable(path):
-        with tf.io.gfile.GFile(path, "rb") as file:
-            members = _zip(file) if is_zip else _tar(file)
-            size = 0
-            # A file that is too large is not begun.
-            for number, (name, more, member) in enumerate(members, 1):
-                if number > MAX_FILES:
-                    raise UserError(
-                        f"{path} holds more than {MAX_FILES} files, which is "
-                        "no BERT"
-                    )
-                size += more
-                if size > most:
-                    raise UserError(
-                        f"{path} has {own:,} bytes and holds more than "
-                        f"{most:,}, which is no BERT"
-                    )
-                target = os.path.join(folder, _safe(name, path))
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                with open(target, "xb") as out:
-                    shutil.copyfileobj(member, out, files.BLOCK)
+    if not hasattr(tarfile, "data_filter"):
+        raise UserError(
+            f"{path} is an archive, but Python {sys.version.split()[0]} cannot "
+            "unpack archives safely; update it, or unpack it yourself"
+        )
+    most = min(MAX_BYTES, MAX_GROWTH * files.size(path) + ROOM)
+    with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
+        unpack = _unpack_zip if path.lower().endswith(".zip") else _unpack_tar
+        unpack(file, folder, most)
 
 
 @contextlib.contextmanager
 def _readable(path: str) -> Iterator[None]:
-    """Raises UserError instead of the errors for a damaged archive."""
     try:
         yield
     except DAMAGES as error:
@@ -193,106 +153,56 @@ def _readable(path: str) -> Iterator[None]:
         ) from error
 
 
-def _zip(file: IO[bytes]) -> Members:
-    """The files of a zip archive; reading one to its end checks its CRC."""
+def _unpack_zip(file: IO[bytes], folder: str, most: int) -> None:
     with zipfile.ZipFile(file) as archive:
-        for info in archive.infolist():
-            mode = info.external_attr >> 16
-            if not info.filename:
-                raise zipfile.BadZipFile("it has a file without a name")
-            if info.is_dir():
-                continue
-            if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-                raise zipfile.BadZipFile(f"{info.filename} is no plain file")
-            if info.compress_type not in WAYS:
-                # Headers of other compressions may claim gigabytes of memory.
-                raise zipfile.BadZipFile(
-                    f"{info.filename} is compressed otherwise than by deflate"
-                )
-            with archive.open(info) as member:
-                yield info.filename, info.file_size, member
+        _check_size(sum(m.file_size for m in archive.infolist()), most)
+        archive.extractall(folder)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ValueError("it holds far more bytes than it has, as no BERT does")
 
 
 class _Limited:
-    """A file whose first `left` bytes alone can be read."""
-
     def __init__(self, file: IO[bytes], left: int):
         self._file, self.left = file, left
 
     def read(self, size: int) -> bytes:
-        """As a file's; raises tarfile.TarError when too much was read."""
         content = self._file.read(size)
+        _check_size(len(content), self.left)
         self.left -= len(content)
-        if self.left < 0:
-            raise tarfile.TarError(
-                f"it has more than {MAX_HEADERS} bytes besides its files"
-            )
         return content
 
 
-class _Header(tarfile.TarInfo):
-    """A header, whose extended headers count to the archive's limit."""
-
-    def _proc_member(self, archive: "_Archive") -> tarfile.TarInfo:
-        """Reads on, by the header's type; Python has this to be overridden."""
-        if self.type in EXTENDED:
-            archive.squares += self.size**2
-            if archive.squares > MAX_SQUARES:
-                raise tarfile.TarError("its extended headers are too long")
-        return super()._proc_member(archive)
-
-
-class _Archive(tarfile.TarFile):
-    tarinfo = _Header
-    squares = 0
-
-
-def _tar(file: IO[bytes]) -> Members:
-    """The files of a compressed tar archive; its CRC is checked at the end."""
+def _unpack_tar(file: IO[bytes], folder: str, most: int) -> None:
     with gzip.open(file) as unpacked:
-        content = _Limited(unpacked, MAX_HEADERS)
-        with _Archive.open(fileobj=content, mode="r|") as archive:
-            for info in archive:
-                if info.isdir():
-                    continue
-                # A sparse file has less content than its size.
-                if not info.isfile() or info.issparse() or info.size < 0:
-                    raise tarfile.TarError(f"{info.name} is no plain file")
-                content.left = info.size + MAX_HEADERS
-                yield info.name, info.size, archive.extractfile(info)
-                content.left = MAX_HEADERS
-        # The sum comes last.
-        while content.read(files.BLOCK):
+        stream = _Limited(unpacked, most)
+
+        def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+            for member in archive:
+                # Links have led out of a folder in spite of the filter.
+                if not (member.isfile() or member.isdir()):
+                    raise tarfile.TarError(f"{member.name} is no plain file")
+                # A file that is too large is not begun.
+                _check_size(member.size, stream.left)
+                yield member
+
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            archive.extractall(folder, members(archive), filter="data")
+        # The checksum comes last.
+        while stream.read(files.BLOCK):
             pass
 
 
-def _safe(name: str, path: str) -> str:
-    """The name of an archive's file, checked to lie within the folder."""
-    parts = pathlib.PureWindowsPath(name).parts
-    if not parts or ".." in parts or pathlib.PureWindowsPath(name).anchor:
-        raise UserError(
-            f"{path} holds {name}, which would be written outside of its "
-            "folder; do not use this archive"
-        )
-    return os.path.join(*parts)
-
-
 def resolve(path: str) -> str:
-    """The local folder that a handle names; any other path as it is.
-
-    A path of a file or a checkpoint that is there is no handle. Raises
-    UserError if the model is in no cache and cannot be fetched, or the address
-    is none of TF-Hub's or Kaggle's.
-    """
+    """Finds or fetches the folder of a handle; gives any other path back."""
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):
         return _tf_hub(path)
-    is_there = "://" not in path and (
-        files.exists(path) or files.exists(path + ".index")
-    )
-    if kaggle and not is_there:
+    if kaggle:
         return _kaggle(kaggle.group(1), kaggle.group(2))
-    if PRESET.fullmatch(path.removeprefix(KAGGLE)) and not is_there:
+    if PRESET.fullmatch(path.removeprefix(KAGGLE)):
         raise UserError(
             f"--init_checkpoint {path} is a preset of Keras, which is not read "
             "here; take the model's variation of TensorFlow 2"
@@ -307,7 +217,6 @@ def resolve(path: str) -> str:
 
 
 def _tf_hub(handle: str) -> str:
-    """The folder of one of TF-Hub's, as tensorflow_hub would cache it."""
     cache = os.environ.get("TFHUB_CACHE_DIR") or os.path.join(
         tempfile.gettempdir(), "tfhub_modules"
     )
@@ -325,7 +234,6 @@ def _tf_hub(handle: str) -> str:
 
 
 def _kaggle(model: str, version: Optional[str]) -> str:
-    """The folder of one of Kaggle's, as kagglehub would cache it."""
     root = os.environ.get("KAGGLEHUB_CACHE") or os.path.join(
         os.path.expanduser("~"), ".cache", "kagglehub"
     )
@@ -344,7 +252,6 @@ def _kaggle(model: str, version: Optional[str]) -> str:
 
 
 def _fetch(package: str, function: str, handle: str, advice: str) -> str:
-    """The folder that a library's function fetches; raises as `resolve`."""
     try:
         library = importlib.import_module(package.replace("-", "_"))
     # tensorflow_hub fails with a TensorFlow after 2.15.

@@ -18,8 +18,8 @@ from absl import logging
 
 from adapter_bert import files, flags
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import hugging_face_hub, training_state
-from adapter_bert.checkpoints.weights import Base
+from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.weights import HUB, Base
 from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -72,7 +72,7 @@ OF_VECTORS = re.compile(
 
 
 def versions() -> dict[str, str]:
-    """The versions that a run's numbers may depend on."""
+    """Lists the versions that a run's numbers may depend on."""
     return {
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
@@ -85,19 +85,41 @@ def read_description(path: str, what: str) -> dict[str, Any]:
 
     A key that is null is left out.
     """
-    found = files.read_object(path, what, DESCRIPTION)
-    hub = found["base"].get("hub")
+    description = files.read_object(path, what, DESCRIPTION)
+    hub = description["base"].get("hub")
     if hub is not None:
+        from adapter_bert.checkpoints import hugging_face_hub
+
         # People pass the name on, as messages and cards tell.
         try:
             hugging_face_hub.parse(hub)
         except UserError as error:
             raise UserError(f"{path}: base.hub: {error}") from error
-    return {key: value for key, value in found.items() if value is not None}
+    return {
+        key: value for key, value in description.items() if value is not None
+    }
+
+
+def as_recorded(path: str, recorded: Optional[str]) -> str:
+    """Adds the commit of an earlier record to a repository's name.
+
+    `recorded` is `hf:ORG/NAME[/FOLDER]@COMMIT`, or None. A name with a revision
+    and another repository stay as they are, and so does what is none.
+    """
+    if not recorded or not path.startswith(HUB):
+        return path
+    from adapter_bert.checkpoints import hugging_face_hub
+
+    named = hugging_face_hub.parse(path)
+    commit = hugging_face_hub.parse(recorded).revision
+    if named.revision or named.at(commit) != recorded:
+        return path
+    logging.info("%s: the commit of its record, %s", path, recorded)
+    return recorded
 
 
 def read_run(output_dir: str) -> Optional[dict[str, Any]]:
-    """`run.json` of the run that a folder holds, or None."""
+    """Reads `run.json` of the run that a folder holds, or gives None."""
     path = os.path.join(output_dir, RUN_FILE)
     if not output_dir or not files.exists(path):
         return None
@@ -107,20 +129,20 @@ def read_run(output_dir: str) -> Optional[dict[str, Any]]:
 def supplied(
     description: Mapping[str, Any], length: int, is_adapter: bool
 ) -> str:
-    """The settings that a training's description supplies, for the log.
+    """Lists the settings that a training's description supplies, for the log.
 
     `length` is the longest input of this run in tokens, which an adapter
     supplies too.
     """
     task, settings = description["task"], description.get("task_settings", {})
-    found = [f"task {task['name']}"]
+    lines = [f"task {task['name']}"]
     for key, names in (
         ("labels", task.get("labels") or task.get("tags")),
         ("columns", settings.get("columns")),
     ):
         if names and isinstance(names, list):
-            found.append(f"{key} {_shown(names)}")
-    found.append(
+            lines.append(f"{key} {_shown(names)}")
+    lines.append(
         f"method {description.get('trained_with') or description['method']}"
     )
     base = description["base"]
@@ -130,22 +152,21 @@ def supplied(
         about.append("lower case" if lower_case else "upper and lower case")
     trained_length = description.get("training", {}).get("max_seq_length")
     if is_adapter and trained_length == length:
-        found.append(f"--max_seq_length={length}")
+        lines.append(f"--max_seq_length={length}")
     elif trained_length:
         here = "" if trained_length == length else f", not {length} as here"
         about.append(f"--max_seq_length={trained_length}{here}")
-    return f"{', '.join(found)} (trained with {', '.join(about)})"
+    return f"{', '.join(lines)} (trained with {', '.join(about)})"
 
 
 def _shown(names: Sequence[str]) -> str:
-    """Names as JSON, the first ones of many."""
     shown = [json.dumps(name, ensure_ascii=False) for name in names[:SHOWN]]
     more = len(names) - SHOWN
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
-    """A task's own tokens, of a description that was read from `path`."""
+    """Reads a task's own tokens in a description that lies at `path`."""
     tokens = description["tokenizer"].get(NEW)
     tokens = [] if tokens is None else check_new_tokens(tokens, path)
     method = registry.parse(description["method"])
@@ -158,7 +179,7 @@ def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
 
 
 def bert_config(description: dict[str, Any], path: str) -> BertConfig:
-    """The config of a description that was read from `path`."""
+    """Reads the config in a description that lies at `path`."""
     try:
         return BertConfig(**description["bert_config"])
     except TypeError as error:
@@ -185,7 +206,7 @@ def write(
 
 
 def place_of_base(run_dir: str) -> str:
-    """The path of a run's pretrained model."""
+    """Gives the path of a run's pretrained model."""
     place = _read_places(run_dir).get("base")
     if not place:
         run_file = os.path.join(run_dir, RUN_FILE)
@@ -209,7 +230,6 @@ def command_of(run_dir: str) -> list[str]:
 
 
 def _read_places(run_dir: str) -> dict[str, Any]:
-    """The content of `places.json`, {} if it is damaged or missing."""
     path = os.path.join(run_dir, PLACES_FILE)
     with contextlib.suppress(UserError):
         return files.read_object(path, "the places of a run", PLACES)
@@ -217,7 +237,7 @@ def _read_places(run_dir: str) -> dict[str, Any]:
 
 
 def data_name(description: dict[str, Any]) -> str:
-    """The name of the folder of a run's data."""
+    """Gives the name of the folder of a run's data."""
     return description.get("data_name") or ""
 
 
@@ -287,7 +307,6 @@ def reads(field: str, task: Mapping[str, Any]) -> bool:
 def _may_differ(
     name: str, before: Any, now: Any, task: Mapping[str, Any]
 ) -> bool:
-    """Whether two values that differ are of one run."""
     # A missing setting was off.
     if before is None and name.startswith("training."):
         return not now

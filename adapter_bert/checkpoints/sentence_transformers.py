@@ -76,7 +76,7 @@ LAST_LAYER = {
 
 
 def is_folder(path: str) -> bool:
-    """Whether sentence-transformers has written a folder."""
+    """Tells if sentence-transformers has written a folder."""
     return files.exists(os.path.join(path, MODULES_FILE))
 
 
@@ -88,7 +88,7 @@ def places(folder: str) -> list[str]:
 
 
 def read(folder: str) -> tuple[str, Pooled]:
-    """The folder of a model of transformers, and how its vectors are made."""
+    """Finds a model of transformers, and reads how its vectors are made."""
     inside, names = _modules(os.path.join(folder, MODULES_FILE))
     path = os.path.join(folder, WHOLE_FILE)
     about = _read_whole(path) if files.exists(path) else {}
@@ -126,12 +126,11 @@ def check_width(folder: str, pooled: Pooled, width: int) -> None:
 
 
 def _modules(path: str) -> tuple[list[str], list[str]]:
-    """The folders of the modules, and their kinds."""
     listed = files.read_json(path, WHAT)
     inside, names = [], []
     for module in listed if isinstance(listed, list) else []:
-        found = module if isinstance(module, dict) else {}
-        kind, place = found.get("type"), found.get("path")
+        fields = module if isinstance(module, dict) else {}
+        kind, place = fields.get("type"), fields.get("path")
         first, _, name = str(kind).rpartition(".")
         is_own = first.split(".")[0] == PROGRAM
         names.append(name if is_own and name in KNOWN else str(kind))
@@ -158,8 +157,7 @@ def _modules(path: str) -> tuple[list[str], list[str]]:
 
 
 def _read_whole(path: str) -> dict[str, Any]:
-    """Fields of a `Pooled` that a folder's main description holds."""
-    found = files.read_object(
+    described = files.read_object(
         path,
         WHAT,
         {
@@ -169,14 +167,14 @@ def _read_whole(path: str) -> dict[str, Any]:
             "similarity_fn_name?": str,
         },
     )
-    foreign_fields.check(found, foreign_fields.SENTENCE, path)
-    kind = found.get("model_type")
+    foreign_fields.check(described, foreign_fields.SENTENCE, path)
+    kind = described.get("model_type")
     if kind not in (None, "SentenceTransformer"):
         raise UserError(
             f"{path}: model_type is {kind!r:.80}, expected SentenceTransformer"
         )
-    prompts = found.get("prompts") or {}
-    default = found.get("default_prompt_name") or None
+    prompts = described.get("prompts") or {}
+    default = described.get("default_prompt_name") or None
     if default is not None and default not in prompts:
         raise UserError(
             f"{path}: default_prompt_name is {default[:80]!r}, expected one "
@@ -185,34 +183,34 @@ def _read_whole(path: str) -> dict[str, Any]:
     return {
         "prompts": prompts,
         "default_prompt_name": default,
-        "similarity_fn_name": found.get("similarity_fn_name") or None,
+        "similarity_fn_name": described.get("similarity_fn_name") or None,
     }
 
 
 def _read_dense(folder: str) -> Dense:
-    """A dense layer's description and values."""
     path = os.path.join(folder, POOLING_FILE)
-    found = files.read_object(
+    described = files.read_object(
         path,
         WHAT,
         {"in_features": int, "out_features": int, "bias?": bool},
     )
-    foreign_fields.check(found, foreign_fields.SENTENCE_DENSE, path)
+    foreign_fields.check(described, foreign_fields.SENTENCE_DENSE, path)
     for name in ("module_input_name", "module_output_name"):
-        if found.get(name) not in (None, OF_VECTORS):
+        if described.get(name) not in (None, OF_VECTORS):
             raise UserError(
-                f"{path}: {name} is {found[name]!r:.80}, expected {OF_VECTORS}"
+                f"{path}: {name} is {described[name]!r:.80}, "
+                f"expected {OF_VECTORS}"
             )
     default = f"{TORCH}activation.Tanh"
-    kind = str(found.get("activation_function", default))
+    kind = str(described.get("activation_function", default))
     activation = ACTIVATIONS.get(kind.removeprefix(TORCH))
     if activation is None:
         raise UserError(
             f"{path}: activation_function is {kind[:80]!r}, expected one of "
             f"{TORCH}{', '.join(ACTIVATIONS)}"
         )
-    bias = found.get("bias", True) is not False
-    sizes = found["in_features"], found["out_features"]
+    bias = described.get("bias", True) is not False
+    sizes = described["in_features"], described["out_features"]
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     kernel, offset = tensors.take_layer("linear", *sizes[::-1], bias)
     tensors.check_all_taken()
@@ -221,7 +219,7 @@ def _read_dense(folder: str) -> Dense:
 
 
 def _read_model(folder: str) -> Optional[int]:
-    """The longest input of the model in a folder, in tokens."""
+    """Reads the longest input of the model in a folder, in tokens."""
     tokenizer: dict[str, Any] = {}
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if files.exists(path):
@@ -256,11 +254,12 @@ def _read_model(folder: str) -> Optional[int]:
 
 
 def _read_pooling(path: str) -> dict[str, Any]:
-    """Fields of a `Pooled` that the pooling's description holds."""
-    found = files.read_object(path, WHAT, {})
-    foreign_fields.check(found, foreign_fields.SENTENCE_POOLING, path)
-    modes: list[Any] = [mode for name, mode in MODES.items() if found.get(name)]
-    named = found.get("pooling_mode", modes or "mean")
+    described = files.read_object(path, WHAT, {})
+    foreign_fields.check(described, foreign_fields.SENTENCE_POOLING, path)
+    modes: list[Any] = [
+        mode for name, mode in MODES.items() if described.get(name)
+    ]
+    named = described.get("pooling_mode", modes or "mean")
     modes = named if isinstance(named, list) else [named]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         named = ", ".join(map(str, modes))[:200]
@@ -268,12 +267,12 @@ def _read_pooling(path: str) -> dict[str, Any]:
             f"{path}: vectors are pooled by {named}, expected "
             f"{' or '.join(POOLINGS)}"
         )
-    include = found.get("include_prompt", True) is not False
+    include = described.get("include_prompt", True) is not False
     return {"pooling": modes[0], "include_prompt": include}
 
 
 def describe(pooled: Pooled, width: int) -> dict[str, Any]:
-    """The contents of the files of a folder, by their names.
+    """Gives the contents of the files of a folder, by their names.
 
     The model's own files lie next to these. Version 2 reads them, and all
     later ones. Weights are float32 arrays by name, all else is JSON.

@@ -6,7 +6,7 @@ Beside the weights lie the sizes and the vocabulary.
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -18,28 +18,15 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
     google,
-    hub_module,
-    hugging_face_hub,
-    published_models,
+    hugging_face,
     run_record,
-    sentence_transformers,
     training_state,
 )
-from adapter_bert.checkpoints.google import check_name, open_tensorflow
-from adapter_bert.checkpoints.hugging_face import (
-    HEAD_FIELDS,
-    MULTIPLE_CHOICE,
-    kind_of_head,
-    open_safetensors,
-    open_torch,
-    pooler_of,
-    with_pooler_as_layer,
-)
 from adapter_bert.checkpoints.weights import (
+    HUB,
     POOLER,
     Base,
     Pretrained,
-    Weights,
 )
 from adapter_bert.data.added_tokens import (
     ADDED,
@@ -62,6 +49,7 @@ from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
+MODULE_FILE = "saved_model.pb"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Of `spiece.model` and `sentencepiece.bpe.model`.
@@ -87,19 +75,14 @@ FOREIGN = (
 def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
-    These are a TensorFlow checkpoint's prefix (Google's of either TensorFlow,
-    adapter-bert's or a training checkpoint of this project), a `.safetensors`
-    file, a `pytorch_model.bin`, a module of TF-Hub or Kaggle, a folder with one
-    of these or of sentence-transformers, an archive of such a folder, a
-    module's handle, or a repository of Hugging Face's hub (`hf:ORG/NAME`). Of a
-    training checkpoint the model is the BERT under it, with `trained` and
+    Of a training checkpoint the model is the BERT under it, with `trained` and
     `run`.
     """
     model = open_pretrained(path)
     folder = model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
     is_pretrained = model.path.endswith(
-        (".safetensors", TORCH_FILE, hub_module.MODEL_FILE)
+        (".safetensors", TORCH_FILE, MODULE_FILE)
     )
     if is_pretrained or model.weights.hub or not files.exists(run_file):
         return model
@@ -129,14 +112,14 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
 
 def _find_model(folder: str) -> str:
-    """The model of a folder: a pretrained one before a training's.
+    """Finds the model of a folder: a pretrained one before a training's.
 
     The best step of a training that kept it, else the newest.
     """
     for name, end in (
         (SAFETENSORS_FILE, ""),
         (GOOGLE_CHECKPOINT, ".index"),
-        (hub_module.MODEL_FILE, ""),
+        (MODULE_FILE, ""),
     ):
         path = os.path.join(folder, name)
         if files.exists(path + end):
@@ -151,7 +134,7 @@ def _find_model(folder: str) -> str:
             return path
     lacks = (
         f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
-        f"{GOOGLE_CHECKPOINT} and no {hub_module.MODEL_FILE}; pass "
+        f"{GOOGLE_CHECKPOINT} and no {MODULE_FILE}; pass "
     )
     if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
         raise UserError(
@@ -178,53 +161,117 @@ def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without a training's base."""
     if not path:
         raise UserError("--init_checkpoint is empty; expected a path")
-    if hugging_face_hub.is_named(path):
-        path, hub = hugging_face_hub.fetch_model(path)
-        opened = open_pretrained(path)
-        weights = dataclasses.replace(opened.weights, hub=hub)
-        return dataclasses.replace(opened, weights=weights)
-    path = published_models.resolve(path)
-    if published_models.is_archive(path):
-        path = published_models.unpack(path)
-    if not files.is_folder(path):
-        return _open_file(path)
-    if sentence_transformers.is_folder(path):
-        try:
-            place, pooled = sentence_transformers.read(path)
-        except UserError as error:
-            raise UserError(
-                f"{error}; to take the BERT without its vectors, pass its "
-                f"{SAFETENSORS_FILE}"
-            ) from error
-        opened = _open_file(_find_model(place))
-        width = read_config(opened).hidden_size
-        sentence_transformers.check_width(path, pooled, width)
-        return dataclasses.replace(opened, pooled=pooled)
+    return next(open_it(path) for is_it, open_it in LAYOUTS if is_it(path))
+
+
+def _open_file(path: str) -> Pretrained:
+    return next(open_it(path) for is_it, open_it in FILES if is_it(path))
+
+
+def _is_missing(path: str) -> bool:
+    return path.startswith(("http://", "https://")) or not (
+        files.exists(path) or files.exists(path + ".index")
+    )
+
+
+def _is_archive(path: str) -> bool:
+    ends = path.lower().endswith((".zip", ".tar.gz", ".tgz"))
+    return ends and not files.is_folder(path)
+
+
+def _has_modules(path: str) -> bool:
+    modules = os.path.join(path, "modules.json")
+    return files.is_folder(path) and files.exists(modules)
+
+
+def _open_hub(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import hugging_face_hub
+
+    path, hub = hugging_face_hub.fetch_model(path)
+    model = open_pretrained(path)
+    weights = dataclasses.replace(model.weights, hub=hub)
+    return dataclasses.replace(model, weights=weights)
+
+
+def _open_published(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import published_models
+
+    place = published_models.resolve(path)
+    if place == path:
+        raise UserError(google.refusal(path))
+    return open_pretrained(place)
+
+
+def _open_archive(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import published_models
+
+    return open_pretrained(published_models.unpack(path))
+
+
+def _open_vectors(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import sentence_transformers
+
+    try:
+        place, pooled = sentence_transformers.read(path)
+    except UserError as error:
+        raise UserError(
+            f"{error}; to take the BERT without its vectors, pass its "
+            f"{SAFETENSORS_FILE}"
+        ) from error
+    model = _open_file(_find_model(place))
+    width = read_config(model).hidden_size
+    sentence_transformers.check_width(path, pooled, width)
+    return dataclasses.replace(model, pooled=pooled)
+
+
+def _open_folder(path: str) -> Pretrained:
     # A training that goes on there may delete a checkpoint.
     return folder_lock.read_beside_writer(lambda: _find_model(path), _open_file)
 
 
-def _open_file(path: str) -> Pretrained:
-    """As `open_pretrained`, of a file or a prefix of files."""
-    folder, name = os.path.split(path)
-    if name in FOREIGN and files.exists(path):
-        raise UserError(
-            f"--init_checkpoint {path} cannot be read here, expected "
-            f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
-            "transformers are, as docs/checkpoints.md says"
-        )
-    if name == hub_module.MODEL_FILE:
-        return hub_module.open_module(path)
-    if path.endswith(".safetensors"):
-        return _open_hugging_face(path, folder, open_safetensors(path))
-    if name == TORCH_FILE and files.exists(path):
-        return _open_hugging_face(path, folder, open_torch(path))
-    check_name(path, "--init_checkpoint")
+def _refuse_foreign(path: str) -> Pretrained:
+    raise UserError(
+        f"--init_checkpoint {path} cannot be read here, expected "
+        f"{SAFETENSORS_FILE} in one piece; write it where Hugging Face's "
+        "transformers are, as docs/checkpoints.md says"
+    )
+
+
+def _open_module(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import hub_module
+
+    return hub_module.open_module(path)
+
+
+def _open_hugging_face(path: str) -> Pretrained:
+    is_torch = path.endswith(TORCH_FILE)
+    open_it = (
+        hugging_face.open_torch if is_torch else hugging_face.open_safetensors
+    )
+    weights, folder = open_it(path), os.path.dirname(path)
+    config = {}
+    place = os.path.join(folder, CONFIG_FILE)
+    if files.exists(place):
+        config = files.read_object(place, "a description of a model", {})
+    # A tokenizer that is none of BERT's is refused before all else.
+    read_rules(folder, {}, folder)
+    model = ARCHITECTURES.get(str(config.get("model_type")))
+    kind = hugging_face.kind_of_head(config)
+    if kind == hugging_face.MULTIPLE_CHOICE and model:
+        if model.choices[0] == hugging_face.pooler_of(model):
+            weights = hugging_face.with_pooler_as_layer(weights)
+    return Pretrained(path, folder, weights, **_head(config))
+
+
+def _open_checkpoint(path: str) -> Pretrained:
+    google.check_name(path, "--init_checkpoint")
     if not files.exists(path + ".index"):
         raise UserError(google.refusal(path))
-    weights = open_tensorflow(path)
-    if hub_module.GRAPH in weights.shapes:
+    weights, folder = google.open_tensorflow(path), os.path.dirname(path)
+    if google.OBJECT_GRAPH in weights.shapes:
         # The form of tensorflow/models.
+        from adapter_bert.checkpoints import hub_module
+
         weights, config, _ = hub_module.open_objects(path, path)
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
@@ -236,23 +283,29 @@ def _open_file(path: str) -> Pretrained:
     return Pretrained(path, folder, weights, **_head(config))
 
 
-def _open_hugging_face(path: str, folder: str, weights: Weights) -> Pretrained:
-    """A file's weights with their config and the tokenizer's."""
-    config = {}
-    place = os.path.join(folder, CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "a description of a model", {})
-    # A tokenizer that is none of BERT's is refused before all else.
-    read_rules(folder, {}, folder)
-    own = ARCHITECTURES.get(str(config.get("model_type")))
-    is_of_choices = kind_of_head(config) == MULTIPLE_CHOICE
-    if is_of_choices and own and own.choices[0] == pooler_of(own):
-        weights = with_pooler_as_layer(weights)
-    return Pretrained(path, folder, weights, **_head(config))
+def _is_called(*ends: str) -> Callable[[str], bool]:
+    return lambda path: path.endswith(ends)
+
+
+# Is a path of this layout, and what opens it. The first that fits counts.
+_Layout = tuple[Callable[[str], bool], Callable[[str], Pretrained]]
+FILES: tuple[_Layout, ...] = (
+    (_is_called(*FOREIGN), _refuse_foreign),
+    (_is_called(".safetensors", TORCH_FILE), _open_hugging_face),
+    (_is_called(MODULE_FILE), _open_module),
+    (lambda path: True, _open_checkpoint),
+)
+LAYOUTS: tuple[_Layout, ...] = (
+    (lambda path: path.startswith(HUB), _open_hub),
+    (_is_missing, _open_published),
+    (_is_archive, _open_archive),
+    (_has_modules, _open_vectors),
+    (files.is_folder, _open_folder),
+    *FILES,
+)
 
 
 def _head(config: dict[str, Any]) -> dict[str, Any]:
-    """Values of `Pretrained` that a config says of a head."""
     labels, named = (), config.get("id2label")
     if isinstance(named, dict):
         numbers = range(len(named))
@@ -260,9 +313,11 @@ def _head(config: dict[str, Any]) -> dict[str, Any]:
         # transformers writes these for labels without names.
         if not all(labels) or labels == tuple(f"LABEL_{i}" for i in numbers):
             labels = ()
-    if not labels and not kind_of_head(config):
+    if not labels and not hugging_face.kind_of_head(config):
         return {}
-    head = {key: config[key] for key in HEAD_FIELDS if key in config}
+    head = {
+        key: config[key] for key in hugging_face.HEAD_FIELDS if key in config
+    }
     return {"labels": labels, "head": head}
 
 
@@ -296,7 +351,6 @@ def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
 def _without_missing_pooler(
     config: BertConfig, opened: Optional[Pretrained]
 ) -> BertConfig:
-    """The config of a model that may have been saved without a pooler."""
     if opened is None or not config.has_pooler:
         return config
     has_pooler = any(name.startswith(POOLER) for name in opened.weights.shapes)
@@ -313,9 +367,8 @@ def read_tokenizer(
 ) -> TextTokenizer:
     """Reads the vocabulary at `path`, or the model's own, or its neighbour.
 
-    Every program opens its tokenizer here. The rules are those of the files
-    next to the vocabulary, else next to the model. A `tokenizer.json` of
-    subwords says itself whether texts are lower-cased.
+    The rules are those of the files next to the vocabulary, else next to the
+    model.
 
     Args:
         opened: the model; None to take the vocabulary at `path` alone.
@@ -349,27 +402,27 @@ def read_tokenizer(
         if not isinstance(described, dict):
             raise UserError(f"{place} is no tokenizer, expected a JSON object")
     rules = _rules_of(opened, config, path, described)
-    said, more = "", (new_tokens, rules, described)
+    contrary, more = "", (new_tokens, rules, described)
     if do_lower_case is None and is_case_said:
         do_lower_case = rules.do_lower_case
         if do_lower_case is None and opened is not None:
             do_lower_case = opened.do_lower_case
         if do_lower_case is not None:
             where = opened.path if opened else path
-            said = f"{where} has do_lower_case={do_lower_case}, but "
+            contrary = f"{where} has do_lower_case={do_lower_case}, but "
     tokenizer = FullTokenizer(path, do_lower_case is not False, *more)
     if do_lower_case is None and tokenizer.is_cased:
         tokenizer = FullTokenizer(path, False, *more)
     _checked(tokenizer, config)
     if tokenizer.do_lower_case and tokenizer.is_cased:
         raise UserError(
-            f"{said}the vocabulary has words with capital letters, which texts "
-            "in lower case never use; pass --do_lower_case=false"
+            f"{contrary}the vocabulary has words with capital letters, which "
+            "texts in lower case never use; pass --do_lower_case=false"
         )
     if not tokenizer.do_lower_case and tokenizer.is_uncased:
         raise UserError(
-            f"{said}the vocabulary has no words with capital letters, so each "
-            "such word of a text would be unknown; pass --do_lower_case=true"
+            f"{contrary}the vocabulary has no words with capital letters, so "
+            "each such word would be unknown; pass --do_lower_case=true"
         )
     return tokenizer
 
@@ -380,7 +433,6 @@ def _rules_of(
     path: str,
     described: Mapping[str, Any],
 ) -> Rules:
-    """The rules of a vocabulary; `described` as `read_rules` takes it."""
     folder = os.path.dirname(path)
     nearby = opened.folder if opened else folder
     rules = read_rules(folder, described, nearby)
@@ -391,7 +443,7 @@ def _rules_of(
 
 
 def find_vocabulary(opened: Pretrained) -> str:
-    """The path of the model's vocabulary, or UserError if there is none."""
+    """Finds the path of the model's vocabulary."""
     return opened.vocab_file or _beside(
         opened, (VOCABULARY_FILE, TOKENIZER_FILE), "--vocab_file"
     )
@@ -400,7 +452,7 @@ def find_vocabulary(opened: Pretrained) -> str:
 def _checked(
     tokenizer: TextTokenizer, config: Optional[BertConfig]
 ) -> TextTokenizer:
-    """The tokenizer, whose size, segments and padding fit the model's."""
+    """Fits the tokenizer's size, segments and padding to the model's."""
     if config is None:
         return tokenizer
     if config.type_vocab_size == 1 and tokenizer.second_segment:
@@ -440,7 +492,6 @@ def _checked(
 
 
 def _some_added(tokenizer: TextTokenizer) -> str:
-    """The count of a vocabulary's added tokens, and the first of them."""
     named = [a.token.content for a in tokenizer.added[:5]]
     return f"{len(tokenizer.added)} added tokens, as {named}"
 
@@ -532,7 +583,6 @@ def check_same_model(
 
 
 def _beside(opened: Pretrained, names: tuple[str, ...], flag: str) -> str:
-    """The path of the first of `names` that lies next to a checkpoint."""
     for name in names:
         path = os.path.join(opened.folder, name)
         if files.exists(path):

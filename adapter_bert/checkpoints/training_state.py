@@ -86,7 +86,7 @@ def save_training(
 
 
 def latest_step(output_dir: str) -> tuple[Optional[str], int]:
-    """The newest whole training checkpoint and its step, or (None, 0)."""
+    """Finds the newest whole training checkpoint and its step, or (None, 0)."""
     path, _ = _read_state(output_dir)
     return (path, step_of(path)) if path else (None, 0)
 
@@ -121,7 +121,7 @@ def recover(output_dir: str) -> None:
 
 
 def holds_checkpoints(output_dir: str) -> bool:
-    """Whether any program has saved checkpoints in a folder."""
+    """Tells if any program has saved checkpoints in a folder."""
     return bool(
         files.exists(os.path.join(output_dir, STATE_FILE))
         or _steps_with_files(output_dir)
@@ -146,7 +146,7 @@ def bytes_per_value(
 
 
 def step_of(path: str) -> int:
-    """The step of a training checkpoint, `model.ckpt-<step>`; 0 of others."""
+    """Gives the step of `model.ckpt-<step>`; 0 of others."""
     match = re.search(r"-(\d{1,18})$", path)
     return int(match.group(1)) if match else 0
 
@@ -163,22 +163,22 @@ def _read_state(output_dir: str) -> tuple[Optional[str], list[str]]:
     """
     folder_lock.check(output_dir)
     _, named = _read_list(output_dir)
-    found = _steps_with_files(output_dir)
+    steps = _steps_with_files(output_dir)
     # Looked up first: another process may be writing the first checkpoint.
     has_index = any(
-        files.exists(f"{_prefix(output_dir, step)}.index") for step in found
+        files.exists(f"{_prefix(output_dir, step)}.index") for step in steps
     )
     lost = []
     state_file = os.path.join(output_dir, STATE_FILE)
-    if found and not named:
+    if steps and not named:
         lost.append(
             f"{state_file} is "
             + ("missing" if named is None else "damaged or of another program")
         )
-    for step in sorted(found.union(named or ()), reverse=True):
+    for step in sorted(steps.union(named or ()), reverse=True):
         damage = (
             _damage(output_dir, step)
-            if step in found
+            if step in steps
             else f"{_prefix(output_dir, step)} is not there any more, which "
             f"{state_file} names"
         )
@@ -187,7 +187,7 @@ def _read_state(output_dir: str) -> tuple[Optional[str], list[str]]:
         lost.append(damage)
     # A first save that was interrupted leaves neither an index nor
     # `checkpoint`, and no other files.
-    if named is None and len(found) <= 1 and not has_index:
+    if named is None and len(steps) <= 1 and not has_index:
         return None, lost
     if lost:
         raise UserError(
@@ -198,7 +198,7 @@ def _read_state(output_dir: str) -> tuple[Optional[str], list[str]]:
 
 
 def _read_list(output_dir: str) -> tuple[Optional[str], Optional[list[int]]]:
-    """The text of `checkpoint` and its steps, the newest first; else None."""
+    """Reads the text of `checkpoint`, and its steps from the newest on."""
     path = os.path.join(output_dir, STATE_FILE)
     if not files.exists(path):
         return None, None
@@ -217,7 +217,6 @@ def _write_list(output_dir: str, steps: list[int]) -> None:
 
 
 def _listed(steps: list[int]) -> str:
-    """The text of `checkpoint`."""
     # Relative paths, so that the folder may be moved.
     names = [os.path.basename(_prefix("", step)) for step in steps]
     lines = [f'model_checkpoint_path: "{names[-1]}"'] + [
@@ -236,12 +235,10 @@ def checkpoint_files(output_dir: str, name: str) -> Iterator[tuple[str, int]]:
 
 
 def _steps_with_files(output_dir: str) -> set[int]:
-    """Steps with any file, whole or not."""
     return {step for _, step in checkpoint_files(output_dir, NAME)}
 
 
 def _damage(output_dir: str, step: int) -> Optional[str]:
-    """The message about a damaged checkpoint, or None."""
     prefix = _prefix(output_dir, step)
     stamps = []
     for end in (".index", ".data-00000-of-00001"):

@@ -26,6 +26,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.tasks.vector_form import Pooled
 
+# Before the name of a repository of Hugging Face's hub.
+HUB = "hf:"
 POOLER = "bert/pooler/"
 # Variables with a row for each label; all variables of such a head.
 OUTPUTS = ("output_weights", "output_bias")
@@ -55,7 +57,7 @@ class Weights:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A pretrained BERT, and what its own files say next to its weights.
+    """Holds a pretrained BERT, and what its own files say next to its weights.
 
     Attributes:
         path: as given, with a folder resolved to the file or prefix in it.
@@ -89,7 +91,7 @@ class Pretrained:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """The identity of a pretrained BERT.
+    """Identifies a pretrained BERT.
 
     Attributes:
         path: of its weights on this machine.
@@ -102,7 +104,7 @@ class Base:
     hub: str = ""
 
     def describe(self) -> dict[str, str]:
-        """The identity on any machine, with the folder's name for people."""
+        """Tells the identity on any machine, and the folder's name."""
         if self.hub:
             name = os.path.basename(self.hub.partition("@")[0])
             identity = {"name": name, "fingerprint": self.fingerprint}
@@ -132,8 +134,8 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
 
 def check_shape(weights: Weights, name: str, shape: Shape) -> None:
     """Raises UserError if a variable is missing or of another shape."""
-    found = weights.shapes.get(name)
-    if found is None:
+    actual = weights.shapes.get(name)
+    if actual is None:
         if name.startswith(POOLER) and not any(
             other.startswith(POOLER) for other in weights.shapes
         ):
@@ -146,9 +148,9 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
             f"{weights.source} lacks the variable {name}: it is no checkpoint "
             "of this BERT config"
         )
-    if found != shape:
+    if actual != shape:
         raise UserError(
-            f"{weights.source}: {name} has the shape {list(found)}, but the "
+            f"{weights.source}: {name} has the shape {list(actual)}, but the "
             f"config and method need {list(shape)}; check "
             "--bert_config_file, the labels and the adapter size"
         )
@@ -157,7 +159,7 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
 def with_labels(
     weights: Weights, named: Sequence[str], labels: Sequence[str]
 ) -> Weights:
-    """A base whose head's outputs are in the order of a task's labels.
+    """Puts the outputs of a base's head in the order of a task's labels.
 
     The base is without its head if the labels that its head has (`named`) are
     others, by more than the case of letters; as it is if one side is unknown or
@@ -189,7 +191,7 @@ def with_labels(
 
 
 def without_head(weights: Weights) -> Weights:
-    """A base without its head."""
+    """Leaves the head of a base out."""
     shapes = {
         name: shape
         for name, shape in weights.shapes.items()
@@ -199,7 +201,7 @@ def without_head(weights: Weights) -> Weights:
 
 
 def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
-    """A base whose matrices of some names have the values that int8 keeps.
+    """Rounds a base's matrices of some names to the values that int8 keeps.
 
     Reading raises UserError if a value is not finite.
     """
@@ -217,6 +219,20 @@ def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
         return kept.values * kept.scale
 
     return dataclasses.replace(weights, read=read)
+
+
+def as_floats(value: np.ndarray) -> np.ndarray:
+    """Converts real numbers to float32; raises TypeError for other types."""
+    if value.dtype.kind == "c":
+        raise TypeError(f"{value.dtype} is no type of real numbers")
+    # Too large numbers become infinite; callers check for that.
+    with np.errstate(over="ignore"):
+        return np.asarray(value, np.float32)
+
+
+def widened(halves: np.ndarray) -> np.ndarray:
+    """Reads uint16 values of bfloat16 as float32."""
+    return (halves.astype(np.uint32, order="C") << 16).view(np.float32)
 
 
 InitialValues = dict[str, Callable[[], np.ndarray]]
@@ -257,8 +273,12 @@ def choose_initial_values(
             base.read,
         )
         if p.group == "parts":
-            known = [w for w in (parts, trained) if w is not None] or [base]
-            source = next((w for w in known if p.name in w.shapes), known[0])
+            candidates = [w for w in (parts, trained) if w is not None] or [
+                base
+            ]
+            source = next(
+                (w for w in candidates if p.name in w.shapes), candidates[0]
+            )
         elif _is_from(trained, p, new_head):
             source = trained
         elif not p.is_added:
@@ -291,7 +311,7 @@ def start_fingerprint(
     Reads each of them, so that damage is found before training. Raises
     UserError if a tensor cannot be read.
     """
-    digest, found = hashlib.sha256(), False
+    digest, is_any = hashlib.sha256(), False
     for p in variables:
         if p.group == "parts":
             continue
@@ -299,19 +319,17 @@ def start_fingerprint(
         name = _name_in(source, p)
         if source is base and (not p.is_added or name not in base.shapes):
             continue
-        found = True
+        is_any = True
         digest.update(p.name.encode() + b"\0")
         digest.update(np.ascontiguousarray(source.read(name)).data)
-    return digest.hexdigest() if found else None
+    return digest.hexdigest() if is_any else None
 
 
 def _is_from(trained: Optional[Weights], p: Parameter, new_head: bool) -> bool:
-    """Whether a variable's first value is that of what was trained."""
     if trained is None or not p.trained:
         return False
     return not (new_head and p.group == "head")
 
 
 def _name_in(source: Weights, p: Parameter) -> str:
-    """The name by which a source has a variable's first value."""
     return p.name if p.name in source.shapes else p.begins_as

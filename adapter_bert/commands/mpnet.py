@@ -37,7 +37,7 @@ NEEDED = 1_300_000_000
 
 
 def folder() -> str:
-    """The model's folder."""
+    """Finds the model's folder."""
     path = _place()
     if not os.path.isdir(path):
         raise UserError(

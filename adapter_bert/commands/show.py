@@ -42,7 +42,7 @@ def show_answers(squad_file, predictions_file, count):
 
 
 def show_table(model_file, *run_folders):
-    """Prints one row for each run, the full model's size next to it."""
+    """Prints one row for each run, with the full model's size."""
     model_size = os.path.getsize(model_file)
     print(
         f"\n{'task':<18}{'dev score':>16}{'trained parameters':>28}"
@@ -70,12 +70,14 @@ def show_table(model_file, *run_folders):
 
 def main():
     """Prints what the command line names."""
-    known = {
+    topics = {
         "labels": show_labels,
         "answers": show_answers,
         "table": show_table,
     }
     what, *arguments = sys.argv[1:] or [""]
-    if what not in known:
-        sys.exit(f"error: show takes one of {', '.join(known)}, found {what!a}")
-    known[what](*arguments)
+    if what not in topics:
+        sys.exit(
+            f"error: show takes one of {', '.join(topics)}, found {what!a}"
+        )
+    topics[what](*arguments)

@@ -34,7 +34,7 @@ DAMAGES = (
 
 
 class NoBertError(Exception):
-    """The archive is something else."""
+    """Refuses an archive of something else."""
 
 
 def unpack(path: str, folder: str, sha256: str) -> None:

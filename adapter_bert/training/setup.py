@@ -20,7 +20,6 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    hugging_face_hub,
     run_record,
     training_state,
 )
@@ -154,7 +153,7 @@ def _open_sources(experiment: Experiment) -> Sources:
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
-        path = hugging_face_hub.as_recorded(path, begun["base"].get("hub"))
+        path = run_record.as_recorded(path, begun["base"].get("hub"))
     elif begun:
         path = run_record.place_of_base(experiment.output_dir)
     opened = open_init_checkpoint(path) if path else None

@@ -6,6 +6,7 @@ make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
 
 import collections
 import contextlib
+import dataclasses
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,30 +35,18 @@ MaskedLmInstance = collections.namedtuple(
 )
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class TrainingInstance:
-    """A pair of texts with masked tokens.
+    """Holds `[CLS] a [SEP] b [SEP]`, masked, and the tokens that were there.
 
-    Attributes:
-        tokens: `[CLS] a [SEP] b [SEP]`, masked.
-        segment_ids: 0 or 1 for each token.
-        masked_lm_positions: places of the tokens to predict, in order.
-        masked_lm_labels: the tokens that were there.
-        is_random_next: whether b is from another place.
+    `is_random_next` says that b is from another place.
     """
 
-    def __init__(
-        self,
-        tokens: list[str],
-        segment_ids: list[int],
-        masked_lm_positions: list[int],
-        masked_lm_labels: list[str],
-        is_random_next: bool,
-    ):
-        self.tokens = tokens
-        self.segment_ids = segment_ids
-        self.masked_lm_positions = masked_lm_positions
-        self.masked_lm_labels = masked_lm_labels
-        self.is_random_next = is_random_next
+    tokens: list[str]
+    segment_ids: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    is_random_next: bool
 
     def __str__(self) -> str:
         fields = {
@@ -126,14 +115,13 @@ def make_instances(
 
 
 def _lines(input_files: Sequence[str]) -> Iterator[str]:
-    """The lines of all files; a document may span files."""
     for path in input_files:
         with tf.io.gfile.GFile(path, "r") as file:
             yield from file
 
 
 def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
-    """The documents of lines, without sentences or documents that are empty."""
+    """Divides lines into documents, without empty sentences and documents."""
     documents: list[Document] = [[]]
     for line in lines:
         text = tokenization.convert_to_unicode(line).strip()
@@ -205,14 +193,14 @@ def create_instances_from_document(
 
 def _random_text(
     documents: Sequence[Document],
-    own: int,
+    excluded: int,
     wanted: int,
     rng: random.Random,
 ) -> list[str]:
     """Sentences from a random place of another document, if one is drawn."""
     for _ in range(DRAWS):
         drawn = rng.randint(0, len(documents) - 1)
-        if drawn != own:
+        if drawn != excluded:
             break
     document = documents[drawn]
     tokens: list[str] = []
@@ -294,7 +282,7 @@ def make_example(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> tf.train.Example:
-    """An instance as numbers, padded with zeros.
+    """Gives an instance as numbers, padded with zeros.
 
     `input_ids`, `input_mask`, `segment_ids` int64 [max_seq_length];
     `masked_lm_positions`, `masked_lm_ids` int64 [max_predictions_per_seq],

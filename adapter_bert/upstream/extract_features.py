@@ -1,5 +1,6 @@
 """Names of google-research/bert's `extract_features.py`: hidden states."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -16,40 +17,27 @@ v1 = tf.compat.v1
 DECIMALS = 6
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputExample:
-    """A line: one text or two."""
+    """Holds a line: one text or two."""
 
-    def __init__(self, unique_id: int, text_a: str, text_b: Optional[str]):
-        """Takes the line's number and its texts."""
-        self.unique_id = unique_id
-        self.text_a = text_a
-        self.text_b = text_b
+    unique_id: int
+    text_a: str
+    text_b: Optional[str]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputFeatures:
-    """What the model reads of a line, `seq_length` numbers each.
+    """Holds a line's tokens, without padding, and `seq_length` numbers each.
 
-    Attributes:
-        unique_id: the line's number.
-        tokens: without padding.
-        input_ids: of the tokens.
-        input_mask: 1 for tokens, 0 for padding.
-        input_type_ids: 1 for the second text.
+    `input_mask` is 1 for tokens, `input_type_ids` are 1 for the second text.
     """
 
-    def __init__(
-        self,
-        unique_id: int,
-        tokens: list[str],
-        input_ids: list[int],
-        input_mask: list[int],
-        input_type_ids: list[int],
-    ):
-        self.unique_id = unique_id
-        self.tokens = tokens
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.input_type_ids = input_type_ids
+    unique_id: int
+    tokens: list[str]
+    input_ids: list[int]
+    input_mask: list[int]
+    input_type_ids: list[int]
 
 
 def read_examples(input_file: str) -> list[InputExample]:
@@ -59,7 +47,7 @@ def read_examples(input_file: str) -> list[InputExample]:
 
 
 def examples_of(lines: Iterable[str]) -> list[InputExample]:
-    """The examples of lines, as `read_examples` reads them."""
+    """Makes the examples of lines, as `read_examples` reads them."""
     examples = []
     for number, line in enumerate(lines):
         text = line.strip()
@@ -72,7 +60,7 @@ def examples_of(lines: Iterable[str]) -> list[InputExample]:
 def convert_examples_to_features(
     examples: Sequence[InputExample], seq_length: int, tokenizer: Any
 ) -> list[InputFeatures]:
-    """The features of each line, cut and padded to `seq_length`."""
+    """Makes the features of each line, cut and padded to `seq_length`."""
     features = []
     for example in examples:
         tokens, segments = records.join_texts(
@@ -89,7 +77,7 @@ def convert_examples_to_features(
 def input_fn_builder(
     features: Sequence[InputFeatures], seq_length: int
 ) -> Callable:
-    """An `input_fn` over features in memory."""
+    """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
         {
@@ -111,15 +99,10 @@ def model_fn_builder(
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
 ) -> Callable:
-    """A `model_fn` for prediction: `layer_output_<n>`, float32 [B, T, D].
+    """Makes a `model_fn` for prediction: `layer_output_<n>`, float32 [B, T, D].
 
-    Args:
-        bert_config: of the BERT.
-        init_checkpoint: where its variables come from.
-        layer_indexes: of the layers, as of a list of them.
-        use_tpu: whether on a TPU.
-        use_one_hot_embeddings: as of `modeling.BertModel`.
-        tuning_method: as of `modeling.BertModel`.
+    Arguments are those of `modeling.BertModel`; `layer_indexes` count from 0 or
+    from the last.
     """
 
     def model_fn(features, labels, mode, params):
@@ -155,13 +138,7 @@ def json_line(
     layer_indexes: Sequence[int],
     outputs: Sequence[np.ndarray],
 ) -> str:
-    """A line of the file of hidden states.
-
-    Args:
-        feature: of the text.
-        layer_indexes: of the layers.
-        outputs: of each of them, float32 [T, D].
-    """
+    """Gives a line of hidden states, float32 [T, D] for each layer."""
     tokens = [
         {
             "token": token,
@@ -188,10 +165,6 @@ def _truncate_seq_pair(
 
 
 def main(_: Any = None) -> None:
-    """Runs the program `extract_features` with the command line's flags.
-
-    Raises:
-        SystemExit: the program is done.
-    """
+    """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("extract_features")

@@ -23,7 +23,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 
 
 def get_activation(activation_string: Any) -> Optional[Callable]:
-    """The activation of a name; None of `linear` and ""; a function is itself.
+    """Finds an activation by name; None of `linear` and "".
 
     Raises:
         ValueError: an unknown name.
@@ -81,7 +81,7 @@ def layer_norm_and_dropout(
 
 
 def create_initializer(initializer_range: float = 0.02) -> Any:
-    """A truncated normal of this standard deviation."""
+    """Makes a truncated normal of this standard deviation."""
     return v1.truncated_normal_initializer(stddev=initializer_range)
 
 
@@ -93,15 +93,7 @@ def embedding_lookup(
     word_embedding_name: str = "word_embeddings",
     use_one_hot_embeddings: bool = False,
 ) -> tuple[tf.Tensor, Any]:
-    """Looks up vectors.
-
-    Args:
-        input_ids: int32 [B, T] or [B, T, K].
-        vocab_size: V.
-        embedding_size: E.
-        initializer_range: standard deviation of fresh vectors.
-        word_embedding_name: of the variable.
-        use_one_hot_embeddings: whether by a product of matrices.
+    """Looks up vectors of words, int32 [B, T] or [B, T, K].
 
     Returns:
         float32 [B, T, E or K E], and the variable, [V, E].
@@ -113,12 +105,12 @@ def embedding_lookup(
     )
     flat = tf.reshape(input_ids, [-1])
     if use_one_hot_embeddings:
-        found = tf.matmul(tf.one_hot(flat, vocab_size), table)
+        vectors = tf.matmul(tf.one_hot(flat, vocab_size), table)
     else:
-        found = tf.gather(table, flat)
+        vectors = tf.gather(table, flat)
     batch, length, *each = get_shape_list(input_ids)
     width = math.prod(each) * embedding_size
-    return tf.reshape(found, [batch, length, width]), table
+    return tf.reshape(vectors, [batch, length, width]), table
 
 
 def embedding_postprocessor(
@@ -133,22 +125,10 @@ def embedding_postprocessor(
     max_position_embeddings: int = 512,
     dropout_prob: Optional[float] = 0.1,
 ) -> tf.Tensor:
-    """Adds segments and positions, then LayerNorm and dropout.
+    """Adds segments [S, E] and positions [P, E], then LayerNorm and dropout.
 
-    Args:
-        input_tensor: float32 [B, T, E].
-        use_token_type: whether segments are added.
-        token_type_ids: int32 [B, T], the segments.
-        token_type_vocab_size: S.
-        token_type_embedding_name: of the variable, [S, E].
-        use_position_embeddings: whether positions are added.
-        position_embedding_name: of the variable, [P, E].
-        initializer_range: standard deviation of fresh vectors.
-        max_position_embeddings: P.
-        dropout_prob: share that dropout zeroes.
-
-    Returns:
-        float32 [B, T, E].
+    `input_tensor` and what is returned are float32 [B, T, E], `token_type_ids`
+    int32 [B, T].
 
     Raises:
         ValueError: no segments, or more tokens than positions.
@@ -184,14 +164,9 @@ def embedding_postprocessor(
 def create_attention_mask_from_input_mask(
     from_tensor: tf.Tensor, to_mask: tf.Tensor
 ) -> tf.Tensor:
-    """Each token's view of the others.
+    """Makes tokens' view of others, float32 [B, F, T], 1 where it is.
 
-    Args:
-        from_tensor: [B, F, ...].
-        to_mask: int32 [B, T].
-
-    Returns:
-        float32 [B, F, T], 1 where a token may be attended to.
+    `from_tensor` is [B, F, ...], `to_mask` int32 [B, T].
     """
     batch, length, *_ = get_shape_list(from_tensor, expected_rank=[2, 3])
     ones = tf.ones([batch, length, 1], tf.float32)
@@ -229,7 +204,9 @@ def attention_layer(
     from_seq_length: Any = None,
     to_seq_length: Any = None,
 ) -> tf.Tensor:
-    """Multi-head attention (Vaswani et al. 2017, section 3.2).
+    """Computes multi-head attention (Vaswani et al. 2017, section 3.2).
+
+    Matrices need `batch_size` B, `from_seq_length` F and `to_seq_length` T.
 
     Args:
         from_tensor: float32 [B, F, I], or [B F, I].
@@ -237,15 +214,6 @@ def attention_layer(
         attention_mask: [B, F, T], 1 where a token may be attended to.
         num_attention_heads: N.
         size_per_head: H.
-        query_act: activation of the queries.
-        key_act: activation of the keys.
-        value_act: activation of the values.
-        attention_probs_dropout_prob: share that dropout zeroes.
-        initializer_range: standard deviation of fresh matrices.
-        do_return_2d_tensor: whether the output is a matrix.
-        batch_size: B, needed of matrices.
-        from_seq_length: F, needed of matrices.
-        to_seq_length: T, needed of matrices.
 
     Returns:
         float32 [B, F, N H], or [B F, N H].
@@ -309,24 +277,11 @@ def transformer_model(
     do_return_all_layers: bool = False,
     adapter_fn: Optional[Callable] = None,
 ) -> Any:
-    """Transformer layers with variables in the current scope.
+    """Computes layers, float32 [B, T, D], with variables in the current scope.
 
-    Args:
-        input_tensor: float32 [B, T, D].
-        attention_mask: [B, T, T], 1 where a token may be attended to.
-        hidden_size: D.
-        num_hidden_layers: L.
-        num_attention_heads: N.
-        intermediate_size: I.
-        intermediate_act_fn: activation of the inner layer.
-        hidden_dropout_prob: share that dropout zeroes of outputs.
-        attention_probs_dropout_prob: the same, of attention.
-        initializer_range: standard deviation of fresh matrices.
-        do_return_all_layers: whether all layers' outputs are wanted.
-        adapter_fn: called with each sublayer's outputs, [B T, D].
-
-    Returns:
-        float32 [B, T, D] of the last layer, or a list of all layers'.
+    `attention_mask` is [B, T, T], 1 where a token may be attended to.
+    `adapter_fn` is called with each sublayer's outputs, [B T, D]. With
+    `do_return_all_layers` a list of all layers' outputs is returned.
 
     Raises:
         ValueError: a hidden size that the heads do not divide, or inputs of
@@ -391,7 +346,7 @@ def transformer_model(
 def get_shape_list(
     tensor: tf.Tensor, expected_rank: Any = None, name: Optional[str] = None
 ) -> Shape:
-    """The dimensions: int where the graph knows them, else int32 [].
+    """Gives the dimensions: int where the graph knows them, else int32 [].
 
     Raises:
         ValueError: as `assert_rank`.
@@ -433,16 +388,7 @@ def reshape_from_matrix(
 def assert_rank(
     tensor: tf.Tensor, expected_rank: Any, name: Optional[str] = None
 ) -> None:
-    """Checks the number of axes.
-
-    Args:
-        tensor: any.
-        expected_rank: int, or several.
-        name: of the tensor, for the message.
-
-    Raises:
-        ValueError: another number.
-    """
+    """Raises ValueError for another number of axes than expected."""
     ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
     if tensor.shape.ndims not in ranks:
         raise ValueError(
@@ -455,7 +401,7 @@ def assert_rank(
 def feedforward_adapter(
     input_tensor: tf.Tensor, hidden_size: int = 64, init_scale: float = 1e-3
 ) -> tf.Tensor:
-    """A bottleneck with a residual connection, float32 [R, D] -> [R, D].
+    """Adds a bottleneck with a residual connection, float32 [R, D] -> [R, D].
 
     Its variables are in `<current scope>/adapters` and in the collection
     `adapters`.
@@ -486,7 +432,7 @@ def feedforward_adapter(
 
 
 def get_adapter(function_string: Any) -> Optional[Callable]:
-    """The adapter function of a name; a function is given back.
+    """Finds the adapter function of a name; a function is given back.
 
     Raises:
         ValueError: an unknown name.
@@ -506,7 +452,7 @@ def get_adapter(function_string: Any) -> Optional[Callable]:
 def head_variables(
     weights: str, bias: str, count: int, size: int
 ) -> tuple[Any, Any]:
-    """The last layer of a head: float32 [C, D] and [C], in `head` as well."""
+    """Makes a head's last layer: float32 [C, D] and [C], in `head` too."""
     collections = [v1.GraphKeys.GLOBAL_VARIABLES, HEAD]
     return (
         v1.get_variable(

@@ -61,80 +61,47 @@ WORDS = "/embeddings/word_embeddings"
 FEEDFORWARD = "houlsby(size=64, init_scale=0.001)"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class BertConfig:
-    """The sizes of a BERT; any attribute may be changed or added.
+    """Holds the sizes of a BERT; any attribute may be changed or added.
 
-    `adapter_bert.bert.config.BertConfig` is the checked and frozen form, which
-    `BertModel` makes.
+    `hidden_act` is an activation's name in any case of letters, or an
+    elementwise function without variables; None and "" are `linear`.
+    `adapter_bert.bert.config.BertConfig` is the checked and frozen form.
     """
 
-    def __init__(
-        self,
-        vocab_size: Optional[int],
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: Any = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 16,
-        initializer_range: float = 0.02,
-    ):
-        """Takes the sizes.
-
-        Args:
-            vocab_size: V.
-            hidden_size: D.
-            num_hidden_layers: L.
-            num_attention_heads: N.
-            intermediate_size: I.
-            hidden_act: an activation's name in any case of letters, or an
-                elementwise function without variables; None and "" are
-                `linear`.
-            hidden_dropout_prob: share that dropout zeroes of outputs.
-            attention_probs_dropout_prob: the same, of attention.
-            max_position_embeddings: P.
-            type_vocab_size: S.
-            initializer_range: standard deviation of fresh matrices.
-        """
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.hidden_act = hidden_act
-        self.intermediate_size = intermediate_size
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
+    vocab_size: Optional[int]
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: Any = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 16
+    initializer_range: float = 0.02
 
     @classmethod
     def from_dict(cls, json_object: Mapping[str, Any]) -> "BertConfig":
-        """A config of these attributes, unknown ones too."""
         config = cls(vocab_size=None)
         vars(config).update(json_object)
         return config
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "BertConfig":
-        """Reads a `bert_config.json`."""
         with tf.io.gfile.GFile(json_file, "r") as file:
             return cls.from_dict(json.load(file))
 
     def to_dict(self) -> dict[str, Any]:
-        """A copy of the attributes."""
         return copy.deepcopy(vars(self))
 
     def to_json_string(self) -> str:
-        """The attributes as JSON, by name."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
 def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
-    """The frozen form, without dropout unless in training.
+    """Gives the frozen form, without dropout unless in training.
 
     Raises:
         ValueError: sizes that no BERT can have.
@@ -213,15 +180,12 @@ class BertModel:
             input_ids: int32 [B, T].
             input_mask: int32 [B, T], 1 for tokens; by default all are.
             token_type_ids: int32 [B, T]; by default 0.
-            use_one_hot_embeddings: whether words are looked up by a product of
-                matrices, which old TPUs do faster.
+            use_one_hot_embeddings: whether words are looked up by a product.
             scope: of the variables; by default `bert`.
-            adapter_fn: as of `get_adapter`: called with each sublayer's
-                outputs, [B T, D], before they join its inputs.
-            tuning_method: a method of `--tuning_method`, or its text, as
-                `lora(rank=8)`. Its variables, and those of BERT that it
-                trains, are in collections that
-                `optimization.create_optimizer` trains.
+            adapter_fn: called with each sublayer's outputs, [B T, D].
+            tuning_method: a method of `--tuning_method`, or its text. Its
+                variables, and those of BERT that it trains, are in collections
+                that `optimization.create_optimizer` trains.
 
         Raises:
             RuntimeError: TensorFlow executes eagerly.
@@ -264,19 +228,19 @@ class BertModel:
                 name: create.added(name, declared)
                 for name, declared in method.variables(sizes).items()
             }
-            own = encoder.make_variables(encoder.declare(sizes), create)
+            variables = encoder.make_variables(encoder.declare(sizes), create)
 
             def make_hooks(values: Mapping[str, Any]) -> Hooks:
                 if function is not None:
                     return _FunctionHooks(function)
                 return method.hooks(sizes, values)
 
-            bert = make_bert(sizes, own, added, make_hooks)
-            self.embedding_table = own["bert/embeddings/word_embeddings"]
+            bert = make_bert(sizes, variables, added, make_hooks)
+            self.embedding_table = variables["bert/embeddings/word_embeddings"]
             # No optimizer of a program's own trains what the method freezes.
             values = {
                 name: v if v.trainable else tf.stop_gradient(v)
-                for name, v in own.items()
+                for name, v in variables.items()
             }
             bert = dataclasses.replace(bert, values=values)
             if is_training and "prepare" in bert.hooks.places:
@@ -314,7 +278,7 @@ class BertModel:
         return self.embedding_output
 
     def get_embedding_table(self) -> Any:
-        """The variable of the word embeddings, float32 [V, D]."""
+        """Gives the variable of the word embeddings, float32 [V, D]."""
         return self.embedding_table
 
 
@@ -376,7 +340,7 @@ class _VariableMaker:
         return self._get(name, shape, initializer, is_trained, collections)
 
     def added(self, name: str, declared: Any) -> Any:
-        """A variable of the method's.
+        """Makes a variable of the method's.
 
         Raises:
             ValueError: its first value follows from pretrained ones.
@@ -414,8 +378,6 @@ class _VariableMaker:
 
 
 class _FunctionHooks(Hooks):
-    """A program's own function at each sublayer's outputs."""
-
     def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]):
         self._function = function
 
@@ -433,14 +395,10 @@ class _FunctionHooks(Hooks):
 def get_assignment_map_from_checkpoint(
     tvars: Sequence[Any], init_checkpoint: str
 ) -> tuple[dict[str, str], dict[str, int]]:
-    """Names that variables and a checkpoint share.
+    """Pairs names that variables and a checkpoint share.
 
     A BertModel in a scope of its own starts from the checkpoint's `bert`, if no
     other one does: handed in alone, each model of a graph can.
-
-    Args:
-        tvars: variables.
-        init_checkpoint: a TensorFlow checkpoint.
 
     Returns:
         For `tf.train.init_from_checkpoint`, the checkpoint's name -> the
@@ -457,21 +415,21 @@ def get_assignment_map_from_checkpoint(
             "pass tf.trainable_variables() of the graph with the BertModel"
         )
     kept = [name for name, _ in tf.train.list_variables(init_checkpoint)]
-    found = {name: name for name in kept if name in names}
-    own = {variable.op.name for variable in v1.get_collection(OWN)}
+    assigned = {name: name for name in kept if name in names}
+    of_models = {variable.op.name for variable in v1.get_collection(OWN)}
     for scope in sorted(
-        n.removesuffix(WORDS) for n in own if n.endswith(WORDS)
+        n.removesuffix(WORDS) for n in of_models if n.endswith(WORDS)
     ):
         pattern = re.escape(scope) + "/(?!pooler/)"
-        needed = {name for name in own & names if re.match(pattern, name)}
-        if scope != "bert" and needed.isdisjoint(found.values()):
+        needed = {name for name in of_models & names if re.match(pattern, name)}
+        if scope != "bert" and needed.isdisjoint(assigned.values()):
             moved = {
                 name: f"{scope}{name.removeprefix('bert')}"
                 for name in kept
                 if name.startswith("bert/")
             }
             moved = {n: to for n, to in moved.items() if to in names}
-            if not moved.keys().isdisjoint(found):
+            if not moved.keys().isdisjoint(assigned):
                 v1.logging.warning(
                     "the BertModel in %s starts from no value of %s, which "
                     "another one takes; hand in its variables alone for a map "
@@ -480,16 +438,16 @@ def get_assignment_map_from_checkpoint(
                     init_checkpoint,
                 )
                 continue
-            found.update(moved)
-        if missing := sorted(needed - set(found.values())):
+            assigned.update(moved)
+        if missing := sorted(needed - set(assigned.values())):
             raise ValueError(
                 f"{init_checkpoint} lacks {len(missing)} of BERT's "
                 f"{len(needed)} variables, as {missing[0]}; expected a whole "
                 "pretrained BERT, not a training's checkpoint of what was "
                 "trained"
             )
-    initialized = {key: 1 for n in found.values() for key in (n, f"{n}:0")}
-    return found, initialized
+    initialized = {key: 1 for n in assigned.values() for key in (n, f"{n}:0")}
+    return assigned, initialized
 
 
 def start_from(

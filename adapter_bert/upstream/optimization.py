@@ -26,20 +26,18 @@ def add_recipe(
 ) -> None:
     """Has `create_optimizer` treat a method's variables as they need it.
 
-    Args:
-        recipe: of the method.
-        variables: of the graph, by the names that the recipe has.
+    `variables` are the graph's by the names that the recipe has.
     """
     names = {name: v.op.name for name, v in variables.items()}
-    found = {
+    record = {
         "undecayed": sorted(names[n] for n in recipe.undecayed if n in names),
         "rates": {names[n]: r for n, r in recipe.rates.items() if n in names},
     }
-    v1.add_to_collection(RECIPES, json.dumps(found))
+    v1.add_to_collection(RECIPES, json.dumps(record))
 
 
 def trained_variables() -> list[Any]:
-    """The variables that a graph trains: not those that a method freezes."""
+    """Lists the variables that a graph trains, without the frozen ones."""
     return [v for v in v1.trainable_variables() if v.trainable]
 
 
@@ -50,14 +48,10 @@ def create_optimizer(
     num_warmup_steps: Optional[int],
     use_tpu: bool,
 ) -> tf.Operation:
-    """The operation of a training step: gradients, clipping, Adam, step count.
+    """Makes a training step: gradients, clipping, Adam, step count.
 
-    Args:
-        loss: float32 [].
-        init_lr: peak of the learning rate.
-        num_train_steps: length of the training, in steps.
-        num_warmup_steps: length of the warm-up, in steps.
-        use_tpu: whether gradients are averaged over TPU cores.
+    `init_lr` is the peak; lengths are in steps. With `use_tpu` gradients are
+    averaged over TPU cores.
     """
     step = v1.train.get_or_create_global_step()
     schedule = optimization.Schedule(
@@ -115,16 +109,8 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
     ):
         """Takes the constants.
 
-        Args:
-            learning_rate: float, or float32 [].
-            weight_decay_rate: share of the rate by which a variable shrinks.
-            beta_1: decay of the gradients' average.
-            beta_2: decay of their squares' average.
-            epsilon: added to the root of the squares' average.
-            exclude_from_weight_decay: regular expressions, searched in names.
-            name: of the operations.
-            adapter_weight_decay_rate: as `weight_decay_rate`, of adapters; by
-                default the same.
+        `exclude_from_weight_decay` are regular expressions, searched in names.
+        `adapter_weight_decay_rate` is by default `weight_decay_rate`.
         """
         super().__init__(False, name)
         self.learning_rate = learning_rate

@@ -5,7 +5,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from adapter_bert.data.tokenization import CLASSIFY, SEPARATE
+from adapter_bert.data.tokenization import CLASSIFY, SEPARATE, fit
 
 v1 = tf.compat.v1
 # Examples among which the next one of a training is drawn.
@@ -13,7 +13,7 @@ SHUFFLED = 100
 
 
 def make_example(features: Mapping[str, Iterable[int]]) -> bytes:
-    """A `tf.train.Example` of whole numbers."""
+    """Makes a `tf.train.Example` of whole numbers."""
     named = {
         name: tf.train.Feature(
             int64_list=tf.train.Int64List(value=list(values))
@@ -31,13 +31,10 @@ def record_input_fn(
     is_training: bool,
     drop_remainder: bool,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
-    """An `input_fn` over a TFRecord file.
+    """Makes an `input_fn` over a TFRecord file of `make_example`'s.
 
-    Args:
-        input_file: written with `make_example`.
-        shapes: of each feature of an example; int32 in a batch.
-        is_training: whether examples are repeated and shuffled.
-        drop_remainder: whether a last smaller batch is left out.
+    `shapes` are those of each feature of an example, int32 in a batch. In
+    training examples are repeated and shuffled.
     """
     parsed = {
         name: tf.io.FixedLenFeature(shape, tf.int64)
@@ -79,17 +76,9 @@ def memory_input_fn(
 
 
 def join_texts(tokens_a, tokens_b, max_seq_length):
-    """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to a length.
+    """Gives `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and segments.
 
-    Of two texts the longer loses its last token first.
-
-    Args:
-        tokens_a: of the first text; cut in place if there are two.
-        tokens_b: of the second text, or None; cut in place.
-        max_seq_length: of the row, in tokens.
-
-    Returns:
-        The tokens, and the segment of each.
+    Of two texts, which are cut in place, the longer loses its last token first.
     """
     if tokens_b:
         truncate_pair(tokens_a, tokens_b, max_seq_length - 3)
@@ -103,8 +92,8 @@ def join_texts(tokens_a, tokens_b, max_seq_length):
 
 def truncate_pair(tokens_a, tokens_b, max_length):
     """Cuts two texts in place, the longer one first, the second if equal."""
-    while len(tokens_a) + len(tokens_b) > max_length:
-        (tokens_a if len(tokens_a) > len(tokens_b) else tokens_b).pop()
+    count_a, count_b = fit(len(tokens_a), len(tokens_b), max_length)
+    del tokens_a[count_a:], tokens_b[count_b:]
 
 
 def pad(length: int, *rows: Iterable[int]):

@@ -5,6 +5,7 @@
 """
 
 import csv
+import dataclasses
 import importlib
 import os
 from collections.abc import Mapping, Sequence
@@ -26,90 +27,63 @@ SHOWN = 5
 REPORTED = 10000
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputExample:
-    """A row of a table: one text or two, and a label.
+    """Holds a row of a table: one text or two, and a label, None in a test set.
 
-    Attributes:
-        guid: unique within its split.
-        text_a: the first text.
-        text_b: the second text, or None.
-        label: or None in a test set.
+    `guid` is unique within its split.
     """
 
-    def __init__(
-        self,
-        guid: str,
-        text_a: str,
-        text_b: Optional[str] = None,
-        label: Optional[str] = None,
-    ):
-        self.guid = guid
-        self.text_a = text_a
-        self.text_b = text_b
-        self.label = label
+    guid: str
+    text_a: str
+    text_b: Optional[str] = None
+    label: Optional[str] = None
 
 
 class PaddingInputExample:
     """Fills the last batch of a TPU; in no score and no prediction."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputFeatures:
-    """What the model reads of one example, `max_seq_length` numbers each.
+    """Holds what the model reads of an example, `max_seq_length` numbers each.
 
-    Attributes:
-        input_ids: of the tokens.
-        input_mask: 1 for tokens, 0 for padding.
-        segment_ids: 1 for the second text.
-        label_id: place of the label among the task's.
-        is_real_example: False of a `PaddingInputExample`.
+    `input_mask` is 1 for tokens, `segment_ids` are 1 for the second text,
+    `label_id` is the label's place. `is_real_example` is False of a
+    `PaddingInputExample`.
     """
 
-    def __init__(
-        self,
-        input_ids: list[int],
-        input_mask: list[int],
-        segment_ids: list[int],
-        label_id: int,
-        is_real_example: bool = True,
-    ):
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.segment_ids = segment_ids
-        self.label_id = label_id
-        self.is_real_example = is_real_example
+    input_ids: list[int]
+    input_mask: list[int]
+    segment_ids: list[int]
+    label_id: int
+    is_real_example: bool = True
 
 
 class DataProcessor:
     """Reads the examples of a task; a subclass declares one."""
 
     def get_train_examples(self, data_dir: str) -> list[InputExample]:
-        """The training set."""
         raise NotImplementedError()
 
     def get_dev_examples(self, data_dir: str) -> list[InputExample]:
-        """The development set."""
         raise NotImplementedError()
 
     def get_test_examples(self, data_dir: str) -> list[InputExample]:
-        """What is predicted."""
         raise NotImplementedError()
 
     def get_labels(self) -> list[str]:
-        """The labels, in the order of the logits."""
         raise NotImplementedError()
 
     @classmethod
     def _read_tsv(
         cls, input_file: str, quotechar: Optional[str] = None
     ) -> list[list[str]]:
-        """The cells of each line of a TSV file."""
         with tf.io.gfile.GFile(input_file, "r") as file:
             return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
 
 
 class _File(NamedTuple):
-    """A split's file, and the columns of what is read of it, from 0."""
-
     name: str
     text_a: int
     text_b: Optional[int]
@@ -119,8 +93,6 @@ class _File(NamedTuple):
 
 
 class _TableProcessor(DataProcessor):
-    """A task whose splits are TSV files of GLUE's."""
-
     labels: Sequence[str] = ("0", "1")
     splits: Mapping[str, _File]
     # The column that names an example, or None for its line number.
@@ -136,7 +108,6 @@ class _TableProcessor(DataProcessor):
         return self._read(data_dir, "test")
 
     def get_labels(self):
-        """The labels, in the order of the logits."""
         return list(self.labels)
 
     def _read(self, data_dir: str, split: str) -> list[InputExample]:
@@ -171,7 +142,7 @@ class MnliProcessor(_TableProcessor):
 
 
 class MrpcProcessor(_TableProcessor):
-    """The Microsoft Research Paraphrase Corpus, as GLUE has it."""
+    """Reads the Microsoft Research Paraphrase Corpus, as GLUE has it."""
 
     splits = {
         "train": _File("train.tsv", 3, 4, 0),
@@ -181,7 +152,7 @@ class MrpcProcessor(_TableProcessor):
 
 
 class ColaProcessor(_TableProcessor):
-    """The Corpus of Linguistic Acceptability, as GLUE has it."""
+    """Reads the Corpus of Linguistic Acceptability, as GLUE has it."""
 
     splits = {
         "train": _File("train.tsv", 3, None, 1, has_header=False),
@@ -191,17 +162,12 @@ class ColaProcessor(_TableProcessor):
 
 
 class XnliProcessor(DataProcessor):
-    """XNLI in one language, without a test set.
-
-    Attributes:
-        language: the code of the language in the files.
-    """
+    """Reads XNLI in one language, without a test set."""
 
     def __init__(self):
         self.language = "zh"
 
     def get_train_examples(self, data_dir):
-        """MultiNLI, as it was translated into the language by machine."""
         path = f"multinli/multinli.train.{self.language}.tsv"
         return [
             InputExample(
@@ -215,7 +181,6 @@ class XnliProcessor(DataProcessor):
         ]
 
     def get_dev_examples(self, data_dir):
-        """The lines of the language."""
         return [
             InputExample(f"dev-{number}", line[6], line[7], line[1])
             for number, line in self._lines(data_dir, "xnli.dev.tsv")
@@ -223,7 +188,6 @@ class XnliProcessor(DataProcessor):
         ]
 
     def get_labels(self):
-        """The labels, in the order of the logits."""
         return ["contradiction", "entailment", "neutral"]
 
     def _lines(self, data_dir, path):
@@ -238,17 +202,10 @@ def convert_single_example(
     max_seq_length: int,
     tokenizer: Any,
 ) -> InputFeatures:
-    """Makes the features of an example.
+    """Makes the features of an example; the first ones are logged.
 
-    Args:
-        ex_index: its number; the first ones are told of in the log.
-        example: an `InputExample` or a `PaddingInputExample`.
-        label_list: the labels, in the order of the logits.
-        max_seq_length: of a row, in tokens.
-        tokenizer: a `tokenization.FullTokenizer`, or what has its methods.
-
-    Raises:
-        KeyError: a label that is not in the list.
+    `label_list` is in the order of the logits. Raises KeyError for another
+    label.
     """
     if isinstance(example, PaddingInputExample):
         zeros = ([0] * max_seq_length for _ in range(3))
@@ -279,7 +236,7 @@ def convert_examples_to_features(
     max_seq_length: int,
     tokenizer: Any,
 ) -> list[InputFeatures]:
-    """The features of each example; arguments of `convert_single_example`."""
+    """Makes the features of each example, as `convert_single_example`."""
     features = []
     for number, example in enumerate(examples):
         if number % REPORTED == 0:
@@ -325,7 +282,7 @@ def file_based_convert_examples_to_features(
 def file_based_input_fn_builder(
     input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
 ) -> Callable:
-    """An `input_fn` over what `file_based_convert_...` wrote."""
+    """Makes an `input_fn` over what `file_based_convert_...` wrote."""
     row = [seq_length]
     shapes: dict[str, list[int]] = {
         "input_ids": row,
@@ -345,7 +302,7 @@ def input_fn_builder(
     is_training: bool,
     drop_remainder: bool,
 ) -> Callable:
-    """An `input_fn` over features in memory."""
+    """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
         {
@@ -376,18 +333,11 @@ def create_model(
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """A classifier on the pooled output.
+    """Makes a classifier on the pooled output of a `modeling.BertModel`.
 
     Args:
-        bert_config: of the BERT.
-        is_training: whether dropout is on.
-        input_ids: int32 [B, T].
-        input_mask: int32 [B, T].
-        segment_ids: int32 [B, T].
         labels: int32 [B].
         num_labels: C.
-        use_one_hot_embeddings: as of `modeling.BertModel`.
-        tuning_method: as of `modeling.BertModel`.
 
     Returns:
         The loss, float32 []; each example's, [B]; logits [B, C]; and
@@ -430,7 +380,7 @@ def model_fn_builder(
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
 ) -> Callable:
-    """A `model_fn` for TPUEstimator; arguments as of `create_model`."""
+    """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
         del labels, params
@@ -486,14 +436,10 @@ def main(
     _: Any = None,
     processors: Optional[Mapping[str, Callable[[], DataProcessor]]] = None,
 ) -> None:
-    """Runs the program with the command line's flags.
+    """Runs the program by the command line's flags; raises SystemExit.
 
-    Args:
-        processors: makes a processor, by the name that `--task_name` takes in
-            lower case; the program's own tasks are there too.
-
-    Raises:
-        SystemExit: the program is done.
+    `processors` make processors, by the name that `--task_name` takes in lower
+    case; the program's own tasks are there too.
     """
     # The program stands above this room.
     commands = importlib.import_module("adapter_bert.commands")

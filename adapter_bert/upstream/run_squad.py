@@ -7,6 +7,7 @@ defined and parsed, else they have their defaults.
 """
 
 import collections
+import dataclasses
 import importlib
 import json
 import math
@@ -32,39 +33,23 @@ FIRST_ID = 1000000000
 SHOWN = 20
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SquadExample:
-    """A question about a context, whose words are split at white space.
+    """Holds a question about a context, whose words are split at white space.
 
-    Attributes:
-        qas_id: unique within its file.
-        question_text: the question.
-        doc_tokens: the context's words.
-        orig_answer_text: the first answer, "" where there is none.
-        start_position: the answer's first word, -1 where there is none.
-        end_position: its last word, -1 where there is none.
-        is_impossible: whether the context has no answer.
+    `orig_answer_text` is the first answer, "" where there is none;
+    `start_position` and `end_position` are its first and last word, or -1.
     """
 
-    def __init__(
-        self,
-        qas_id: str,
-        question_text: str,
-        doc_tokens: list[str],
-        orig_answer_text: Optional[str] = None,
-        start_position: Optional[int] = None,
-        end_position: Optional[int] = None,
-        is_impossible: bool = False,
-    ):
-        self.qas_id = qas_id
-        self.question_text = question_text
-        self.doc_tokens = doc_tokens
-        self.orig_answer_text = orig_answer_text
-        self.start_position = start_position
-        self.end_position = end_position
-        self.is_impossible = is_impossible
+    qas_id: str
+    question_text: str
+    doc_tokens: list[str]
+    orig_answer_text: Optional[str] = None
+    start_position: Optional[int] = None
+    end_position: Optional[int] = None
+    is_impossible: bool = False
 
     def __repr__(self) -> str:
-        """The question, the context and the answer's place."""
         shown = {
             "qas_id": self.qas_id,
             "question_text": self.question_text,
@@ -77,56 +62,37 @@ class SquadExample:
         return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class InputFeatures:
-    """A window: a question and a part of its context.
+    """Holds a window: `[CLS] question [SEP] span [SEP]`, a span of the context.
 
     Attributes:
-        unique_id: of the window.
-        example_index: number of the question.
-        doc_span_index: number of the part.
-        tokens: `[CLS] question [SEP] part [SEP]`.
         token_to_orig_map: place of a context token -> number of its word.
-        token_is_max_context: place of a context token -> whether no other part
+        token_is_max_context: place of a context token -> whether no other span
             has more text around it.
         input_ids: of the tokens, `max_seq_length` numbers.
         input_mask: 1 for tokens, 0 for padding.
-        segment_ids: 1 for the part.
-        start_position: of the answer, 0 where the part does not hold it all.
+        segment_ids: 1 for the span.
+        start_position: of the answer, 0 where the span does not hold it all.
         end_position: like it.
-        is_impossible: whether the question has no answer.
     """
 
-    def __init__(
-        self,
-        unique_id: int,
-        example_index: int,
-        doc_span_index: int,
-        tokens: list[str],
-        token_to_orig_map: Mapping[int, int],
-        token_is_max_context: Mapping[int, bool],
-        input_ids: list[int],
-        input_mask: list[int],
-        segment_ids: list[int],
-        start_position: Optional[int] = None,
-        end_position: Optional[int] = None,
-        is_impossible: Optional[bool] = None,
-    ):
-        self.unique_id = unique_id
-        self.example_index = example_index
-        self.doc_span_index = doc_span_index
-        self.tokens = tokens
-        self.token_to_orig_map = token_to_orig_map
-        self.token_is_max_context = token_is_max_context
-        self.input_ids = input_ids
-        self.input_mask = input_mask
-        self.segment_ids = segment_ids
-        self.start_position = start_position
-        self.end_position = end_position
-        self.is_impossible = is_impossible
+    unique_id: int
+    example_index: int
+    doc_span_index: int
+    tokens: list[str]
+    token_to_orig_map: Mapping[int, int]
+    token_is_max_context: Mapping[int, bool]
+    input_ids: list[int]
+    input_mask: list[int]
+    segment_ids: list[int]
+    start_position: Optional[int] = None
+    end_position: Optional[int] = None
+    is_impossible: Optional[bool] = None
 
 
 class RawResult(NamedTuple):
-    """The logits of a window, one of each for every token."""
+    """Holds the logits of a window, one of each for every token."""
 
     unique_id: int
     start_logits: Sequence[float]
@@ -134,15 +100,11 @@ class RawResult(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """A part of a context: its first token, and how many."""
-
     start: int
     length: int
 
 
 class _Candidate(NamedTuple):
-    """An answer that logits allow: its window, its places, their logits."""
-
     feature_index: int
     start_index: int
     end_index: int
@@ -151,9 +113,8 @@ class _Candidate(NamedTuple):
 
 
 def _flag(name: str, default: Any) -> Any:
-    """A flag's value, or its default where no program has parsed it."""
-    known = name in flags.FLAGS and flags.FLAGS.is_parsed()
-    return flags.FLAGS[name].value if known else default
+    is_defined = name in flags.FLAGS and flags.FLAGS.is_parsed()
+    return flags.FLAGS[name].value if is_defined else default
 
 
 def _allows_none() -> bool:
@@ -178,10 +139,10 @@ def read_squad_examples(
         for qa in paragraph["qas"]:
             answer: dict[str, Any] = {}
             if is_training:
-                found = _find_answer(qa, words, word_of)
-                if found is None:
+                span = _find_answer(qa, words, word_of)
+                if span is None:
                     continue
-                answer = found
+                answer = span
             examples.append(
                 SquadExample(qa["id"], qa["question"], words, **answer)
             )
@@ -189,7 +150,6 @@ def read_squad_examples(
 
 
 def _split(context: str) -> tuple[list[str], list[int]]:
-    """The words of a context, and the number of each character's word."""
     words: list[str] = []
     word_of: list[int] = []
     is_inside = False
@@ -208,7 +168,6 @@ def _split(context: str) -> tuple[list[str], list[int]]:
 def _find_answer(
     qa: Mapping[str, Any], words: list[str], word_of: list[int]
 ) -> Optional[dict[str, Any]]:
-    """The fields of `SquadExample` that tell the answer; None if it is lost."""
     if _allows_none() and qa["is_impossible"]:
         return {
             "orig_answer_text": "",
@@ -248,14 +207,8 @@ def convert_examples_to_features(
 ) -> None:
     """Hands each window of each question to `output_fn`.
 
-    Args:
-        examples: the questions.
-        tokenizer: a `tokenization.FullTokenizer`, or what has its methods.
-        max_seq_length: of a window, in tokens.
-        doc_stride: distance of a context's windows, in tokens.
-        max_query_length: of a question, in tokens; more is cut off.
-        is_training: whether answers are labelled.
-        output_fn: takes a window.
+    Lengths and `doc_stride`, the distance of a context's windows, are in
+    tokens.
 
     Raises:
         ValueError: a window without room for the context, or a stride below 1.
@@ -327,7 +280,6 @@ def convert_examples_to_features(
 
 
 def _spans(count: int, room: int, stride: int) -> list[_Span]:
-    """The parts of a context of `count` tokens, the last up to its end."""
     spans: list[_Span] = []
     start = 0
     while start < count:
@@ -345,7 +297,6 @@ def _improve_answer_span(
     tokenizer: Any,
     orig_answer_text: str,
 ) -> tuple[int, int]:
-    """The tokens, among those of the answer's words, that are the answer's."""
     answer = tokenizer.tokenize(orig_answer_text)
     for start in range(input_start, input_end + 1):
         end = start + len(answer)
@@ -357,7 +308,7 @@ def _improve_answer_span(
 def _check_is_max_context(
     doc_spans: Sequence[Any], cur_span_index: int, position: int
 ) -> bool:
-    """Whether no part has more text around a token; the first of equal ones."""
+    """Tells if no span, or none before it, has as much text around."""
     scores = []
     for span in doc_spans:
         left = position - span.start
@@ -377,16 +328,9 @@ def create_model(
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Start and end logits of every token, float32 [B, T]; padding has too.
+    """Makes start and end logits of every token, padding too, float32 [B, T].
 
-    Args:
-        bert_config: of the BERT.
-        is_training: whether dropout is on.
-        input_ids: int32 [B, T].
-        input_mask: int32 [B, T].
-        segment_ids: int32 [B, T].
-        use_one_hot_embeddings: as of `modeling.BertModel`.
-        tuning_method: as of `modeling.BertModel`.
+    Arguments are those of `modeling.BertModel`.
     """
     model = modeling.BertModel(
         config=bert_config,
@@ -420,7 +364,7 @@ def model_fn_builder(
     use_one_hot_embeddings: bool,
     tuning_method: Any = None,
 ) -> Callable:
-    """A `model_fn` for TPUEstimator; arguments as of `create_model`."""
+    """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
         """Raises ValueError in another mode than training and prediction."""
@@ -468,7 +412,7 @@ def model_fn_builder(
 def input_fn_builder(
     input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
 ) -> Callable:
-    """An `input_fn` over what `FeatureWriter` wrote."""
+    """Makes an `input_fn` over what `FeatureWriter` wrote."""
     shapes: dict[str, list[int]] = {
         "unique_ids": [],
         "input_ids": [seq_length],
@@ -483,13 +427,7 @@ def input_fn_builder(
 
 
 class FeatureWriter:
-    """Writes windows to a TFRecord file.
-
-    Attributes:
-        filename: of the file.
-        is_training: whether windows have labels.
-        num_features: how many were written.
-    """
+    """Writes windows to a TFRecord file; `num_features` were written."""
 
     def __init__(self, filename: str, is_training: bool):
         self.filename = filename
@@ -498,7 +436,6 @@ class FeatureWriter:
         self._writer = tf.io.TFRecordWriter(filename)
 
     def process_feature(self, feature: InputFeatures) -> None:
-        """Writes a window."""
         self.num_features += 1
         values = {
             "unique_ids": [feature.unique_id],
@@ -513,7 +450,6 @@ class FeatureWriter:
         self._writer.write(records.make_example(values))
 
     def close(self) -> None:
-        """Ends the file."""
         self._writer.close()
 
 
@@ -530,16 +466,8 @@ def write_predictions(
 ) -> None:
     """Writes answers, candidates and, for SQuAD 2.0, null odds as JSON.
 
-    Args:
-        all_examples: the questions.
-        all_features: their windows.
-        all_results: the windows' logits.
-        n_best_size: most candidates of a question.
-        max_answer_length: in tokens.
-        do_lower_case: as of the tokenizer.
-        output_prediction_file: id -> answer.
-        output_nbest_file: id -> candidates, with probability and logits.
-        output_null_log_odds_file: id -> null odds.
+    `output_prediction_file` has id -> answer, `output_nbest_file` id ->
+    candidates with probability and logits. `max_answer_length` is in tokens.
     """
     windows = collections.defaultdict(list)
     for feature in all_features:
@@ -548,10 +476,10 @@ def write_predictions(
     answers, candidates, odds = {}, {}, {}
     for number, example in enumerate(all_examples):
         features = windows[number]
-        found, null = _candidates(
+        spans, null = _candidates(
             features, results, n_best_size, max_answer_length
         )
-        best = _texts(example, features, found, n_best_size, do_lower_case)
+        best = _texts(example, features, spans, n_best_size, do_lower_case)
         name = example.qas_id
         if null is not None:
             best.setdefault("", (null.start_logit, null.end_logit))
@@ -591,8 +519,7 @@ def _candidates(
     n_best_size: int,
     max_answer_length: int,
 ) -> tuple[list[_Candidate], Optional[_Candidate]]:
-    """All that the best logits allow, the best first; and "no answer"."""
-    found: list[_Candidate] = []
+    candidates: list[_Candidate] = []
     null: Optional[_Candidate] = None
     for number, feature in enumerate(features):
         result = results[feature.unique_id]
@@ -607,7 +534,7 @@ def _candidates(
                     and end in feature.token_to_orig_map
                     and start <= end < start + max_answer_length
                 ):
-                    found.append(
+                    candidates.append(
                         _Candidate(number, start, end, starts[start], ends[end])
                     )
     if not _allows_none():
@@ -615,8 +542,8 @@ def _candidates(
     elif null is None:
         null = _Candidate(0, 0, 0, 0.0, 0.0)
     if null is not None:
-        found.append(null)
-    return sorted(found, key=_score, reverse=True), null
+        candidates.append(null)
+    return sorted(candidates, key=_score, reverse=True), null
 
 
 def _score(candidate: _Candidate) -> float:
@@ -626,13 +553,12 @@ def _score(candidate: _Candidate) -> float:
 def _texts(
     example: SquadExample,
     features: Sequence[InputFeatures],
-    found: Sequence[_Candidate],
+    candidates: Sequence[_Candidate],
     n_best_size: int,
     do_lower_case: bool,
 ) -> dict[str, tuple[float, float]]:
-    """The logits of the best candidates of different texts."""
     best: dict[str, tuple[float, float]] = {}
-    for candidate in found:
+    for candidate in candidates:
         if len(best) >= n_best_size:
             break
         start, end = candidate.start_index, candidate.end_index
@@ -652,16 +578,9 @@ def _texts(
 
 
 def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
-    """The part of a text whose words, tokenized, are a prediction's.
+    """Finds the piece of a text whose words, tokenized, are a prediction's.
 
-    Args:
-        pred_text: words of the tokenizer, with spaces between.
-        orig_text: words of the context that hold them.
-        do_lower_case: as of the tokenizer.
-
-    Returns:
-        The part; all of `orig_text` where the letters of both do not match one
-        for one.
+    Gives all of `orig_text` where the letters of both do not match one for one.
     """
     tokenizer = tokenization.BasicTokenizer(do_lower_case)
     text = " ".join(tokenizer.tokenize(orig_text))
@@ -679,13 +598,11 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
 
 
 def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
-    """Places of the greatest logits, the first of equal ones first."""
     order = sorted(range(len(logits)), key=lambda n: logits[n], reverse=True)
     return order[:n_best_size]
 
 
 def _compute_softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities of raw scores, in Python's double precision."""
     if not scores:
         return []
     most = max(scores)
@@ -723,10 +640,6 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
 
 
 def main(_: Any = None) -> None:
-    """Runs the program `run_squad` with the command line's flags.
-
-    Raises:
-        SystemExit: the program is done.
-    """
+    """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("run_squad")

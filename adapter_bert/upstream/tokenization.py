@@ -72,7 +72,7 @@ def convert_to_unicode(text: Text) -> str:
 
 
 def printable_text(text: Text) -> str:
-    """A text as `print` takes it; raises as `convert_to_unicode`."""
+    """Gives a text as `print` takes it."""
     return convert_to_unicode(text)
 
 
@@ -92,32 +92,30 @@ def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
 
 
 def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> list:
-    """The vocabulary's value of each item; KeyError of one it lacks."""
+    """Looks each item up in the vocabulary; KeyError of one it lacks."""
     return [vocab[item] for item in items]
 
 
 def convert_tokens_to_ids(
     vocab: Mapping[str, int], tokens: Iterable[str]
 ) -> list[int]:
-    """The ids of tokens."""
+    """Looks up tokens."""
     return convert_by_vocab(vocab, tokens)
 
 
 def convert_ids_to_tokens(
     inv_vocab: Mapping[int, str], ids: Iterable[int]
 ) -> list[str]:
-    """The tokens of ids."""
+    """Looks up ids."""
     return convert_by_vocab(inv_vocab, ids)
 
 
 def whitespace_tokenize(text: str) -> list[str]:
-    """The words between white space."""
+    """Splits a text at white space."""
     return text.split()
 
 
 class _Vocabulary(collections.OrderedDict):
-    """The id of each token; counts its changes."""
-
     changes = 0
 
 
@@ -138,14 +136,7 @@ for _name in (
 
 
 class FullTokenizer(tokenization.FullTokenizer):
-    """Text to word pieces.
-
-    Attributes:
-        vocab: the id of each token.
-        inv_vocab: the token of each id.
-        basic_tokenizer: splits a text into words.
-        wordpiece_tokenizer: splits words into pieces.
-    """
+    """Splits text into word pieces; `vocab` has ids, `inv_vocab` tokens."""
 
     # The parts that the library stands for; empty in a subclass that makes its
     # parts itself.
@@ -166,11 +157,7 @@ class FullTokenizer(tokenization.FullTokenizer):
         self._made = self._parts()
 
     def tokenize(self, text: Text) -> list[str]:
-        """The pieces of a text; those that continue a word begin with ##.
-
-        By `basic_tokenizer` and `wordpiece_tokenizer` where a program has
-        changed one of them, or the entries of `vocab`.
-        """
+        """Splits by the program's parts where it has changed any."""
         if self._parts() == self._made:
             return super().tokenize(convert_to_unicode(text))
         return [
@@ -180,15 +167,12 @@ class FullTokenizer(tokenization.FullTokenizer):
         ]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The ids of tokens; KeyError of a token that there is not."""
         return convert_by_vocab(self.vocab, tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens of ids; KeyError of an id that there is not."""
         return convert_by_vocab(self.inv_vocab, ids)
 
     def _parts(self) -> tuple[Any, ...]:
-        """The parts, their attributes, and the changes of the vocabulary."""
         return (
             self.basic_tokenizer,
             dict(getattr(self.basic_tokenizer, "__dict__", {})),
@@ -202,11 +186,9 @@ class BasicTokenizer:
     """Text to words: cleaned, lower-cased, split at punctuation."""
 
     def __init__(self, do_lower_case: bool = True):
-        """`do_lower_case` strips accents as well."""
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text: Text) -> list[str]:
-        """The words of a text; each Chinese character is one."""
         text = "".join(
             " " if _is_whitespace(character) else character
             for character in convert_to_unicode(text)
@@ -231,13 +213,11 @@ class WordpieceTokenizer:
         unk_token: str = "[UNK]",
         max_input_chars_per_word: int = 200,
     ):
-        """Longer words, and those without pieces, become `unk_token`."""
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
 
     def tokenize(self, text: Text) -> list[str]:
-        """The pieces of words between white space."""
         return [
             piece
             for word in whitespace_tokenize(convert_to_unicode(text))

@@ -1,12 +1,10 @@
-"""Writes TensorFlow checkpoints with false entries but right checksums.
+"""Writes TensorFlow checkpoints without TensorFlow's own writer.
 
 Source of the layout: TensorFlow, `tensor_bundle.proto` and `lib/io/table`
 (LevelDB's tables).
 """
 
-import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +13,6 @@ from tensorflow.core.protobuf import tensor_bundle_pb2
 MAGIC = 0xDB4775248B80FB57
 # A table's footer, and what follows each of its blocks.
 FOOTER, TRAILER = 48, 5
-MOST_SLICES = 100
 
 
 def crc32c(content: bytes) -> int:
@@ -66,74 +63,37 @@ def _block(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     return content + crc32c(content).to_bytes(4, "little")
 
 
-def write_bundle(
-    values: Mapping[str, np.ndarray],
-    changed: Mapping[str, Mapping[str, Any]] = types.MappingProxyType({}),
-    lengths: Mapping[str, int] = types.MappingProxyType({}),
-    shards: int = 1,
-) -> dict[str, bytes]:
-    """A checkpoint's files by the ends of their names.
+def write_bundle(values: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    """Gives a checkpoint's files by the ends of their names.
 
     Args:
         values: tensors by name; tensors of bytes are texts.
-        changed: the lies of entries, by the tensor's name: `dtype` (a number),
-            `shape` (a list), `shard_id`, `offset`, `size` or `slices`.
-        lengths: the lie of the length of each text.
-        shards: files of data that the header claims.
-
-    Raises:
-        ValueError: a number is greater than a file can have.
     """
     data, entries = b"", []
     for name, value in sorted(values.items()):
         kind = tf.dtypes.as_dtype(value.dtype)
         content = summed = value.tobytes()
         if kind == tf.string:
-            content, summed = _texts(list(value.ravel()), lengths.get(name))
-        fields = {
-            "dtype": kind.as_datatype_enum,
-            "shape": value.shape,
-            "shard_id": 0,
-            "offset": len(data),
-            "size": len(content),
-            "slices": 0,
-            **changed.get(name, {}),
-        }
+            content, summed = _texts(list(value.ravel()))
+        entry = tensor_bundle_pb2.BundleEntryProto(
+            dtype=kind.as_datatype_enum,
+            offset=len(data),
+            size=len(content),
+            crc32c=crc32c(summed),
+        )
+        for size in value.shape:
+            entry.shape.dim.add(size=size)
         data += content
-        entries.append((name.encode(), _entry(fields, crc32c(summed))))
-    header = tensor_bundle_pb2.BundleHeaderProto(num_shards=shards)
+        entries.append((name.encode(), entry.SerializeToString()))
+    header = tensor_bundle_pb2.BundleHeaderProto(num_shards=1)
     header.version.producer = 1
     whole = [(b"", header.SerializeToString()), *entries]
-    return {".index": table(whole), f".data-00000-of-{shards:05d}": data}
+    return {".index": table(whole), ".data-00000-of-00001": data}
 
 
-def _texts(
-    texts: Sequence[bytes], length: Optional[int]
-) -> tuple[bytes, bytes]:
-    lengths = [len(text) if length is None else length for text in texts]
-    # The lengths' own sum is of four bytes each, or of eight.
-    kind = np.uint64 if max(lengths, default=0) >= 2**32 else np.uint32
-    summed = np.array(lengths, kind).tobytes()
+def _texts(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Gives texts as they are stored, and what of them is summed."""
+    lengths = [len(text) for text in texts]
+    summed = np.array(lengths, np.uint32).tobytes()
     rest = crc32c(summed).to_bytes(4, "little") + b"".join(texts)
     return b"".join(map(varint, lengths)) + rest, summed + rest
-
-
-def _entry(fields: Mapping[str, Any], checksum: int) -> bytes:
-    numbers = (fields[key] for key in ("dtype", "shard_id", "offset", "size"))
-    if not all(type(number) is int for number in (*numbers, *fields["shape"])):
-        # The library of the messages dies of half a character.
-        raise ValueError("an entry is of whole numbers")
-    entry = tensor_bundle_pb2.BundleEntryProto(
-        dtype=fields["dtype"],
-        shard_id=fields["shard_id"],
-        offset=fields["offset"],
-        size=fields["size"],
-        crc32c=checksum,
-    )
-    for size in fields["shape"]:
-        entry.shape.dim.add(size=size)
-    if not 0 <= fields["slices"] <= MOST_SLICES:
-        raise ValueError("so many slices take for ever to write")
-    for _ in range(fields["slices"]):
-        entry.slices.add().extent.add(start=0, length=1)
-    return entry.SerializeToString()

@@ -263,10 +263,6 @@ VALUES = {
 }
 
 
-class Unmade(Exception):
-    """What a changed input says can be written into no file."""
-
-
 def _named(prefix: str, ends: Mapping[str, bytes]) -> dict[str, bytes]:
     return {f"{prefix}{end}": content for end, content in ends.items()}
 
@@ -303,30 +299,6 @@ def _written(
         yield inner
     finally:
         shutil.rmtree(inner)
-
-
-def _entries() -> Reader:
-    entries = {
-        "matrix": {"dtype": 1, "shape": [2, 3], "offset": 0, "size": 24},
-        "step": {"dtype": 9, "shape": [], "shard_id": 0, "slices": 0},
-        "texts": {"shape": [2]},
-    }
-    bundle = {"entries": entries, "lengths": {"texts": 2}, "shards": 1}
-
-    def read(folder: pathlib.Path) -> None:
-        try:
-            bundle = json.loads((folder / "asked").read_bytes())
-            made = write_bundle(
-                VALUES, bundle["entries"], bundle["lengths"], bundle["shards"]
-            )
-        # Of anything but such numbers there is no file.
-        except Exception as error:
-            raise Unmade(repr(error)) from error
-        with _written(folder, _named("a.ckpt", made)) as inner:
-            _read_checkpoint(inner)
-
-    raises = (sources.UserError, Unmade)
-    return Reader({"asked": as_json(bundle)}, "asked", read, raises)
 
 
 def _bert() -> dict[str, np.ndarray]:
@@ -397,7 +369,7 @@ def _objects() -> dict[str, Any]:
             name=hub_module.VALUE, full_name=name, checkpoint_key=key
         )
         values[key] = np.ones(shape, np.float32)
-    values[hub_module.GRAPH] = np.array(graph.SerializeToString(), object)
+    values[google.OBJECT_GRAPH] = np.array(graph.SerializeToString(), object)
     return values
 
 
@@ -415,11 +387,11 @@ def _second_module() -> Reader:
 
 def _object_graph() -> Reader:
     values = _objects()
-    graph = bytes(values.pop(hub_module.GRAPH).item())
+    graph = bytes(values.pop(google.OBJECT_GRAPH).item())
 
     def read(folder: pathlib.Path) -> None:
         content = (folder / "graph").read_bytes()
-        whole = {**values, hub_module.GRAPH: np.array(content, object)}
+        whole = {**values, google.OBJECT_GRAPH: np.array(content, object)}
         with _written(folder, _named("a.ckpt", write_bundle(whole))) as inner:
             _read_all(sources.open_pretrained(str(inner / "a.ckpt")).weights)
 
@@ -664,7 +636,6 @@ def model_readers() -> dict[str, Reader]:
         ),
         "checkpoint's index": _checkpoint(".index"),
         "checkpoint's data": _checkpoint(".data-00000-of-00001"),
-        "checkpoint's entries": _entries(),
         "module of TensorFlow 1": _first_module(),
         "module of TensorFlow 2": _second_module(),
         "object graph": _object_graph(),
