@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from absl.testing import flagsaver
 from conftest import entry_point
-from test_http_api import PREDICT, Echo, Running, Server, Versions, app
+from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
@@ -22,7 +22,7 @@ from adapter_bert.serving.http_guard import (
     origin_of,
     read_tokens,
 )
-from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 
@@ -158,41 +158,38 @@ def test_who_runs_it_has_tokens_of_another_file():
         assert found[0] == 405
 
 
-class Changing(Versions):
-    """Looks when it is told to, and finds what a test says."""
+class Changing(ExportedShelf):
+    """Looks when it is told to, and a test says what it sees."""
 
-    def __init__(self, *models):
-        super().__init__(*models)
-        self.found = None
-        self.left_out = {"bad": "it is damaged"}
+    left_out = {"bad": "it is damaged"}
+    problem = None
 
     def look(self):
-        if isinstance(self.found, UserError):
-            raise self.found
-        self.models.append(self.found)
+        if self.problem:
+            raise self.problem
+        del self.tasks["two"]
 
 
 def test_the_list_of_models_and_a_look_for_changes():
-    versions, newer = Changing(Echo()), Echo()
-    newer.version = "4"
-    made = Server(models={"tiny": versions}, admin=Tokens(TOKENS))
+    shelf = Changing(Echo())
+    made = Server(shelf=shelf, admin=Tokens(TOKENS))
 
     def ask(method, path):
         return server.ask("", method, f"/admin/{path}", bearer(TOKENS[0]))
 
     with contextlib.closing(made) as server:
-        status, found = ask("GET", "models")
-        (model,) = found["models"]
+        status, content = ask("GET", "models")
+        (model,) = content["models"]
         assert status == 200 and model["name"] == "tiny"
         assert model["tasks"] == {"3": ["broken", "one", "two"]}
         assert model["left_out"] == {"bad": "it is damaged"}
         expected = {"error_code": "OK", "error_message": ""}
         expected = {"version": "3", "state": "AVAILABLE", "status": expected}
         assert model["model_version_status"] == [expected]
-        versions.found = ServedExport(newer)
-        status, found = ask("POST", "reload")
-        assert status == 200 and list(found["models"][0]["tasks"]) == ["3", "4"]
-        versions.found = UserError("there is no library any more")
+        status, content = ask("POST", "reload")
+        (model,) = content["models"]
+        assert status == 200 and model["tasks"] == {"3": ["broken", "one"]}
+        shelf.problem = UserError("there is no library any more")
         message = {"error": "there is no library any more"}
         assert ask("POST", "reload") == (400, message)
 

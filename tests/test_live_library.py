@@ -12,7 +12,7 @@ from conftest import write_bert
 from google.protobuf import json_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
-from test_http_api import Server, Versions, metrics
+from test_http_api import Server, metrics
 from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
@@ -24,7 +24,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.served import AskedRow
+from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.task_tables import MixedBert
 
 pytestmark = pytest.mark.newer_stack
@@ -81,11 +81,11 @@ def asked(name, texts):
     """A row of a request, of a task like the one of this name in `KINDS`."""
     texts = texts if isinstance(texts, (tuple, list)) else (texts,)
     if isinstance(texts, list):
-        return AskedRow(name.encode(), tuple(x.encode() for x in texts))
+        return RequestRow(name.encode(), tuple(x.encode() for x in texts))
     text, *others = (x.encode() for x in texts)
     if name == "choice":
-        return AskedRow(name.encode(), text, choices=tuple(others))
-    return AskedRow(name.encode(), text, *others)
+        return RequestRow(name.encode(), text, choices=tuple(others))
+    return RequestRow(name.encode(), text, *others)
 
 
 def ask(live, *rows):
@@ -132,22 +132,22 @@ def test_every_kind_answers_as_predict_does(add, bert, shelf):
 def test_tasks_come_change_and_go(add, shelf, live):
     assert live.tasks == {}
     with pytest.raises(UserError, match="unknown task one; there are: none"):
-        live.accept(AskedRow(b"one", b"a"))
+        live.accept(RequestRow(b"one", b"a"))
     add("one")
     live.look()
-    ((first,), _) = ask(live, AskedRow(b"one", b"a cat"))
-    before = live.accept(AskedRow(b"one", b"a cat"))
+    ((first,), _) = ask(live, RequestRow(b"one", b"a cat"))
+    before = live.accept(RequestRow(b"one", b"a cat"))
     shelf.remove("one")
     add("one", seed=1)
     live.look()
-    ((second,), _) = ask(live, AskedRow(b"one", b"a cat"))
+    ((second,), _) = ask(live, RequestRow(b"one", b"a cat"))
     assert first.adapter != second.adapter == live.tasks["one"]["adapter"]
     assert first.scores != second.scores
     shelf.remove("one")
     live.look()
     assert live.tasks == {}
     with pytest.raises(UserError, match="unknown task one"):
-        live.accept(AskedRow(b"one", b"a cat"))
+        live.accept(RequestRow(b"one", b"a cat"))
     # It was accepted while the first adapter was there.
     (result,) = live.compute([before])
     assert_equal(live.answer(before, result), first)
@@ -173,7 +173,7 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     # A damaged one does not take the place of a whole one.
     weights.write_bytes(content[:-1])
     live.look()
-    ((answer,), _) = ask(live, AskedRow(b"one", b"a cat"))
+    ((answer,), _) = ask(live, RequestRow(b"one", b"a cat"))
     assert answer.adapter == live.tasks["one"]["adapter"]
 
 
@@ -276,14 +276,17 @@ def test_rows_that_a_task_does_not_read(add, live):
         add(name, name)
     live.look()
     for row, message in (
-        (AskedRow(b"nobody", b"a"), "unknown task nobody; there are: "),
-        (AskedRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
-        (AskedRow(b"small", (b"a",)), "reads texts, but text is a list"),
-        (AskedRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
-        (AskedRow(b"choice", b"a"), "choice has 2 choices, but the row has 0"),
-        (AskedRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
+        (RequestRow(b"nobody", b"a"), "unknown task nobody; there are: "),
+        (RequestRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
+        (RequestRow(b"small", (b"a",)), "reads texts, but text is a list"),
+        (RequestRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
         (
-            AskedRow(b"choice", b"a", b"b", (b"b", b"c")),
+            RequestRow(b"choice", b"a"),
+            "choice has 2 choices, but the row has 0",
+        ),
+        (RequestRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
+        (
+            RequestRow(b"choice", b"a", b"b", (b"b", b"c")),
             "choice reads one text, but text_b is not empty",
         ),
     ):
@@ -295,7 +298,7 @@ def test_bytes_that_are_no_text_are_left_out(add, live):
     add("small")
     live.look()
     (first, second), _ = ask(
-        live, AskedRow(b"small", b"a\xff cat"), AskedRow(b"small", b"a cat")
+        live, RequestRow(b"small", b"a\xff cat"), RequestRow(b"small", b"a cat")
     )
     assert_equal(first, second)
 
@@ -305,7 +308,7 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
     add("small")
     add("pair", "pair")
     live.look()
-    both = [AskedRow(b"small", b"a cat"), AskedRow(b"pair", b"a", b"b")]
+    both = [RequestRow(b"small", b"a cat"), RequestRow(b"pair", b"a", b"b")]
     expected, _ = ask(live, *both)
     make, found = MixedBert._make_function, []
 
@@ -334,7 +337,7 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
 @pytest.mark.gate
 def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
     """Each answer is of the adapter whose hash it tells."""
-    rows = [AskedRow(b"one", text) for text in (b"a cat", b"a dog sat .")]
+    rows = [RequestRow(b"one", text) for text in (b"a cat", b"a dog sat .")]
     expected = {}
     for seed in range(2):
         add("one", seed=seed)
@@ -386,7 +389,7 @@ def test_answers_are_explained(add, bert, shelf):
     predictor = Predictor(bert)
     predictor.add(shelf.folder("small"), "small")
     expected = predictor("small", "x", explains=True).explanation
-    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+    with contextlib.closing(Server(shelf=live)) as server:
         rows = server.rows("small")
         path = "/v1/models/tiny:{}".format
         _, plain = server.ask(rows, path=path("answer"))
@@ -425,7 +428,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
         return live.compute(questions)
 
     live.explanations = explanations
-    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+    with contextlib.closing(Server(shelf=live)) as server:
         rows = server.rows("small")
         path = "/v1/models/tiny:{}".format
         try:
@@ -448,16 +451,9 @@ def test_a_vocabulary_without_masks_is_the_reason(
     make_artifact(tmp_path / "a", folder, "ia3")
     shelf.add(str(tmp_path / "a"), "a")
     live = LiveLibrary(shelf, Predictor(FrozenBert.open(str(folder))))
-    with contextlib.closing(Server(models={"tiny": Only(live)})) as server:
+    with contextlib.closing(Server(shelf=live)) as server:
         status, content = server.ask(
             server.rows("a"), path="/v1/models/tiny:explain"
         )
     assert status == 404
     assert "has no mask token" in content["error"]
-
-
-class Only(Versions):
-    """A library as the only version."""
-
-    def __init__(self, live):
-        self.models = [live]

@@ -17,13 +17,13 @@ import time
 
 import pytest
 from sweep_stand_in import wait_for
-from test_http_api import LIMITS, Echo, Server, Versions
+from test_http_api import LIMITS, Echo, Server
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
-from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 
@@ -344,7 +344,7 @@ def word(text, start, attribution, **more):
     return {"text": text, "attribution": attribution, **place, **more}
 
 
-class Explains(ServedExport):
+class Explains(ExportedShelf):
     """Explains answers of `mood`, but not at first."""
 
     is_ready = False
@@ -375,9 +375,7 @@ class Explains(ServedExport):
 
 @pytest.mark.gate
 def test_words_are_coloured_at_a_click(browser):
-    versions = Versions(AnyKind())
-    versions.models = [Explains(AnyKind())]
-    made = Server(models={"tiny": versions})
+    made = Server(shelf=Explains(AnyKind()))
     browser.open(made)
     browser.choose("mood", "score")
     browser.type("text", f"{WIDE} not bad at")
@@ -420,27 +418,6 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     assert answer["label"] == "good"
     first, second = server.model.asked[-2:]
     assert first == second
-
-
-@pytest.mark.gate
-def test_each_of_several_models_can_be_asked(browser):
-    other = AnyKind()
-    other.tasks = {"alone": described("alone", "regression")}
-    models = {"first": AnyKind(), "other": other}
-    versions = {name: Versions(model) for name, model in models.items()}
-    made = Server(models=versions)
-    browser.open(made)
-    options = "return [...document.getElementById('model').options]"
-    names = browser.run(f"{options}.map(x => x.text)")
-    assert names == ["first", "other"]
-    browser.type("text", "good")
-    assert len(browser.answers()) == 1
-    browser.press("model", "other")
-    browser.wait_for("served.name === 'other'")
-    assert browser.text(".task b") == ["alone"]
-    assert browser.text("article") == []
-    assert browser.answers() == [["alone", "1.500"]]
-    made.close()
 
 
 TOKEN = "a-token-of-letters"

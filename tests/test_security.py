@@ -50,7 +50,8 @@ def test_arrays_are_loaded_without_pickles():
 def test_the_server_listens_on_this_machine_alone():
     with entry_point(serve):
         assert flags.FLAGS.host == "127.0.0.1"
-        with serve.listen(0) as listening:
+        flags.FLAGS.port = 0
+        with serve.listen() as listening:
             assert listening.family == socket.AF_INET
             assert listening.getsockname()[0] == "127.0.0.1"
 

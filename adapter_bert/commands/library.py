@@ -87,7 +87,6 @@ def _add(arguments: argparse.Namespace) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    """Takes another program's adapters into a library."""
     names = arguments.name.split(",")
     for name in names:
         check_name(name)
@@ -113,14 +112,14 @@ def _import(arguments: argparse.Namespace) -> None:
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    found = foreign_adapters.read_all(
+    adapters = foreign_adapters.read_all(
         folder, config, pairs, arguments.label, arguments.multi_label
     )
-    if len(names) != len(found):
+    if len(names) != len(adapters):
         raise UserError(
-            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}, "
-            f"but --name is {arguments.name}; expected a name for each, with "
-            "commas between them, or --adapter"
+            f"{folder} holds {len(adapters)} adapters, "
+            f"{', '.join(adapters)[:200]}, but --name is {arguments.name}; "
+            "expected a name for each, with commas between them, or --adapter"
         )
     read_tokenizer = functools.partial(
         sources.read_tokenizer,
@@ -131,7 +130,7 @@ def _import(arguments: argparse.Namespace) -> None:
     )
     tokenizer = read_tokenizer()
     base = identify(opened.weights, encoder.list_variables(config))
-    for name, foreign in zip(names, found.values()):
+    for name, foreign in zip(names, adapters.values()):
         task = restore_task(foreign.task, {}, folder)
         table = task_model.list_parameters(
             config, foreign.method, task.build_head
@@ -139,15 +138,15 @@ def _import(arguments: argparse.Namespace) -> None:
         values = foreign_adapters.complete(
             foreign, opened.weights, config
         ).values
-        own, new = tokenizer, count_of(foreign.method)
+        adapters_tokenizer, new = tokenizer, count_of(foreign.method)
         if new:
             tokens = find_tokens(folder, tokenizer, new)
-            own = read_tokenizer(tokens)
+            adapters_tokenizer = read_tokenizer(tokens)
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
             "base": base.describe(),
-            "tokenizer": own.describe(),
+            "tokenizer": adapters_tokenizer.describe(),
             "bert_config": dataclasses.asdict(config),
             "parameters": {
                 "total": table.total_count,
@@ -176,12 +175,12 @@ def _add_fetched(
     hub: str,
 ) -> None:
     """Adds an adapter of this project that the hub had, if its BERT fits."""
-    told = ("adapter", "do_lower_case", "texts", "label", "multi_label")
-    given = [f"--{name}" for name in told if getattr(arguments, name)]
-    if given:
+    names = ("adapter", "do_lower_case", "texts", "label", "multi_label")
+    passed = [f"--{name}" for name in names if getattr(arguments, name)]
+    if passed:
         raise UserError(
             f"{hub} is an adapter of this project, whose files say it all; "
-            f"leave out {', '.join(given)}"
+            f"leave out {', '.join(passed)}"
         )
     bert = FrozenBert.open(
         arguments.init_checkpoint,
@@ -193,14 +192,12 @@ def _add_fetched(
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    """Writes an adapter of a library for another program."""
     name = os.path.basename(os.path.abspath(arguments.folder))
     _write_foreign(arguments, arguments.folder, name)
     print(f"wrote {arguments.folder}")
 
 
 def _push(arguments: argparse.Namespace) -> None:
-    """Writes an adapter of a library into a repository of the hub."""
     repository = hugging_face_hub.parse(arguments.repository).repository
     with files.temporary_folder() as place:
         folder = os.path.join(place, "adapter")
@@ -482,24 +479,24 @@ def _suggest(arguments: argparse.Namespace) -> None:
         arguments.vocab_file,
     )
     drawn = suggestion.draw(rows["train"], arguments.rows, arguments.seed)
-    found = suggestion.rank(
+    ranked = suggestion.rank(
         bert, library, learned, drawn, arguments.max_seq_length
     )
     report = {
         "rows": len(drawn),
-        "candidates": list(map(dataclasses.asdict, found)),
+        "candidates": list(map(dataclasses.asdict, ranked)),
     }
     if not arguments.json:
         lines = [
             [c.name, c.task, c.method, f"{c.logme:.4f}"]
             if c.name
             else ["-", "-", "BERT alone", f"{c.logme:.4f}"]
-            for c in found
+            for c in ranked
         ]
         header = ["name", "task", "method", "LogME"]
         print(_table([header, *lines]), end="")
     if arguments.try_steps:
-        first = next(candidate for candidate in found if candidate.name)
+        first = next(candidate for candidate in ranked if candidate.name)
         saved = saved_steps.measure(
             Experiment(
                 task,
@@ -534,7 +531,7 @@ def _positive(text: str) -> int:
 def _move(arguments: argparse.Namespace) -> None:
     """Trains a library's adapters anew on another BERT, by distillation."""
     logging.set_verbosity(logging.INFO)
-    asked = moved_library.Move(
+    plan = moved_library.Move(
         to=arguments.to,
         output_dir=arguments.output_dir,
         texts=_files_by_name("--texts", arguments.texts),
@@ -542,9 +539,9 @@ def _move(arguments: argparse.Namespace) -> None:
         distilling=_read(arguments, moved_library.Distilling),
         training=_read(arguments, Training),
     )
-    if "" in asked.dev:
+    if "" in plan.dev:
         raise UserError(
-            f"--dev is {asked.dev['']}; expected --dev=NAME=FILE, an adapter "
+            f"--dev is {plan.dev['']}; expected --dev=NAME=FILE, an adapter "
             "and a file of labelled rows of its task"
         )
     library = AdapterLibrary(arguments.library)
@@ -553,25 +550,25 @@ def _move(arguments: argparse.Namespace) -> None:
         arguments.bert_config_file,
         arguments.vocab_file,
     )
-    moved = moved_library.move(library, bert, asked)
+    moved = moved_library.move(library, bert, plan)
     print(_table(moved_library.table(moved)), end="")
 
 
-def _files_by_name(flag: str, given: Sequence[str]) -> dict[str, str]:
+def _files_by_name(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """Files of `NAME=FILE`, and under "" of a `FILE` alone."""
-    found: dict[str, str] = {}
-    for text in given:
+    paths: dict[str, str] = {}
+    for text in texts:
         name, separator, path = text.partition("=")
         # A path may have an equals sign of its own.
         if not separator or files.exists(text):
             name, path = "", text
-        if name in found:
+        if name in paths:
             raise UserError(
                 f"{flag} names two files for {name or 'all adapters'}: "
-                f"{found[name]} and {path}; leave one out"
+                f"{paths[name]} and {path}; leave one out"
             )
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
 
 
 def _settings(
@@ -584,14 +581,14 @@ def _settings(
 
 
 def _read(arguments: argparse.Namespace, declaring: type) -> Any:
-    """A dataclass with the values of `_settings`; raises UserError."""
-    found = _settings(declaring)
-    values = {field.name: getattr(arguments, name) for name, _, field in found}
+    """Makes a dataclass of the values of `_settings`."""
+    fields = _settings(declaring)
+    values = {field.name: getattr(arguments, name) for name, _, field in fields}
     return flags.check(declaring(**values))
 
 
-def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
-    """Reads a command line, by default this process's; raises UserError."""
+def parse(words: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Reads a command line, by default this process's."""
     parser = command_line.Parser(
         description=__doc__.split("\n")[0], allow_abbrev=False
     )
@@ -821,7 +818,7 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         if field.default is not None:
             shown = f"{shown} Default: {field.default}."
         flag(f"--{name}", type=kind, default=field.default, help=shown)
-    return parser.parse_args(given)
+    return parser.parse_args(words)
 
 
 def main() -> None:

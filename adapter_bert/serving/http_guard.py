@@ -36,7 +36,7 @@ PORTS = {"http": "80", "https": "443"}
 
 
 def read_tokens(path: str) -> Sequence[str]:
-    """The tokens of a file, one on each line."""
+    """Reads tokens, one on each line."""
     lines = files.read_text(path, "the file of tokens").splitlines()
     tokens = [line.strip() for line in lines if line.strip()]
     for number, line in enumerate(lines, 1):
@@ -161,8 +161,8 @@ class TokenGuard:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             is_admin = self._admin and scope["path"].startswith(ADMIN)
             tokens = self._admin if is_admin else self._tokens
-            given = Headers(scope=scope).get("authorization", "")
-            refusal = tokens.refusal(given) if tokens else None
+            authorization = Headers(scope=scope).get("authorization", "")
+            refusal = tokens.refusal(authorization) if tokens else None
             if refusal:
                 code, message, headers = refusal
                 self._count(code)

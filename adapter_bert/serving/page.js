@@ -495,13 +495,10 @@ async function ask() {
   say("Asking ...");
   element("ask").disabled = true;
   const began = performance.now();
-  const asked = served;
   let count = 0;
   try {
     for (const body of bodies) {
       const { answers } = await get(answerPath(), body);
-      // Another model was chosen meanwhile.
-      if (served !== asked) break;
       for (const answer of answers) {
         element("answers").append(card(answer, rows[count], tasks[count]));
         count += 1;
@@ -510,9 +507,9 @@ async function ask() {
     const took = performance.now() - began;
     const many = `${count} ${count === 1 ? "answer" : "answers"}`;
     const parts = bodies.length > 1 ? `, ${bodies.length} requests` : "";
-    if (served === asked) say(`${many} in ${took.toFixed(0)} ms${parts}`);
+    say(`${many} in ${took.toFixed(0)} ms${parts}`);
   } catch (error) {
-    if (served === asked) say(error.message, true);
+    say(error.message, true);
   }
   element("ask").disabled = false;
   // On a phone answers are below the fields.
@@ -521,10 +518,9 @@ async function ask() {
 
 // ------------------------------------------------------------- the start
 
-async function start(model = "") {
-  const query = model && `?model=${encodeURIComponent(model)}`;
+async function start() {
   try {
-    served = await get(`tasks${query}`);
+    served = await get("tasks");
   } catch (error) {
     element("about").textContent = error.message;
     if (error.code === 401) {
@@ -542,15 +538,6 @@ async function start(model = "") {
     `${served.name}, version ${served.version}: ` +
     `${count} ${count === 1 ? "task" : "tasks"} on one BERT`;
   element("main").hidden = !count;
-  element("for-model").hidden = served.models.length < 2;
-  element("model").replaceChildren(
-    ...served.models.map((name) => make("option", "", name)),
-  );
-  element("model").value = served.name;
-  // Answers of another model are not left behind.
-  element("answers").replaceChildren();
-  element("request").hidden = true;
-  say("None yet.");
   listTasks();
   showFields();
 }
@@ -569,9 +556,6 @@ element("sign-in").addEventListener("submit", (event) => {
   token = element("token").value.trim();
   start();
 });
-element("model").addEventListener("change", () =>
-  start(element("model").value),
-);
 element("filter").addEventListener("input", filterTasks);
 element("all").addEventListener("click", () => choose(true));
 element("none").addEventListener("click", () => choose(false));
