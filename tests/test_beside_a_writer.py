@@ -232,7 +232,7 @@ def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
 ):
     after(library.AdapterLibrary, "names", lambda: full_shelf.remove("first"))
     arguments = library_command.parse([command, full_shelf.path])
-    arguments.function(arguments)
+    arguments.function(arguments, full_shelf)
     told = capsys.readouterr().out
     assert "DAMAGED" not in told and "second" in told
     assert ("first: not there any more" in told) == (command == "verify")

@@ -115,11 +115,11 @@ def test_every_kind_answers_as_predict_does(add, bert, shelf):
         tuple(len(one[n]) for n in ("labels", "scores")) for one in outputs
     }
     assert widths == {(4, 4)}
-    for (name, answer), found, one in zip(expected, answers, outputs):
+    for (name, answer), answered, one in zip(expected, answers, outputs):
         description = live.tasks[name]
-        sha256 = found.pop("adapter")
+        sha256 = answered.pop("adapter")
         assert sha256 == one["adapter"] == description["adapter"]
-        assert_equal(found, answer)
+        assert_equal(answered, answer)
         if description["kind"] not in ("tagging", "multiple choice"):
             assert_equal(from_outputs(description, one), answer)
         elif name == "choice":
@@ -165,8 +165,8 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     for _ in range(2):
         live.look()
     assert list(live.tasks) == ["two"]
-    (said,) = [x for x in caplog.messages if "one is left out" in x]
-    assert f"{weights} is damaged" in said
+    (message,) = [x for x in caplog.messages if "one is left out" in x]
+    assert f"{weights} is damaged" in message
     weights.write_bytes(content)
     live.look()
     assert set(live.tasks) == {"one", "two"}
@@ -260,35 +260,30 @@ def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
 
 
 def test_the_signature_is_tensorflows(live):
-    (told,) = live.signatures.values()
-    found = json_format.ParseDict(told, meta_graph_pb2.SignatureDef())
-    assert set(found.inputs) == {"task", "text", "text_b", "choices"}
+    (described,) = live.signatures.values()
+    signature = json_format.ParseDict(described, meta_graph_pb2.SignatureDef())
+    assert set(signature.inputs) == {"task", "text", "text_b", "choices"}
     axes = {
         name: [dim.size for dim in info.tensor_shape.dim]
-        for name, info in found.outputs.items()
+        for name, info in signature.outputs.items()
     }
     assert axes["label"] == [-1] and axes["scores"] == [-1, -1]
-    assert found.outputs["start"].dtype == types_pb2.DT_INT32
+    assert signature.outputs["start"].dtype == types_pb2.DT_INT32
 
 
 def test_rows_that_a_task_does_not_read(add, live):
     for name in ("small", "choice"):
         add(name, name)
     live.look()
+    two = b"b", b"c"
     for row, message in (
-        (RequestRow(b"nobody", b"a"), "unknown task nobody; there are: "),
-        (RequestRow(b"small", b"a", b"b"), "small reads one text, but text_b"),
-        (RequestRow(b"small", (b"a",)), "reads texts, but text is a list"),
+        (RequestRow(b"nobody", b"a"), "nobody; there are: small, choice"),
+        (RequestRow(b"small", b"a", b"b"), "small .* text_b"),
+        (RequestRow(b"small", (b"a",)), "small .* list"),
         (RequestRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
-        (
-            RequestRow(b"choice", b"a"),
-            "choice has 2 choices, but the row has 0",
-        ),
+        (RequestRow(b"choice", b"a"), "2 choices, .* 0"),
         (RequestRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
-        (
-            RequestRow(b"choice", b"a", b"b", (b"b", b"c")),
-            "choice reads one text, but text_b is not empty",
-        ),
+        (RequestRow(b"choice", b"a", b"b", two), "choice .* text_b"),
     ):
         with pytest.raises(UserError, match=message):
             live.accept(row)
@@ -310,16 +305,16 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
     live.look()
     both = [RequestRow(b"small", b"a cat"), RequestRow(b"pair", b"a", b"b")]
     expected, _ = ask(live, *both)
-    make, found = MixedBert._make_function, []
+    make, meanwhile = MixedBert._make_function, []
 
     class Traced:
         def __init__(self, function):
             self._function = function
 
         def get_concrete_function(self):
-            if not found:
-                found.append(None)
-                found[:] = ask(live, *both)[:1]
+            if not meanwhile:
+                meanwhile.append(None)
+                meanwhile[:] = ask(live, *both)[:1]
             return self._function.get_concrete_function()
 
     monkeypatch.setattr(
@@ -327,8 +322,8 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
     )
     add("score", "score")
     live.look()
-    assert len(found) == 1
-    for answers in (found[0], ask(live, *both)[0]):
+    assert len(meanwhile) == 1
+    for answers in (meanwhile[0], ask(live, *both)[0]):
         for one, other in zip(answers, expected):
             assert_equal(one, other)
     assert "score" in live.tasks
@@ -401,8 +396,8 @@ def test_answers_are_explained(add, bert, shelf):
         status, content = server.ask(server.rows("tags"), path=path("explain"))
         assert status == 400
         assert content["error"].startswith("row 1: answers of the task tags")
-        _, told = server.ask("", "GET", "/tasks")
-        assert told["explained"] == ["small"]
+        _, tasks = server.ask("", "GET", "/tasks")
+        assert tasks["explained"] == ["small"]
         # Tasks are listed once, and rows are explained one by one.
         listed, batches, explanations = [], [], live.explanations
         live.explained = lambda: listed.append(1) or ["small"]
@@ -432,14 +427,14 @@ def test_no_answer_waits_for_an_explanation(add, live):
         rows = server.rows("small")
         path = "/v1/models/tiny:{}".format
         try:
-            asked = server.send(rows, path=path("explain"))
+            explaining = server.send(rows, path=path("explain"))
             assert begun.wait(10)
             _, plain = server.ask(rows, path=path("answer"))
             assert b"adapter_bert_waiting_rows 1.0" in metrics(server)
         finally:
             may_go.set()
-        with contextlib.closing(asked):
-            assert json.load(asked.getresponse()) == plain
+        with contextlib.closing(explaining):
+            assert json.load(explaining.getresponse()) == plain
 
 
 def test_a_vocabulary_without_masks_is_the_reason(

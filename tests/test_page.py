@@ -64,7 +64,7 @@ class AnyKind(Echo):
         self.tasks = dict(TASKS)
 
     def answers(self, rows):
-        self.asked += rows
+        self.rows += rows
         return [self._outputs(row) for row in rows]
 
     def _outputs(self, row):
@@ -134,12 +134,12 @@ class Browser:
         until = time.monotonic() + 60
         while True:
             try:
-                found = self("", {"capabilities": capabilities})
+                session = self("", {"capabilities": capabilities})
                 break
             except OSError:
                 assert time.monotonic() < until
                 time.sleep(0.1)
-        self.session = f"/{found['sessionId']}"
+        self.session = f"/{session['sessionId']}"
 
     def __call__(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
@@ -147,9 +147,9 @@ class Browser:
             path = f"/session{self.session}{path}"
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text)
-            found = json.loads(connection.getresponse().read())["value"]
-        assert not (isinstance(found, dict) and "error" in found), found
-        return found
+            value = json.loads(connection.getresponse().read())["value"]
+        assert not (isinstance(value, dict) and "error" in value), value
+        return value
 
     def run(self, script, *arguments):
         return self(
@@ -161,8 +161,8 @@ class Browser:
 
     def element(self, name):
         using = {"using": "css selector", "value": f"#{name}"}
-        (found,) = self("/element", using).values()
-        return f"/element/{found}"
+        (number,) = self("/element", using).values()
+        return f"/element/{number}"
 
     def type(self, name, text):
         self(f"{self.element(name)}/clear", {})
@@ -227,9 +227,9 @@ class Browser:
 def browser(tmp_path):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")
-    found = Browser(tmp_path)
-    yield found
-    found.close()
+    opened = Browser(tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.mark.gate
@@ -312,8 +312,8 @@ def test_choices_have_fields_of_their_own(server, browser):
         "because",
         *("the street was dry.", "75.0 %", "the street was wet.", "25.0 %"),
     ]
-    asked = server.model.asked[-1]
-    assert (asked.text_b, len(asked.choices)) == (b"effect", 2)
+    row = server.model.rows[-1]
+    assert (row.text_b, len(row.choices)) == (b"effect", 2)
     browser.screenshot("choices")
 
 
@@ -369,8 +369,8 @@ class Explains(ExportedShelf):
             "words": words,
             "completeness": {"error": 0.0625},
         }
-        found = super().answer(question, result)
-        return Answer({**found, "explanation": explanation})
+        answer = super().answer(question, result)
+        return Answer({**answer, "explanation": explanation})
 
 
 @pytest.mark.gate
@@ -416,7 +416,7 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     )
     (answer,) = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
-    first, second = server.model.asked[-2:]
+    first, second = server.model.rows[-2:]
     assert first == second
 
 

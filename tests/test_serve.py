@@ -49,7 +49,7 @@ def start(*flags, before=""):
     lines = iter(process.stderr.readline, "")
     address = re.compile(r"http://127\.0\.0\.1:(\d+)/v1/models/adapter_bert")
     (port,) = next(
-        found.groups() for found in map(address.search, lines) if found
+        match.groups() for match in map(address.search, lines) if match
     )
     return process, int(port)
 
@@ -67,14 +67,19 @@ def running(tiny_exported):
     end(process)
 
 
-def ask(port, instances, form="predict", path="adapter_bert"):
+def get(port, path, body=None, **headers):
+    """The code and the bytes of an answer; with a body it is posted."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("POST" if body else "GET", path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
+def ask(port, instances, form="predict"):
     body = json.dumps({"instances": instances})
-    connection.request("POST", f"/v1/models/{path}:{form}", body)
-    response = connection.getresponse()
-    found = json.loads(response.read())
-    connection.close()
-    return response.status, found
+    status, content = get(port, f"/v1/models/adapter_bert:{form}", body)
+    return status, json.loads(content)
 
 
 def leave(port, body):
@@ -102,17 +107,17 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
         for _ in range(REQUESTS):
             places = range(len(questions))
             chosen = chance.choices(places, k=chance.randint(1, 9))
-            asked = [instances[n] for n in chosen]
+            some = [instances[n] for n in chosen]
             kind = chance.random()
             if kind < 0.2:
-                leave(port, json.dumps({"instances": asked}).encode())
+                leave(port, json.dumps({"instances": some}).encode())
             elif kind < 0.3:
                 assert ask(port, [{"task": "nobody", "text": "a"}])[0] == 400
             else:
-                status, found = ask(port, asked, "answer")
+                status, content = ask(port, some, "answer")
                 assert status == 200
-                assert len(found["answers"]) == len(asked)
-                for one, n in zip(found["answers"], chosen):
+                assert len(content["answers"]) == len(some)
+                for one, n in zip(content["answers"], chosen):
                     name, _ = questions[n]
                     assert len(one.pop("adapter")) == 64
                     assert_equal(one, {"task": name, **expected[n]})
@@ -140,19 +145,22 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
         texts = texts[0] if isinstance(texts[0], tuple) else texts[:1]
         rows[name] = [dict(zip(("text", "text_b"), texts), task=name)]
     shelf.add(str(tmp_path / "small"), "small")
+    token = "a-token-of-letters"
+    (tmp_path / "tokens").write_text(token)
     process, port = start(
         f"--init_checkpoint={tiny_bert}",
         f"--library={shelf.path}",
-        "--poll_seconds=1",
+        f"--admin_token_file={tmp_path / 'tokens'}",
+        *("--poll_seconds=1", "--log_format=json"),
     )
     try:
 
         def answers(name):
-            status, found = ask(port, rows[name], "answer")
+            status, content = ask(port, rows[name], "answer")
             if status == 400:
-                assert f"row 1: unknown task {name}" in found["error"]
+                assert f"row 1: unknown task {name}" in content["error"]
                 return False
-            (one,) = found["answers"]
+            (one,) = content["answers"]
             assert len(one.pop("adapter")) == 64
             assert_equal(one, {"task": name, **expected[name]})
             return True
@@ -163,11 +171,17 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
         shelf.remove("small")
         wait_for(lambda: not answers("small"))
         assert answers("pair")
+        assert get(port, "/admin/models")[0] == 401
+        bearer = f"Bearer {token}"
+        _, content = get(port, "/admin/models", Authorization=bearer)
+        assert json.loads(content)["models"][0]["tasks"] == {"1": ["pair"]}
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) in (0, -signal.SIGTERM)
-        said = process.stderr.read()
-        assert "added pair" in said and "removed small" in said
-        assert "Traceback" not in said
+        log = process.stderr.read()
+        lines = [json.loads(x) for x in log.splitlines() if x[:1] == "{"]
+        messages = " ".join(line["message"] for line in lines)
+        assert "added pair" in messages and "removed small" in messages
+        assert "raceback" not in log
     finally:
         end(process)
 
@@ -202,41 +216,6 @@ def test_it_ends_in_time_whatever_is_computed(tiny_exported):
         end(process)
 
 
-@pytest.mark.gate
-def test_connections_and_the_end_wait_as_they_are_told(tiny_exported):
-    process, port = start(
-        f"--model={tiny_exported}",
-        "--timeout_s=1",
-        "--keep_alive_s=4",
-        "--drain_s=3",
-    )
-
-    def code(path):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            return connection.getresponse().status
-
-    try:
-        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        with contextlib.closing(idle):
-            idle.request("GET", "/readyz")
-            assert idle.getresponse().read() == b'{"status":"ready"}'
-            began = time.monotonic()
-            assert idle.sock.recv(1) == b""
-            assert 3 < time.monotonic() - began < 30
-        process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        wait_for(lambda: code("/readyz") == 503)
-        while time.monotonic() - began < 2:
-            assert code("/readyz") == 503 and code("/tasks") == 200
-            time.sleep(0.1)
-        assert process.wait(30) in (0, -signal.SIGTERM)
-        assert time.monotonic() - began > 2.9
-    finally:
-        end(process)
-
-
 def test_a_second_signal_ends_at_once():
     core = types.SimpleNamespace(is_ending=False)
     server = serve.EndingServer(uvicorn.Config(None), core, 1000, drain=1000)
@@ -246,22 +225,15 @@ def test_a_second_signal_ends_at_once():
     assert server.should_exit and not server.force_exit
 
 
-def metrics(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/monitoring/prometheus/metrics")
-    found = connection.getresponse().read().decode()
-    connection.close()
-    return found
-
-
 def waiting_rows(port):
-    found = re.search(r"^adapter_bert_waiting_rows (\S+)$", metrics(port), re.M)
-    return float(found.group(1))
+    _, metrics = get(port, "/monitoring/prometheus/metrics")
+    (count,) = re.findall(rb"^adapter_bert_waiting_rows (\S+)$", metrics, re.M)
+    return float(count)
 
 
 def listening(process):
     """The addresses at which a process listens, as the system has them."""
-    own = {
+    sockets = {
         os.readlink(path)
         for path in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
         # One may be closed meanwhile.
@@ -271,55 +243,66 @@ def listening(process):
         path = pathlib.Path(f"/proc/{process.pid}/net/{table}")
         for line in path.read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
-            if f"socket:[{inode}]" in own and state in ("0A", "07"):
+            if f"socket:[{inode}]" in sockets and state in ("0A", "07"):
                 address, port = local.split(":")
                 yield table, address, int(port, 16)
 
 
 @pytest.mark.gate
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
-def test_by_default_it_is_reached_from_this_machine_alone(tiny_exported):
+def test_it_is_reached_from_this_machine_alone_and_waits_as_it_is_told(
+    tiny_exported,
+):
     """Who says nothing is cut off, and of who asks nothing is written."""
-    process, port = start(
-        f"--model={tiny_exported}", "--timeout_s=3", "--max_rows=1"
-    )
+    times = "--timeout_s=1", "--keep_alive_s=4", "--drain_s=3"
+    process, port = start(f"--model={tiny_exported}", "--max_rows=1", *times)
+
+    def code(path):
+        return get(port, path)[0]
+
     try:
         # 127.0.0.1, its bytes from the last to the first.
         assert list(listening(process)) == [("tcp", "0100007F", port)]
-        began = time.monotonic()
-        with socket.create_connection(("127.0.0.1", port)) as silent:
-            asked = [{"task": "nobody", "text": "secret"}]
-            assert ask(port, asked)[0] == 400
-            many = ask(port, asked * 2)
-            assert many == (400, {"error": "2 rows, of at most 1"})
-            silent.settimeout(60)
-            try:
+        rows = [{"task": "nobody", "text": "secret"}]
+        assert ask(port, rows)[0] == 400
+        many = ask(port, rows * 2)
+        assert many == (400, {"error": "2 rows, of at most 1"})
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        silent = socket.create_connection(("127.0.0.1", port), timeout=60)
+        with contextlib.closing(idle), silent:
+            idle.request("GET", "/readyz")
+            assert idle.getresponse().read() == b'{"status":"ready"}'
+            began = time.monotonic()
+            assert idle.sock.recv(1) == b""
+            assert 3 < time.monotonic() - began < 30
+            # It has the time of a request besides.
+            with contextlib.suppress(ConnectionResetError):
                 assert silent.recv(1) == b""
-            except ConnectionResetError:
-                pass
-            # Twice the time that a request has.
-            assert time.monotonic() - began > 5
+            assert time.monotonic() - began > 4
         process.send_signal(signal.SIGTERM)
-        said = process.stderr.read()
-        assert "secret" not in said and ":predict" not in said
+        began = time.monotonic()
+        wait_for(lambda: code("/readyz") == 503)
+        while time.monotonic() - began < 2:
+            assert code("/readyz") == 503 and code("/tasks") == 200
+            time.sleep(0.1)
+        assert process.wait(30) in (0, -signal.SIGTERM)
+        assert time.monotonic() - began > 2.9
+        log = process.stderr.read()
+        assert "secret" not in log and ":predict" not in log
     finally:
         end(process)
 
 
 def test_each_flag_is_the_limit_that_it_names():
     """In bytes, rows and seconds."""
-    given = dict(max_body_mb=2, max_held_mb=3, max_rows=4, max_text_kb=5)
-    given.update(max_waiting_rows=6, max_batch_rows=7, max_batch_kb=8)
-    given.update(timeout_s=9)
-    bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=6)
-    with entry_point(serve):
-        with flagsaver.flagsaver(**given):
-            assert serve.limits_from_flags() == Limits(
-                2_000_000, 3_000_000, 4, 5000, bounds, 9
-            )
+    values = dict(max_body_mb=2, max_held_mb=2, max_rows=4, max_text_kb=5)
+    values.update(max_waiting_rows=4, max_batch_rows=7, max_batch_kb=8)
+    bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=4)
+    with entry_point(serve), flagsaver.flagsaver(**values, timeout_s=9):
         # What is equal has room.
-        with flagsaver.flagsaver(**{**given, "max_rows": 6, "max_body_mb": 3}):
-            assert serve.limits_from_flags().batching.waiting_rows == 6
+        assert serve.limits_from_flags() == Limits(
+            2_000_000, 2_000_000, 4, 5000, bounds, 9
+        )
 
 
 def refused(**flags):

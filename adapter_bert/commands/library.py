@@ -56,7 +56,12 @@ from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving import moved_library, suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary, check, check_name
+from adapter_bert.serving.library import (
+    AdapterLibrary,
+    check,
+    check_name,
+    copy_adapter,
+)
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
@@ -81,12 +86,11 @@ OF_MOVES = (
 COLUMNS = "name task kind labels method MB score data added base".split()
 
 
-def _add(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library, create=True)
+def _add(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     print(f"added {library.add(arguments.folder, arguments.name)}")
 
 
-def _import(arguments: argparse.Namespace) -> None:
+def _import(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     names = arguments.name.split(",")
     for name in names:
         check_name(name)
@@ -95,7 +99,6 @@ def _import(arguments: argparse.Namespace) -> None:
             f"--name is {arguments.name}; expected another name for each "
             "adapter (capital letters make no other name)"
         )
-    library = AdapterLibrary(arguments.library, create=True)
     for name in names:
         library.check_free(name, library.names())
     folder, hub = arguments.folder, ""
@@ -182,29 +185,33 @@ def _add_fetched(
             f"{hub} is an adapter of this project, whose files say it all; "
             f"leave out {', '.join(passed)}"
         )
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
+    bert = _open_bert(arguments)
     load_task(bert, folder, None, library.path)
     print(f"added {library.add(folder, arguments.name)}, of {hub}")
 
 
-def _export(arguments: argparse.Namespace) -> None:
+def _open_bert(arguments: argparse.Namespace) -> FrozenBert:
+    return FrozenBert.open(
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+    )
+
+
+def _export(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     name = os.path.basename(os.path.abspath(arguments.folder))
-    _write_foreign(arguments, arguments.folder, name)
+    _write_foreign(arguments, library, arguments.folder, name)
     print(f"wrote {arguments.folder}")
 
 
-def _push(arguments: argparse.Namespace) -> None:
+def _push(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     repository = hugging_face_hub.parse(arguments.repository).repository
     with files.temporary_folder() as place:
         folder = os.path.join(place, "adapter")
         if arguments.to == OWN:
-            _write_own(arguments, folder)
+            _write_own(arguments, library, folder)
         else:
-            _write_foreign(arguments, folder, repository)
+            _write_foreign(arguments, library, folder, repository)
         commit = hugging_face_hub.push(
             folder,
             arguments.repository,
@@ -214,7 +221,9 @@ def _push(arguments: argparse.Namespace) -> None:
     print(f"pushed {arguments.name} to {commit}")
 
 
-def _write_own(arguments: argparse.Namespace, folder: str) -> None:
+def _write_own(
+    arguments: argparse.Namespace, library: AdapterLibrary, folder: str
+) -> None:
     """Writes an adapter's files as they are, with a card."""
     for name in ("without_head", "init_checkpoint"):
         if getattr(arguments, name):
@@ -222,7 +231,6 @@ def _write_own(arguments: argparse.Namespace, folder: str) -> None:
                 f"--{name} is for the form of another program; leave it out, "
                 "or pass --to"
             )
-    library = AdapterLibrary(arguments.library)
     name = arguments.name
     entry, config = library.entry(name), check(library.folder(name)).config
     base = arguments.base_model or base_name(config["base"])
@@ -230,21 +238,17 @@ def _write_own(arguments: argparse.Namespace, folder: str) -> None:
         name, base, arguments.repository, config, entry.scores, entry.data
     )
     with files.new_folder(folder) as new:
-        for file in (
-            adapter_artifact.WEIGHTS_FILE,
-            adapter_artifact.CONFIG_FILE,
-        ):
-            path = os.path.join(library.folder(name), file)
-            content = files.read_bytes(path, "a file")
-            files.write_bytes(os.path.join(new, file), content)
+        copy_adapter(library.folder(name), new)
         files.write_text(os.path.join(new, "README.md"), card)
 
 
 def _write_foreign(
-    arguments: argparse.Namespace, target: str, folder: str
+    arguments: argparse.Namespace,
+    library: AdapterLibrary,
+    target: str,
+    folder: str,
 ) -> None:
     """Writes adapters into a new folder, which is called `folder` in a card."""
-    library = AdapterLibrary(arguments.library)
     if arguments.without_head and arguments.to != "adapterhub":
         raise UserError(
             "--without_head is for --to=adapterhub; leave it out for "
@@ -325,8 +329,7 @@ def _tokenizer(
     )
 
 
-def _list(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _list(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     entries: list[dict[str, Any]] = []
     for name in library.names():
         try:
@@ -392,8 +395,7 @@ def _table(table: list[list[str]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _show(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _show(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     entry = dataclasses.asdict(library.entry(arguments.name))
     config = adapter_artifact.read_config(library.folder(arguments.name))
     settings = config.get("task_settings", {})
@@ -403,15 +405,10 @@ def _show(arguments: argparse.Namespace) -> None:
     print(_plain_json({**entry, "adapter_config": config}), end="")
 
 
-def _verify(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _verify(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     bert = None
     if arguments.init_checkpoint:
-        bert = FrozenBert.open(
-            arguments.init_checkpoint,
-            arguments.bert_config_file,
-            arguments.vocab_file,
-        )
+        bert = _open_bert(arguments)
     problems = looked_at = 0
     for name in library.names():
         try:
@@ -437,18 +434,17 @@ def _verify(arguments: argparse.Namespace) -> None:
         )
 
 
-def _remove(arguments: argparse.Namespace) -> None:
-    AdapterLibrary(arguments.library).remove(arguments.name, arguments.force)
+def _remove(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
+    library.remove(arguments.name, arguments.force)
     print(f"removed {arguments.name}")
 
 
-def _rename(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _rename(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     library.rename(arguments.name, arguments.new_name)
     print(f"{arguments.name} is called {arguments.new_name} now")
 
 
-def _suggest(arguments: argparse.Namespace) -> None:
+def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     """Ranks what a training may begin with; measures the saving on request."""
     logging.set_verbosity(logging.INFO)
     task = custom_task(
@@ -469,15 +465,10 @@ def _suggest(arguments: argparse.Namespace) -> None:
             "--eval_file scores trainings; pass their length in steps as "
             "--try_steps"
         )
-    library = AdapterLibrary(arguments.library)
     splits = ["train", "dev"] if arguments.try_steps else ["train"]
     learned, rows = task.read("", splits)
     learned = learned.learn(rows["train"])
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
+    bert = _open_bert(arguments)
     drawn = suggestion.draw(rows["train"], arguments.rows, arguments.seed)
     ranked = suggestion.rank(
         bert, library, learned, drawn, arguments.max_seq_length
@@ -528,7 +519,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _move(arguments: argparse.Namespace) -> None:
+def _move(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     """Trains a library's adapters anew on another BERT, by distillation."""
     logging.set_verbosity(logging.INFO)
     plan = moved_library.Move(
@@ -544,12 +535,7 @@ def _move(arguments: argparse.Namespace) -> None:
             f"--dev is {plan.dev['']}; expected --dev=NAME=FILE, an adapter "
             "and a file of labelled rows of its task"
         )
-    library = AdapterLibrary(arguments.library)
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
+    bert = _open_bert(arguments)
     moved = moved_library.move(library, bert, plan)
     print(_table(moved_library.table(moved)), end="")
 
@@ -824,4 +810,6 @@ def parse(words: Optional[Sequence[str]] = None) -> argparse.Namespace:
 def main() -> None:
     """Does what the command line says."""
     arguments = parse()
-    arguments.function(arguments)
+    is_made = arguments.function in (_add, _import)
+    library = AdapterLibrary(arguments.library, create=is_made)
+    arguments.function(arguments, library)

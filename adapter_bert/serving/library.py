@@ -234,12 +234,7 @@ class AdapterLibrary:
         scores, data = _read_scores(folder, artifact.config)
         with self._changing() as unfinished:
             self._check_new(name, artifact)
-            for file in (
-                adapter_artifact.WEIGHTS_FILE,
-                adapter_artifact.CONFIG_FILE,
-            ):
-                content = files.read_bytes(os.path.join(folder, file), "a file")
-                files.write_bytes(os.path.join(unfinished, file), content)
+            copy_adapter(folder, unfinished)
             now = datetime.datetime.now(datetime.timezone.utc)
             added = now.isoformat(timespec="seconds")
             files.write_sealed(
@@ -359,6 +354,13 @@ class AdapterLibrary:
                     yield unfinished
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def copy_adapter(folder: str, new: str) -> None:
+    """Copies an adapter's weights and description into another folder."""
+    for file in (adapter_artifact.WEIGHTS_FILE, adapter_artifact.CONFIG_FILE):
+        content = files.read_bytes(os.path.join(folder, file), "a file")
+        files.write_bytes(os.path.join(new, file), content)
 
 
 def default_name(config: dict[str, Any]) -> str:
