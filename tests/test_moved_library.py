@@ -307,17 +307,6 @@ def test_damaged_answers_are_none(tmp_path):
         assert not kept
 
 
-@pytest.mark.parametrize("name", ["move.tsv", "move.json"])
-def test_an_adapter_with_a_name_of_the_move_s_files(place, move, name):
-    shelf = AdapterLibrary(str(place / "shelf"))
-    shelf.rename("one", name)
-    try:
-        refusals.check(lambda: move("refused"), repr(name), "library rename")
-    finally:
-        shelf.rename(name, "one")
-    assert not (place / "refused").exists()
-
-
 def test_a_library_is_not_moved_into_itself(moved, move):
     """Not even one that a move has made."""
     refusals.check(lambda: move(moved.name, shelf=moved.name), moved)

@@ -349,14 +349,6 @@ BERT = "--init_checkpoint"
         "a name with a slash": (refused(name="a/b"), "--name", "a/b"),
         "no origin": (refused(cors_origins="a.example"), "'a.example'"),
         "no rows": (refused(max_rows=0), "--max_rows", 0),
-        "more rows than may wait": (
-            refused(max_waiting_rows=6),
-            *("--max_rows", 1024, "--max_waiting_rows", 6),
-        ),
-        "a body larger than all": (
-            refused(max_held_mb=1, max_body_mb=2),
-            *("--max_body_mb", "--max_held_mb"),
-        ),
         "no such host": (
             refused(host="nowhere.invalid"),
             *("nowhere.invalid", "--host"),

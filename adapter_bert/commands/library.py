@@ -447,6 +447,11 @@ def _rename(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
 def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     """Ranks what a training may begin with; measures the saving on request."""
     logging.set_verbosity(logging.INFO)
+    if bool(arguments.try_steps) != bool(arguments.eval_file):
+        raise UserError(
+            "--try_steps and --eval_file go together: the length of the "
+            "trainings, and the dev rows that score them"
+        )
     task = custom_task(
         arguments.text_a_column,
         arguments.text_b_column,
@@ -456,15 +461,6 @@ def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
         split_files=SplitFiles(arguments.train_file, arguments.eval_file),
     )
     task.split_files.check(READERS, can_hold_out=False)
-    if arguments.try_steps and not arguments.eval_file:
-        raise UserError(
-            "--try_steps scores dev rows: pass a file of these as --eval_file"
-        )
-    if arguments.eval_file and not arguments.try_steps:
-        raise UserError(
-            "--eval_file scores trainings; pass their length in steps as "
-            "--try_steps"
-        )
     splits = ["train", "dev"] if arguments.try_steps else ["train"]
     learned, rows = task.read("", splits)
     learned = learned.learn(rows["train"])

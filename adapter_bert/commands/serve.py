@@ -198,18 +198,8 @@ def _abort(seconds: int) -> None:
 
 
 def limits_from_flags() -> Limits:
-    """What the flags allow; checks name and port too."""
+    """What the flags allow; checks the other flags too."""
     read(Serving)
-    for name, of_all in (
-        ("max_rows", "max_waiting_rows"),
-        ("max_body_mb", "max_held_mb"),
-    ):
-        if FLAGS[of_all].value < FLAGS[name].value:
-            raise UserError(
-                f"--{of_all} is {FLAGS[of_all].value}, so that no request of "
-                f"--{name} ({FLAGS[name].value}) would ever be taken; raise "
-                f"--{of_all}, or lower --{name}"
-            )
     return Limits(
         max_body_bytes=FLAGS.max_body_mb * 10**6,
         max_held_bytes=FLAGS.max_held_mb * 10**6,

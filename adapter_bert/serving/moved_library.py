@@ -234,13 +234,6 @@ def _choose(
                     f"{flag} names the adapter {name!r}; {library.path} has: "
                     f"{', '.join(names)[:200] or 'none'}"
                 )
-    for name in (TABLE_FILE, RECORD_FILE):
-        if name in names:
-            raise UserError(
-                f"{library.path} has an adapter {name!r}, as the move calls a "
-                "file that it writes next to the new adapters; give it another "
-                "name by `adapter-bert library rename`"
-            )
     adapters = {}
     for name in names:
         config = adapter_artifact.read_config(library.folder(name))

@@ -19,9 +19,9 @@ async function get(path, body) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const options = body ? { method: "POST", body, headers } : { headers };
   const response = await fetch(path, options);
-  const found = await response.json();
-  if (!response.ok) throw new Refused(response.status, found.error);
-  return found;
+  const content = await response.json();
+  if (!response.ok) throw new Refused(response.status, content.error);
+  return content;
 }
 
 const pathOf = (kind) =>
@@ -75,12 +75,12 @@ function reads(task) {
   const names = task.columns ?? [];
   const texts = names.slice(0, names.length - choiceCount(task));
   const counts = textCounts(task);
-  const said =
+  const textsShown =
     texts.length > 1 && counts.includes(1) && counts.includes(2)
       ? `${texts[0]}, or also ${texts[1]}`
       : texts.join(" and ") || (counts.includes(2) ? "two texts" : "a text");
   const count = choiceCount(task);
-  return count ? `${said}, and ${count} choices` : said;
+  return count ? `${textsShown}, and ${count} choices` : textsShown;
 }
 
 function answers(task) {
@@ -250,10 +250,10 @@ const choiceTexts = () =>
 
 function showExamples(tasks) {
   const forms = new Set(tasks.map(formOf));
-  const found = [...forms].flatMap((form) => EXAMPLES[form]);
+  const rows = [...forms].flatMap((form) => EXAMPLES[form]);
   element("examples").replaceChildren(
-    make("span", "hint", found.length ? "Try" : ""),
-    ...found.map((example, number) => {
+    make("span", "hint", rows.length ? "Try" : ""),
+    ...rows.map((example, number) => {
       const button = make("button", "", example.text);
       button.type = "button";
       button.addEventListener("click", () => fillIn(example));
@@ -320,18 +320,18 @@ function bars(scores, isBest, shownName = (name) => name) {
 // A character may be two of JavaScript's.
 function passage(text, marks, types) {
   const letters = Array.from(text);
-  const found = make("p", "passage");
+  const shownText = make("p", "passage");
   let place = 0;
   for (const [start, end, type] of marks) {
-    found.append(letters.slice(place, start).join(""));
+    shownText.append(letters.slice(place, start).join(""));
     const mark = make("mark", `type-${types.indexOf(type) % 6}`);
     mark.append(letters.slice(start, end).join(""));
     if (type) mark.append(make("small", "", type));
-    found.append(mark);
+    shownText.append(mark);
     place = end;
   }
-  found.append(letters.slice(place).join(""));
-  return found;
+  shownText.append(letters.slice(place).join(""));
+  return shownText;
 }
 
 function taggedWords(answer, task) {
@@ -346,9 +346,9 @@ function taggedWords(answer, task) {
     entity.type,
   ]);
   const types = task.types ?? [...new Set(marks.map((mark) => mark[2]))].sort();
-  const found = [passage(answer.tokens.join(" "), marks, types)];
-  if (!marks.length) found.unshift(make("p", "nothing", "no entity"));
-  return found;
+  const shownParts = [passage(answer.tokens.join(" "), marks, types)];
+  if (!marks.length) shownParts.unshift(make("p", "nothing", "no entity"));
+  return shownParts;
 }
 
 function spanInContext(answer, row) {
@@ -412,20 +412,20 @@ function shown(answer, row, task) {
 // A text whose words are coloured by what each adds to the answer.
 function colouredText(column, text, words, strongest) {
   const letters = Array.from(text);
-  const found = make("p", "passage");
+  const shownText = make("p", "passage");
   let place = 0;
   for (const word of words.filter((one) => one.column === column)) {
-    found.append(letters.slice(place, word.start).join(""));
+    shownText.append(letters.slice(place, word.start).join(""));
     const share = strongest ? Math.abs(word.attribution) / strongest : 0;
     const side = word.attribution < 0 ? "against" : "for";
     const mark = make("mark", `word ${side}`, word.text);
     mark.style.setProperty("--share", `${(60 * share).toFixed(0)}%`);
     mark.title = word.attribution.toFixed(3);
-    found.append(mark);
+    shownText.append(mark);
     place = word.end;
   }
-  found.append(letters.slice(place).join(""));
-  return found;
+  shownText.append(letters.slice(place).join(""));
+  return shownText;
 }
 
 const signed = (x) => (x < 0 ? "\u2212" : "+") + Math.abs(x).toFixed(3);
