@@ -122,6 +122,11 @@ class Server(Running):
         status, _, content = self.whole(*arguments, **options)
         return status, json.loads(content)
 
+    def post(self, verb, *tasks, **more):
+        """The code and the content of an answer to a row for each task."""
+        path = f"/v1/models/tiny:{verb}"
+        return self.ask({**self.rows(*tasks), **more}, path=path)
+
     def rows(self, *tasks):
         return {"instances": [{"task": t, "text": "x"} for t in tasks]}
 
@@ -505,15 +510,15 @@ def test_metrics(server):
     server.ask(server.rows("two", "two"))
     server.ask(server.rows("nobody"))
     text = metrics(server).decode()
-    assert 'adapter_bert_rows_total{model="tiny",task="two"}' in text
-    assert 'adapter_bert_requests_total{code="400"}' in text
-    labels = '{code="200",model="tiny",task="two"}'
-    assert f"adapter_bert_task_requests_total{labels}" in text
-    assert "nobody" not in text
-    for name in ("request_seconds_count", "batch_rows_bucket", "waiting_rows"):
-        assert f"adapter_bert_{name}" in text
-    assert "adapter_bert_adapters 3.0" in text
-    assert "process_resident_memory_bytes" in text
+    for part in (
+        'rows_total{model="tiny",task="two"}',
+        'requests_total{code="400"}',
+        'task_requests_total{code="200",model="tiny",task="two"}',
+        *("request_seconds_count", "batch_rows_bucket", "waiting_rows"),
+        "adapters 3.0",
+    ):
+        assert f"adapter_bert_{part}" in text
+    assert "nobody" not in text and "process_resident_memory_bytes" in text
     path = "/monitoring/prometheus/metrics"
     _, headers, content = server.whole("", "GET", path)
     assert headers["Content-Type"].startswith("text/plain")
@@ -776,55 +781,44 @@ def test_a_client_that_keeps_asking(connection):
         time.sleep(PATIENCE / 4)
 
 
+@pytest.mark.parametrize(
+    "verb, part", [("embed", "--embeddings"), ("explain", "exported models")]
+)
+def test_what_a_model_cannot_give_is_not_there(server, verb, part):
+    status, content = server.post(verb, "one")
+    assert status == 404 and part in content["error"]
+
+
 def test_vectors_and_answers_wait_in_one_queue():
-    path = "/v1/models/tiny:embed"
-    with contextlib.closing(Server()) as server:
-        status, content = server.ask(server.rows("one"), path=path)
-        assert status == 404
-        assert "export it with --embeddings" in content["error"]
-        status, content = server.ask(
-            server.rows("one"), path="/v1/models/tiny:explain"
-        )
-        assert status == 404
-        assert "exported models do not" in content["error"]
+    vector, named = [1.0, 0.5], {"signature_name": "embed"}
     model = Echo()
     model.vector_signature = {"method_name": "vectors"}
-    model.vectors = lambda rows: [[float(len(r.text)), 0.5] for r in rows]
+    model.vectors = lambda rows: [vector for _ in rows]
     with contextlib.closing(Server(model=model)) as server:
-        status, content = server.ask(server.rows("one", "two"), path=path)
-        assert (status, content) == (200, {"embeddings": [[1.0, 0.5]] * 2})
-        status, content = server.ask(server.rows("none"), path=path)
+        status, content = server.post("embed", "none")
         assert (status, content["error"][:6]) == (400, "row 1:")
+        embeddings = 200, {"embeddings": [vector] * 2}
+        assert server.post("embed", "one", "two") == embeddings
+        assert server.post("embed", "one", "two", **named) == embeddings
         # As TensorFlow Serving has it.
-        named = {**server.rows("one", "two"), "signature_name": "embed"}
-        columns = {"task": ["one"], "text": ["x"]}
-        columns = {"inputs": columns, "signature_name": "embed"}
-        for body, place, expected in (
-            (named, PREDICT, {"predictions": [[1.0, 0.5]] * 2}),
-            (columns, PREDICT, {"outputs": [[1.0, 0.5]]}),
-            (named, path, {"embeddings": [[1.0, 0.5]] * 2}),
-        ):
-            assert server.ask(body, path=place) == (200, expected)
-        _, content = server.ask(named, path="/v1/models/tiny:answer")
-        assert content["error"] == "an answer has no vectors; ask :embed"
-        _, content = server.ask({**named, "signature_name": "vec"})
+        answer = server.post("predict", "one", **named)
+        assert answer == (200, {"predictions": [vector]})
+        columns = {"inputs": {"task": ["one"], "text": ["x"]}, **named}
+        assert server.ask(columns) == (200, {"outputs": [vector]})
+        _, content = server.post("answer", "one", **named)
+        assert ":embed" in content["error"]
+        _, content = server.post("predict", "one", signature_name="vec")
         assert "'serving_default' and 'embed'" in content["error"]
         # Both in one batch.
         model.may_go.clear()
         first = server.send(server.rows("one"))
         server.wait_for_rows(1)
-        others = [
-            server.send(server.rows("one")),
-            server.send(server.rows("one"), path=path),
-        ]
+        paths = PREDICT, "/v1/models/tiny:embed"
+        others = [server.send(server.rows("one"), path=p) for p in paths]
         model.may_go.set()
         answers = [json.load(c.getresponse()) for c in (first, *others)]
-        assert list(map(list, answers)) == [
-            ["predictions"],
-            ["predictions"],
-            ["embeddings"],
-        ]
-        path = "/v1/models/tiny/metadata"
-        _, content = server.ask("", "GET", path)
-        named = content["metadata"]["signature_def"]["signature_def"]
-        assert list(named) == ["serving_default", "embed"]
+        forms = [form for answer in answers for form in answer]
+        assert forms == ["predictions", "predictions", "embeddings"]
+        _, content = server.ask("", "GET", "/v1/models/tiny/metadata")
+        signatures = content["metadata"]["signature_def"]["signature_def"]
+        assert list(signatures) == ["serving_default", "embed"]

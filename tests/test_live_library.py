@@ -385,17 +385,15 @@ def test_answers_are_explained(add, bert, shelf):
     predictor.add(shelf.folder("small"), "small")
     expected = predictor("small", "x", explains=True).explanation
     with contextlib.closing(Server(shelf=live)) as server:
-        rows = server.rows("small")
-        path = "/v1/models/tiny:{}".format
-        _, plain = server.ask(rows, path=path("answer"))
-        status, content = server.ask(rows, path=path("explain"))
+        _, plain = server.post("answer", "small")
+        status, content = server.post("explain", "small")
         assert status == 200
         (answer,) = content["answers"]
         assert answer.pop("explanation") == expected
         assert [answer] == plain["answers"]
-        status, content = server.ask(server.rows("tags"), path=path("explain"))
-        assert status == 400
-        assert content["error"].startswith("row 1: answers of the task tags")
+        status, content = server.post("explain", "tags")
+        assert status == 400 and "row 1: " in content["error"]
+        assert "the task tags" in content["error"]
         _, tasks = server.ask("", "GET", "/tasks")
         assert tasks["explained"] == ["small"]
         # Tasks are listed once, and rows are explained one by one.
@@ -404,11 +402,8 @@ def test_answers_are_explained(add, bert, shelf):
         live.explanations = lambda some: (
             batches.append(len(some)) or explanations(some)
         )
-        rows = server.rows(*["small"] * 3)
-        status, _ = server.ask(rows, path=path("explain"))
-        assert status == 200
-        assert listed == [1]
-        assert batches == [1, 1, 1]
+        assert server.post("explain", *["small"] * 3)[0] == 200
+        assert listed == [1] and batches == [1, 1, 1]
 
 
 def test_no_answer_waits_for_an_explanation(add, live):
@@ -424,12 +419,11 @@ def test_no_answer_waits_for_an_explanation(add, live):
 
     live.explanations = explanations
     with contextlib.closing(Server(shelf=live)) as server:
-        rows = server.rows("small")
-        path = "/v1/models/tiny:{}".format
+        path, rows = "/v1/models/tiny:explain", server.rows("small")
         try:
-            explaining = server.send(rows, path=path("explain"))
+            explaining = server.send(rows, path=path)
             assert begun.wait(10)
-            _, plain = server.ask(rows, path=path("answer"))
+            _, plain = server.post("answer", "small")
             assert b"adapter_bert_waiting_rows 1.0" in metrics(server)
         finally:
             may_go.set()
@@ -447,8 +441,6 @@ def test_a_vocabulary_without_masks_is_the_reason(
     shelf.add(str(tmp_path / "a"), "a")
     live = LiveLibrary(shelf, Predictor(FrozenBert.open(str(folder))))
     with contextlib.closing(Server(shelf=live)) as server:
-        status, content = server.ask(
-            server.rows("a"), path="/v1/models/tiny:explain"
-        )
+        status, content = server.post("explain", "a")
     assert status == 404
     assert "has no mask token" in content["error"]

@@ -223,11 +223,11 @@ class Browser:
         self.driver.wait()
 
 
-@pytest.fixture
-def browser(tmp_path):
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")
-    opened = Browser(tmp_path)
+    opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()
 
