@@ -277,7 +277,7 @@ def test_rows_that_a_task_does_not_read(add, live):
     live.look()
     two = b"b", b"c"
     for row, message in (
-        (RequestRow(b"nobody", b"a"), "nobody; there are: small, choice"),
+        (RequestRow(b"nobody", b"a"), "nobody; there are: choice, small"),
         (RequestRow(b"small", b"a", b"b"), "small .* text_b"),
         (RequestRow(b"small", (b"a",)), "small .* list"),
         (RequestRow(b"small", b"a", b"", (b"b",)), "small has no choices"),
