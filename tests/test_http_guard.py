@@ -8,9 +8,10 @@ import subprocess
 import urllib.request
 
 import pytest
+import refusals
 from absl.testing import flagsaver
 from conftest import entry_point
-from test_http_api import PREDICT, Echo, Running, Server, Versions, app
+from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
@@ -22,7 +23,7 @@ from adapter_bert.serving.http_guard import (
     origin_of,
     read_tokens,
 )
-from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 
@@ -42,10 +43,10 @@ def server():
 
 @pytest.mark.parametrize("token", TOKENS)
 def test_who_has_a_token_is_answered(server, token):
-    asked = server.rows("one")
-    assert server.ask(asked, headers=bearer(token))[0] == 200
+    body = server.rows("one")
+    assert server.ask(body, headers=bearer(token))[0] == 200
     lower = {"authorization": f"bearer {token}"}
-    assert server.ask(asked, headers=lower)[0] == 200
+    assert server.ask(body, headers=lower)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -61,20 +62,20 @@ def test_who_has_a_token_is_answered(server, token):
     ],
 )
 def test_who_has_none_is_refused(server, headers):
-    before = len(server.model.asked)
+    before = len(server.model.rows)
     for method, path in (
         ("POST", PREDICT),
         ("GET", "/tasks"),
         ("GET", "/monitoring/prometheus/metrics"),
         ("GET", "/nowhere"),
     ):
-        status, found, content = server.whole(
+        status, answered, content = server.whole(
             server.rows("one"), method, path, headers
         )
-        assert (status, found["WWW-Authenticate"]) == (401, "Bearer")
+        assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
         error = "expected Authorization: Bearer and a known token"
         assert json.loads(content) == {"error": error}
-    assert len(server.model.asked) == before
+    assert len(server.model.rows) == before
 
 
 def test_probes_and_browsers_first_questions_need_no_token(server):
@@ -110,10 +111,8 @@ def test_origins_have_the_form_that_browsers_send(text, origin):
     "text", ["a.example", "https://a.example/b", "https://*.example", "http://"]
 )
 def test_origins_that_no_browser_sends(text):
-    with pytest.raises(UserError) as found:
-        origin_of(text)
-    for said in ("--cors_origins", repr(text), "https://example.org"):
-        assert said in str(found.value)
+    parts = "--cors_origins", repr(text), "https://example.org"
+    refusals.check(lambda: origin_of(text), *parts)
 
 
 def test_too_many_requests_of_a_token():
@@ -148,51 +147,48 @@ def test_who_runs_it_has_tokens_of_another_file():
                 ("GET", "/admin/nothing"),
             ):
                 for headers in ({}, bearer(TOKENS[0]), bearer("x" * 20)):
-                    found = server.ask("", method, path, headers)
-                    assert found[0] == 401
-        asked = both.rows("one")
-        assert both.ask(asked, headers=bearer(TOKENS[0]))[0] == 200
-        assert both.ask(asked, headers=bearer(TOKENS[1]))[0] == 401
-        assert open_to_all.ask(asked)[0] == 200
-        found = both.ask("", "GET", "/admin/reload", bearer(TOKENS[1]))
-        assert found[0] == 405
+                    answer = server.ask("", method, path, headers)
+                    assert answer[0] == 401
+        body = both.rows("one")
+        assert both.ask(body, headers=bearer(TOKENS[0]))[0] == 200
+        assert both.ask(body, headers=bearer(TOKENS[1]))[0] == 401
+        assert open_to_all.ask(body)[0] == 200
+        answer = both.ask("", "GET", "/admin/reload", bearer(TOKENS[1]))
+        assert answer[0] == 405
 
 
-class Changing(Versions):
-    """Looks when it is told to, and finds what a test says."""
+class Changing(ExportedShelf):
+    """Looks when it is told to, and a test says what it sees."""
 
-    def __init__(self, *models):
-        super().__init__(*models)
-        self.found = None
-        self.left_out = {"bad": "it is damaged"}
+    left_out = {"bad": "it is damaged"}
+    problem = None
 
     def look(self):
-        if isinstance(self.found, UserError):
-            raise self.found
-        self.models.append(self.found)
+        if self.problem:
+            raise self.problem
+        del self.tasks["two"]
 
 
 def test_the_list_of_models_and_a_look_for_changes():
-    versions, newer = Changing(Echo()), Echo()
-    newer.version = "4"
-    made = Server(models={"tiny": versions}, admin=Tokens(TOKENS))
+    shelf = Changing(Echo())
+    made = Server(shelf=shelf, admin=Tokens(TOKENS))
 
     def ask(method, path):
         return server.ask("", method, f"/admin/{path}", bearer(TOKENS[0]))
 
     with contextlib.closing(made) as server:
-        status, found = ask("GET", "models")
-        (model,) = found["models"]
+        status, content = ask("GET", "models")
+        (model,) = content["models"]
         assert status == 200 and model["name"] == "tiny"
         assert model["tasks"] == {"3": ["broken", "one", "two"]}
         assert model["left_out"] == {"bad": "it is damaged"}
         expected = {"error_code": "OK", "error_message": ""}
         expected = {"version": "3", "state": "AVAILABLE", "status": expected}
         assert model["model_version_status"] == [expected]
-        versions.found = ServedExport(newer)
-        status, found = ask("POST", "reload")
-        assert status == 200 and list(found["models"][0]["tasks"]) == ["3", "4"]
-        versions.found = UserError("there is no library any more")
+        status, content = ask("POST", "reload")
+        (model,) = content["models"]
+        assert status == 200 and model["tasks"] == {"3": ["broken", "one"]}
+        shelf.problem = UserError("there is no library any more")
         message = {"error": "there is no library any more"}
         assert ask("POST", "reload") == (400, message)
 
@@ -219,21 +215,22 @@ def test_a_file_of_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    "text, part",
     [
-        ("", "tokens holds no token, expected one on each line"),
-        ("\n \n", "tokens holds no token"),
-        (f"{TOKENS[0]}\nshort\n", "tokens:2: expected a token of 16 to 200"),
-        ("two words of a line\n", "tokens:1: expected a token"),
+        ("", "tokens"),
+        ("\n \n", "tokens"),
+        (f"{TOKENS[0]}\nshort\n", "tokens:2"),
+        ("two words of a line\n", "tokens:1"),
     ],
 )
-def test_files_without_tokens(tmp_path, text, message):
+def test_files_without_tokens(tmp_path, text, part):
     path = tmp_path / "tokens"
     path.write_text(text)
-    with pytest.raises(UserError, match=message) as found:
+    with pytest.raises(UserError) as refused:
         read_tokens(str(path))
+    assert part in str(refused.value) and "token" in str(refused.value)
     # No token is told.
-    assert TOKENS[0] not in str(found.value)
+    assert TOKENS[0] not in str(refused.value)
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl")
@@ -249,20 +246,19 @@ def test_https(tmp_path):
     with serve_flags(ssl_certfile=certificate, ssl_keyfile=key):
         serve.check_certificate()
     with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
-        with pytest.raises(UserError, match="expected PEM files"):
-            serve.check_certificate()
+        refusals.check(serve.check_certificate, certificate, key, "PEM")
     guarded = TokenGuard(app, Tokens(TOKENS))
     made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
     with contextlib.closing(made):
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"https://127.0.0.1:{made.port}/small", headers=bearer(TOKENS[0])
         )
         context = ssl.create_default_context(cafile=certificate)
-        with urllib.request.urlopen(asked, context=context) as response:
+        with urllib.request.urlopen(request, context=context) as response:
             assert response.read() == b"small"
 
 
 @contextlib.contextmanager
-def serve_flags(**given):
-    with entry_point(serve), flagsaver.flagsaver(**given):
+def serve_flags(**flags):
+    with entry_point(serve), flagsaver.flagsaver(**flags):
         yield

@@ -25,14 +25,14 @@ except ZeroDivisionError:
 
 
 def test_each_line_is_an_object():
-    found = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    lines = [json.loads(line) for line in found.stderr.splitlines()]
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [one["message"] for one in lines[:2]] == [
         "two\nlines, 5%",
         "of another",

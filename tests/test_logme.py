@@ -28,16 +28,16 @@ def brute_force(features, column):
     centre, reach = np.zeros(2), 8.0
     for _ in range(9):
         powers = [np.linspace(c - reach, c + reach, 33) for c in centre]
-        found = {
+        densities = {
             (ratio, noise): log_density(
                 features, column, 10.0**ratio, 10.0**noise
             )
             for ratio in powers[0]
             for noise in powers[1]
         }
-        centre = np.array(max(found, key=found.get))
+        centre = np.array(max(densities, key=densities.get))
         reach /= 4
-    return max(found.values()) / len(column)
+    return max(densities.values()) / len(column)
 
 
 @pytest.mark.parametrize("shape", [(12, 3), (6, 9)])
@@ -45,8 +45,8 @@ def test_the_evidence_is_the_greatest_of_all_precisions(shape):
     rng = np.random.default_rng(3)
     features = rng.normal(size=shape)
     numbers = features[:, 0] - features[:, 1] + rng.normal(size=shape[0])
-    found = logme(features, numbers[:, np.newaxis])
-    assert found == pytest.approx(brute_force(features, numbers), abs=1e-4)
+    evidence = logme(features, numbers[:, np.newaxis])
+    assert evidence == pytest.approx(brute_force(features, numbers), abs=1e-4)
     labels = np.eye(2)[(numbers > 0).astype(int)]
     columns = [brute_force(features, column) for column in labels.T]
     assert logme(features, labels) == pytest.approx(np.mean(columns), abs=1e-4)
@@ -68,7 +68,7 @@ def test_scales_of_features_and_rotations_change_nothing(rows, width, seed):
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(rows, width))
     numbers = rng.normal(size=(rows, 1))
-    found = logme(features, numbers)
-    assert np.isfinite(found)
+    evidence = logme(features, numbers)
+    assert np.isfinite(evidence)
     turned = features @ np.linalg.qr(rng.normal(size=(width, width)))[0]
-    assert logme(1e3 * turned, numbers) == pytest.approx(found, abs=1e-6)
+    assert logme(1e3 * turned, numbers) == pytest.approx(evidence, abs=1e-6)

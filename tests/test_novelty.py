@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import refusal
 from test_http_api import LIMITS, Server
-from test_live_library import Only
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import (
@@ -374,7 +373,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
 def test_a_server_of_a_library_answers_as_predict(bert, trained, answers):
     live = LiveLibrary(AdapterLibrary(str(trained)), Predictor(bert))
     limits = dataclasses.replace(LIMITS, timeout=60.0)
-    server = Server(limits, models={"tiny": Only(live)})
+    server = Server(limits, shelf=live)
     for name in ("plain", "novel"):
         some = [{"task": name, "text": text} for text in TEXTS[28:32]]
         code, told = server.ask(

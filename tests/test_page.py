@@ -17,13 +17,13 @@ import time
 
 import pytest
 from sweep_stand_in import wait_for
-from test_http_api import LIMITS, Echo, Server, Versions
+from test_http_api import LIMITS, Echo, Server
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
-from adapter_bert.serving.served import ServedExport
+from adapter_bert.serving.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 
@@ -64,7 +64,7 @@ class AnyKind(Echo):
         self.tasks = dict(TASKS)
 
     def answers(self, rows):
-        self.asked += rows
+        self.rows += rows
         return [self._outputs(row) for row in rows]
 
     def _outputs(self, row):
@@ -134,12 +134,12 @@ class Browser:
         until = time.monotonic() + 60
         while True:
             try:
-                found = self("", {"capabilities": capabilities})
+                session = self("", {"capabilities": capabilities})
                 break
             except OSError:
                 assert time.monotonic() < until
                 time.sleep(0.1)
-        self.session = f"/{found['sessionId']}"
+        self.session = f"/{session['sessionId']}"
 
     def __call__(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
@@ -147,9 +147,9 @@ class Browser:
             path = f"/session{self.session}{path}"
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text)
-            found = json.loads(connection.getresponse().read())["value"]
-        assert not (isinstance(found, dict) and "error" in found), found
-        return found
+            value = json.loads(connection.getresponse().read())["value"]
+        assert not (isinstance(value, dict) and "error" in value), value
+        return value
 
     def run(self, script, *arguments):
         return self(
@@ -161,8 +161,8 @@ class Browser:
 
     def element(self, name):
         using = {"using": "css selector", "value": f"#{name}"}
-        (found,) = self("/element", using).values()
-        return f"/element/{found}"
+        (number,) = self("/element", using).values()
+        return f"/element/{number}"
 
     def type(self, name, text):
         self(f"{self.element(name)}/clear", {})
@@ -223,13 +223,13 @@ class Browser:
         self.driver.wait()
 
 
-@pytest.fixture
-def browser(tmp_path):
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")
-    found = Browser(tmp_path)
-    yield found
-    found.close()
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()
 
 
 @pytest.mark.gate
@@ -312,8 +312,8 @@ def test_choices_have_fields_of_their_own(server, browser):
         "because",
         *("the street was dry.", "75.0 %", "the street was wet.", "25.0 %"),
     ]
-    asked = server.model.asked[-1]
-    assert (asked.text_b, len(asked.choices)) == (b"effect", 2)
+    row = server.model.rows[-1]
+    assert (row.text_b, len(row.choices)) == (b"effect", 2)
     browser.screenshot("choices")
 
 
@@ -344,7 +344,7 @@ def word(text, start, attribution, **more):
     return {"text": text, "attribution": attribution, **place, **more}
 
 
-class Explains(ServedExport):
+class Explains(ExportedShelf):
     """Explains answers of `mood`, but not at first."""
 
     is_ready = False
@@ -369,15 +369,13 @@ class Explains(ServedExport):
             "words": words,
             "completeness": {"error": 0.0625},
         }
-        found = super().answer(question, result)
-        return Answer({**found, "explanation": explanation})
+        answer = super().answer(question, result)
+        return Answer({**answer, "explanation": explanation})
 
 
 @pytest.mark.gate
 def test_words_are_coloured_at_a_click(browser):
-    versions = Versions(AnyKind())
-    versions.models = [Explains(AnyKind())]
-    made = Server(models={"tiny": versions})
+    made = Server(shelf=Explains(AnyKind()))
     browser.open(made)
     browser.choose("mood", "score")
     browser.type("text", f"{WIDE} not bad at")
@@ -418,29 +416,8 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     )
     (answer,) = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
-    first, second = server.model.asked[-2:]
+    first, second = server.model.rows[-2:]
     assert first == second
-
-
-@pytest.mark.gate
-def test_each_of_several_models_can_be_asked(browser):
-    other = AnyKind()
-    other.tasks = {"alone": described("alone", "regression")}
-    models = {"first": AnyKind(), "other": other}
-    versions = {name: Versions(model) for name, model in models.items()}
-    made = Server(models=versions)
-    browser.open(made)
-    options = "return [...document.getElementById('model').options]"
-    names = browser.run(f"{options}.map(x => x.text)")
-    assert names == ["first", "other"]
-    browser.type("text", "good")
-    assert len(browser.answers()) == 1
-    browser.press("model", "other")
-    browser.wait_for("served.name === 'other'")
-    assert browser.text(".task b") == ["alone"]
-    assert browser.text("article") == []
-    assert browser.answers() == [["alone", "1.500"]]
-    made.close()
 
 
 TOKEN = "a-token-of-letters"

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
+from prediction_log import PredictionLog
 from tensorflow.core.protobuf import saved_model_pb2
 from test_joint_answers import assert_equal
 from test_text_model import as_answer
@@ -140,16 +141,11 @@ def test_what_it_says_of_its_tasks(exported, parts):
     assert tasks["squad"]["columns"] == ["question", "context"]
 
 
-@pytest.fixture
-def prediction_log():
-    return pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
-
-
-def test_requests_that_warm_a_server_up(exported, parts, prediction_log):
+def test_requests_that_warm_a_server_up(exported, parts):
     path = exported / "assets.extra" / "tf_serving_warmup_requests"
     sizes = []
     for record in tf.data.TFRecordDataset(str(path)):
-        log = prediction_log.PredictionLog.FromString(record.numpy())
+        log = PredictionLog.FromString(record.numpy())
         request = log.predict_log.request
         assert request.model_spec.signature_name == "serving_default"
         columns = {
@@ -160,16 +156,14 @@ def test_requests_that_warm_a_server_up(exported, parts, prediction_log):
     assert sizes == [1, len(NAMES)]
 
 
-def test_many_tasks_warm_up_with_some_of_them(
-    parts, monkeypatch, prediction_log
-):
+def test_many_tasks_warm_up_with_some_of_them(parts, monkeypatch):
     monkeypatch.setattr(saved_model, "WARM_UP_ROWS", 2)
     # Lengths of more than seven bits.
     names = [letter * 200 for letter in "abc"]
     tasks = dict.fromkeys(names, parts[2]["small"])
     found = []
     for request in saved_model.warm_up_requests(tasks):
-        log = prediction_log.PredictionLog.FromString(request)
+        log = PredictionLog.FromString(request)
         asked = log.predict_log.request.inputs["task"]
         found.append([name.decode() for name in tf.make_ndarray(asked)])
     assert found == [names[:1], names[:2]]
@@ -274,3 +268,11 @@ def test_an_export_whose_folder_is_gone_is_refused(
     with pytest.raises(UserError, match="moved, deleted or unmounted"):
         saved_model.export(*parts, str(folder))
     assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_an_export_has_nothing_that_holds_it_in_memory(exported):
+    """TensorFlow keeps functions of gradients, and so their variables."""
+    saved = saved_model_pb2.SavedModel()
+    saved.ParseFromString((exported / "saved_model.pb").read_bytes())
+    library = saved.meta_graphs[0].graph_def.library
+    assert library.function and not library.registered_gradients

@@ -21,8 +21,8 @@ RUN_TEXT = {"eval", "exec", "compile", "os.system", "os.popen"}
 
 def modules():
     """All that read what others wrote: scripts too."""
-    found = [*sources().values()]
-    return [*found, *(ROOT / "scripts").glob("**/*.py")]
+    paths = [*sources().values()]
+    return [*paths, *(ROOT / "scripts").glob("**/*.py")]
 
 
 def test_no_module_loads_pickles():
@@ -43,14 +43,15 @@ def test_arrays_are_loaded_without_pickles():
                 "np.load",
                 "numpy.load",
             ):
-                given = {k.arg: ast.unparse(k.value) for k in node.keywords}
-                assert given.get("allow_pickle") == "False", path
+                keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                assert keywords.get("allow_pickle") == "False", path
 
 
 def test_the_server_listens_on_this_machine_alone():
     with entry_point(serve):
         assert flags.FLAGS.host == "127.0.0.1"
-        with serve.listen(0) as listening:
+        flags.FLAGS.port = 0
+        with serve.listen() as listening:
             assert listening.family == socket.AF_INET
             assert listening.getsockname()[0] == "127.0.0.1"
 

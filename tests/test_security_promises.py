@@ -45,8 +45,8 @@ def safetensors_file(header, data=b""):
 
 
 def tensor(shape, kind="F32", size=0):
-    told = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
-    return safetensors_file({NAME: told}, bytes(size))
+    header = {"dtype": kind, "shape": shape, "data_offsets": [0, size]}
+    return safetensors_file({NAME: header}, bytes(size))
 
 
 ODD_TENSORS = {
@@ -144,8 +144,8 @@ def test_no_number_of_an_adapter_is_believed(tmp_path, tiny_bert, name):
         claim = {**config.get(key, {}), **claim}
     path.write_text(json.dumps({**config, key: claim}))
     with limited(more=2**30), pytest.raises(UserError) as caught:
-        asked = {"a": str(folder)}
-        Predictor.load(str(tiny_bert), asked).ask([("a", ("the", "a cat"))])
+        adapters = {"a": str(folder)}
+        Predictor.load(str(tiny_bert), adapters).ask([("a", ("the", "a cat"))])
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 2000
 
 
@@ -183,9 +183,9 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     reader = JSON_READERS[name]
     for file, content in reader.files.items():
         (tmp_path / file).write_bytes(content)
-    found = fuzz_inputs.try_input(reader, tmp_path, BOMBS[bomb])
+    outcome = fuzz_inputs.try_input(reader, tmp_path, BOMBS[bomb])
     # A line in bulk is answered by what is wrong with it.
-    assert found == ("taken" if name == "lines in bulk" else "refused")
+    assert outcome == ("taken" if name == "lines in bulk" else "refused")
 
 
 @pytest.mark.parametrize("name", FILE_READERS)
@@ -266,8 +266,8 @@ def shelf(tmp_path, tiny_bert):
 
 
 def test_a_library_holds_no_links(shelf):
-    found = [path for path in pathlib.Path(shelf.path).rglob("*")]
-    assert len(found) == 5 and not any(path.is_symlink() for path in found)
+    paths = [path for path in pathlib.Path(shelf.path).rglob("*")]
+    assert len(paths) == 5 and not any(path.is_symlink() for path in paths)
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     is_refused = pytest.raises(UserError, match="is a link|cannot write")
     with contextlib.nullcontext() if name.startswith(".un") else is_refused:
         shelf.add(str(tmp_path / "real"), "mine")
-    found = elsewhere if name == ".lock" else elsewhere / "adapter.safetensors"
-    assert found.read_text() == "mine"
+    file = elsewhere if name == ".lock" else elsewhere / "adapter.safetensors"
+    assert file.read_text() == "mine"
     assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1
 
 

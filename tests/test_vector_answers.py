@@ -14,7 +14,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.served import AskedRow
+from adapter_bert.serving.shelf import RequestRow as AskedRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
@@ -162,7 +162,7 @@ def test_a_library_is_asked_for_vectors(bert, folders, expected, tmp_path):
     served.look()
     assert served.signatures["embed"]["outputs"]["embedding"]
     rows = [AskedRow(b"query", text.encode()) for text in TEXTS]
-    asked = [served.accept(row, for_vector=True) for row in rows]
+    asked = [served.accept(row, kind="embed") for row in rows]
     close(served.vectors(asked), expected["query"])
     answer = served.answer(asked[0], served.compute(asked)[0])
     assert list(answer) == ["adapter", "vector"]
@@ -173,4 +173,4 @@ def test_a_library_is_asked_for_vectors(bert, folders, expected, tmp_path):
     close([row["vector"] for row in outputs[:-1]], expected["query"])
     assert outputs[-1]["vector"] == [0.0] * 16
     with pytest.raises(UserError, match="the task label gives answers, and no"):
-        served.accept(label, for_vector=True)
+        served.accept(label, kind="embed")

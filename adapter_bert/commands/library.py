@@ -56,7 +56,12 @@ from adapter_bert.methods import registry
 from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving import moved_library, suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary, check, check_name
+from adapter_bert.serving.library import (
+    AdapterLibrary,
+    check,
+    check_name,
+    copy_adapter,
+)
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
@@ -81,13 +86,11 @@ OF_MOVES = (
 COLUMNS = "name task kind labels method MB score data added base".split()
 
 
-def _add(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library, create=True)
+def _add(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     print(f"added {library.add(arguments.folder, arguments.name)}")
 
 
-def _import(arguments: argparse.Namespace) -> None:
-    """Takes another program's adapters into a library."""
+def _import(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     names = arguments.name.split(",")
     for name in names:
         check_name(name)
@@ -96,7 +99,6 @@ def _import(arguments: argparse.Namespace) -> None:
             f"--name is {arguments.name}; expected another name for each "
             "adapter (capital letters make no other name)"
         )
-    library = AdapterLibrary(arguments.library, create=True)
     for name in names:
         library.check_free(name, library.names())
     folder, hub = arguments.folder, ""
@@ -113,14 +115,14 @@ def _import(arguments: argparse.Namespace) -> None:
     opened = open_init_checkpoint(arguments.init_checkpoint)
     config = sources.read_config(opened, arguments.bert_config_file)
     pairs = {"one": False, "two": True, None: None}[arguments.texts]
-    found = foreign_adapters.read_all(
+    adapters = foreign_adapters.read_all(
         folder, config, pairs, arguments.label, arguments.multi_label
     )
-    if len(names) != len(found):
+    if len(names) != len(adapters):
         raise UserError(
-            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}, "
-            f"but --name is {arguments.name}; expected a name for each, with "
-            "commas between them, or --adapter"
+            f"{folder} holds {len(adapters)} adapters, "
+            f"{', '.join(adapters)[:200]}, but --name is {arguments.name}; "
+            "expected a name for each, with commas between them, or --adapter"
         )
     read_tokenizer = functools.partial(
         sources.read_tokenizer,
@@ -131,7 +133,7 @@ def _import(arguments: argparse.Namespace) -> None:
     )
     tokenizer = read_tokenizer()
     base = identify(opened.weights, encoder.list_variables(config))
-    for name, foreign in zip(names, found.values()):
+    for name, foreign in zip(names, adapters.values()):
         task = restore_task(foreign.task, {}, folder)
         table = task_model.list_parameters(
             config, foreign.method, task.build_head
@@ -139,15 +141,15 @@ def _import(arguments: argparse.Namespace) -> None:
         values = foreign_adapters.complete(
             foreign, opened.weights, config
         ).values
-        own, new = tokenizer, count_of(foreign.method)
+        adapters_tokenizer, new = tokenizer, count_of(foreign.method)
         if new:
             tokens = find_tokens(folder, tokenizer, new)
-            own = read_tokenizer(tokens)
+            adapters_tokenizer = read_tokenizer(tokens)
         description = {
             "method": str(foreign.method),
             "task": foreign.task,
             "base": base.describe(),
-            "tokenizer": own.describe(),
+            "tokenizer": adapters_tokenizer.describe(),
             "bert_config": dataclasses.asdict(config),
             "parameters": {
                 "total": table.total_count,
@@ -176,38 +178,40 @@ def _add_fetched(
     hub: str,
 ) -> None:
     """Adds an adapter of this project that the hub had, if its BERT fits."""
-    told = ("adapter", "do_lower_case", "texts", "label", "multi_label")
-    given = [f"--{name}" for name in told if getattr(arguments, name)]
-    if given:
+    names = ("adapter", "do_lower_case", "texts", "label", "multi_label")
+    passed = [f"--{name}" for name in names if getattr(arguments, name)]
+    if passed:
         raise UserError(
             f"{hub} is an adapter of this project, whose files say it all; "
-            f"leave out {', '.join(given)}"
+            f"leave out {', '.join(passed)}"
         )
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
+    bert = _open_bert(arguments)
     load_task(bert, folder, None, library.path)
     print(f"added {library.add(folder, arguments.name)}, of {hub}")
 
 
-def _export(arguments: argparse.Namespace) -> None:
-    """Writes an adapter of a library for another program."""
+def _open_bert(arguments: argparse.Namespace) -> FrozenBert:
+    return FrozenBert.open(
+        arguments.init_checkpoint,
+        arguments.bert_config_file,
+        arguments.vocab_file,
+    )
+
+
+def _export(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     name = os.path.basename(os.path.abspath(arguments.folder))
-    _write_foreign(arguments, arguments.folder, name)
+    _write_foreign(arguments, library, arguments.folder, name)
     print(f"wrote {arguments.folder}")
 
 
-def _push(arguments: argparse.Namespace) -> None:
-    """Writes an adapter of a library into a repository of the hub."""
+def _push(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     repository = hugging_face_hub.parse(arguments.repository).repository
     with files.temporary_folder() as place:
         folder = os.path.join(place, "adapter")
         if arguments.to == OWN:
-            _write_own(arguments, folder)
+            _write_own(arguments, library, folder)
         else:
-            _write_foreign(arguments, folder, repository)
+            _write_foreign(arguments, library, folder, repository)
         commit = hugging_face_hub.push(
             folder,
             arguments.repository,
@@ -217,7 +221,9 @@ def _push(arguments: argparse.Namespace) -> None:
     print(f"pushed {arguments.name} to {commit}")
 
 
-def _write_own(arguments: argparse.Namespace, folder: str) -> None:
+def _write_own(
+    arguments: argparse.Namespace, library: AdapterLibrary, folder: str
+) -> None:
     """Writes an adapter's files as they are, with a card."""
     for name in ("without_head", "init_checkpoint"):
         if getattr(arguments, name):
@@ -225,7 +231,6 @@ def _write_own(arguments: argparse.Namespace, folder: str) -> None:
                 f"--{name} is for the form of another program; leave it out, "
                 "or pass --to"
             )
-    library = AdapterLibrary(arguments.library)
     name = arguments.name
     entry, config = library.entry(name), check(library.folder(name)).config
     base = arguments.base_model or base_name(config["base"])
@@ -233,21 +238,17 @@ def _write_own(arguments: argparse.Namespace, folder: str) -> None:
         name, base, arguments.repository, config, entry.scores, entry.data
     )
     with files.new_folder(folder) as new:
-        for file in (
-            adapter_artifact.WEIGHTS_FILE,
-            adapter_artifact.CONFIG_FILE,
-        ):
-            path = os.path.join(library.folder(name), file)
-            content = files.read_bytes(path, "a file")
-            files.write_bytes(os.path.join(new, file), content)
+        copy_adapter(library.folder(name), new)
         files.write_text(os.path.join(new, "README.md"), card)
 
 
 def _write_foreign(
-    arguments: argparse.Namespace, target: str, folder: str
+    arguments: argparse.Namespace,
+    library: AdapterLibrary,
+    target: str,
+    folder: str,
 ) -> None:
     """Writes adapters into a new folder, which is called `folder` in a card."""
-    library = AdapterLibrary(arguments.library)
     if arguments.without_head and arguments.to != "adapterhub":
         raise UserError(
             "--without_head is for --to=adapterhub; leave it out for "
@@ -328,8 +329,7 @@ def _tokenizer(
     )
 
 
-def _list(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _list(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     entries: list[dict[str, Any]] = []
     for name in library.names():
         try:
@@ -395,8 +395,7 @@ def _table(table: list[list[str]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _show(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _show(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     entry = dataclasses.asdict(library.entry(arguments.name))
     config = adapter_artifact.read_config(library.folder(arguments.name))
     settings = config.get("task_settings", {})
@@ -406,15 +405,10 @@ def _show(arguments: argparse.Namespace) -> None:
     print(_plain_json({**entry, "adapter_config": config}), end="")
 
 
-def _verify(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _verify(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     bert = None
     if arguments.init_checkpoint:
-        bert = FrozenBert.open(
-            arguments.init_checkpoint,
-            arguments.bert_config_file,
-            arguments.vocab_file,
-        )
+        bert = _open_bert(arguments)
     problems = looked_at = 0
     for name in library.names():
         try:
@@ -440,20 +434,24 @@ def _verify(arguments: argparse.Namespace) -> None:
         )
 
 
-def _remove(arguments: argparse.Namespace) -> None:
-    AdapterLibrary(arguments.library).remove(arguments.name, arguments.force)
+def _remove(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
+    library.remove(arguments.name, arguments.force)
     print(f"removed {arguments.name}")
 
 
-def _rename(arguments: argparse.Namespace) -> None:
-    library = AdapterLibrary(arguments.library)
+def _rename(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     library.rename(arguments.name, arguments.new_name)
     print(f"{arguments.name} is called {arguments.new_name} now")
 
 
-def _suggest(arguments: argparse.Namespace) -> None:
+def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     """Ranks what a training may begin with; measures the saving on request."""
     logging.set_verbosity(logging.INFO)
+    if bool(arguments.try_steps) != bool(arguments.eval_file):
+        raise UserError(
+            "--try_steps and --eval_file go together: the length of the "
+            "trainings, and the dev rows that score them"
+        )
     task = custom_task(
         arguments.text_a_column,
         arguments.text_b_column,
@@ -463,43 +461,29 @@ def _suggest(arguments: argparse.Namespace) -> None:
         split_files=SplitFiles(arguments.train_file, arguments.eval_file),
     )
     task.split_files.check(READERS, can_hold_out=False)
-    if arguments.try_steps and not arguments.eval_file:
-        raise UserError(
-            "--try_steps scores dev rows: pass a file of these as --eval_file"
-        )
-    if arguments.eval_file and not arguments.try_steps:
-        raise UserError(
-            "--eval_file scores trainings; pass their length in steps as "
-            "--try_steps"
-        )
-    library = AdapterLibrary(arguments.library)
     splits = ["train", "dev"] if arguments.try_steps else ["train"]
     learned, rows = task.read("", splits)
     learned = learned.learn(rows["train"])
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
+    bert = _open_bert(arguments)
     drawn = suggestion.draw(rows["train"], arguments.rows, arguments.seed)
-    found = suggestion.rank(
+    ranked = suggestion.rank(
         bert, library, learned, drawn, arguments.max_seq_length
     )
     report = {
         "rows": len(drawn),
-        "candidates": list(map(dataclasses.asdict, found)),
+        "candidates": list(map(dataclasses.asdict, ranked)),
     }
     if not arguments.json:
         lines = [
             [c.name, c.task, c.method, f"{c.logme:.4f}"]
             if c.name
             else ["-", "-", "BERT alone", f"{c.logme:.4f}"]
-            for c in found
+            for c in ranked
         ]
         header = ["name", "task", "method", "LogME"]
         print(_table([header, *lines]), end="")
     if arguments.try_steps:
-        first = next(candidate for candidate in found if candidate.name)
+        first = next(candidate for candidate in ranked if candidate.name)
         saved = saved_steps.measure(
             Experiment(
                 task,
@@ -531,10 +515,10 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _move(arguments: argparse.Namespace) -> None:
+def _move(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     """Trains a library's adapters anew on another BERT, by distillation."""
     logging.set_verbosity(logging.INFO)
-    asked = moved_library.Move(
+    plan = moved_library.Move(
         to=arguments.to,
         output_dir=arguments.output_dir,
         texts=_files_by_name("--texts", arguments.texts),
@@ -542,36 +526,31 @@ def _move(arguments: argparse.Namespace) -> None:
         distilling=_read(arguments, moved_library.Distilling),
         training=_read(arguments, Training),
     )
-    if "" in asked.dev:
+    if "" in plan.dev:
         raise UserError(
-            f"--dev is {asked.dev['']}; expected --dev=NAME=FILE, an adapter "
+            f"--dev is {plan.dev['']}; expected --dev=NAME=FILE, an adapter "
             "and a file of labelled rows of its task"
         )
-    library = AdapterLibrary(arguments.library)
-    bert = FrozenBert.open(
-        arguments.init_checkpoint,
-        arguments.bert_config_file,
-        arguments.vocab_file,
-    )
-    moved = moved_library.move(library, bert, asked)
+    bert = _open_bert(arguments)
+    moved = moved_library.move(library, bert, plan)
     print(_table(moved_library.table(moved)), end="")
 
 
-def _files_by_name(flag: str, given: Sequence[str]) -> dict[str, str]:
+def _files_by_name(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """Files of `NAME=FILE`, and under "" of a `FILE` alone."""
-    found: dict[str, str] = {}
-    for text in given:
+    paths: dict[str, str] = {}
+    for text in texts:
         name, separator, path = text.partition("=")
         # A path may have an equals sign of its own.
         if not separator or files.exists(text):
             name, path = "", text
-        if name in found:
+        if name in paths:
             raise UserError(
                 f"{flag} names two files for {name or 'all adapters'}: "
-                f"{found[name]} and {path}; leave one out"
+                f"{paths[name]} and {path}; leave one out"
             )
-        found[name] = path
-    return found
+        paths[name] = path
+    return paths
 
 
 def _settings(
@@ -584,14 +563,14 @@ def _settings(
 
 
 def _read(arguments: argparse.Namespace, declaring: type) -> Any:
-    """A dataclass with the values of `_settings`; raises UserError."""
-    found = _settings(declaring)
-    values = {field.name: getattr(arguments, name) for name, _, field in found}
+    """Makes a dataclass of the values of `_settings`."""
+    fields = _settings(declaring)
+    values = {field.name: getattr(arguments, name) for name, _, field in fields}
     return flags.check(declaring(**values))
 
 
-def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
-    """Reads a command line, by default this process's; raises UserError."""
+def parse(words: Optional[Sequence[str]] = None) -> argparse.Namespace:
+    """Reads a command line, by default this process's."""
     parser = command_line.Parser(
         description=__doc__.split("\n")[0], allow_abbrev=False
     )
@@ -821,10 +800,12 @@ def parse(given: Optional[Sequence[str]] = None) -> argparse.Namespace:
         if field.default is not None:
             shown = f"{shown} Default: {field.default}."
         flag(f"--{name}", type=kind, default=field.default, help=shown)
-    return parser.parse_args(given)
+    return parser.parse_args(words)
 
 
 def main() -> None:
     """Does what the command line says."""
     arguments = parse()
-    arguments.function(arguments)
+    is_made = arguments.function in (_add, _import)
+    library = AdapterLibrary(arguments.library, create=is_made)
+    arguments.function(arguments, library)

@@ -5,59 +5,40 @@ r"""Answers texts over the network, with a library or an exported model.
         '{"instances": [{"task": "mrpc", "text": "a", "text_b": "b"}]}'
 
 serves the adapters that the library has at that time. `--model=exported` serves
-a model of `adapter-bert export`, `--model_config_file` several.
-
-The server speaks TensorFlow Serving's REST, and its gRPC with `--grpc_port`.
-docs/serve.md tells more.
+a model of `adapter-bert export`. docs/serve.md tells more.
 """
 
 import contextlib
 import dataclasses
 import functools
-import importlib
 import os
 import re
 import resource
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Iterator
-from types import ModuleType
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import uvicorn
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, NOT_NEGATIVE, Range, Topic, read
 from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import json_log
 from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import GRAPH, is_version, versions_in
-from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.http_api import PatientProtocol, RestServer
 from adapter_bert.serving.http_guard import Tokens, origin_of, read_tokens
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.model_versions import (
-    LibraryVersion,
-    ModelVersions,
-    VersionFolder,
-    VersionPolicy,
-)
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.request_core import Limits, RequestCore
-from adapter_bert.serving.served_models import ServedModels
-from adapter_bert.serving.shadow import Shadow
+from adapter_bert.serving.shelf import ExportedShelf, Shelf
 
-LATEST, ALL, SPECIFIC = POLICIES = ("latest", "all", "specific")
 TEXT, JSON = "text", "json"
 # Connections that wait to be accepted.
 BACKLOG = 2048
@@ -67,43 +48,17 @@ LARGE = Range(lambda value: value >= 1, "expected more")
 
 
 @dataclasses.dataclass(frozen=True)
-class Served:
-    """The served model, and the limits of the server."""
+class Serving:
+    """What is served, and the limits of the server."""
 
     model: str = Topic.SERVED.setting(
         "",
-        "Folder that adapter-bert export wrote, its --output_dir, instead of "
-        "--init_checkpoint and --library.",
-    )
-    model_version_policy: str = Topic.SERVED.setting(
-        LATEST,
-        "Versions of --model that are served: the newest one, all, or those "
-        "of --model_versions.",
-        choices=POLICIES,
-    )
-    model_versions: list[str] = Topic.SERVED.setting(
-        [], "Numbers of versions for --model_version_policy=specific, as 3,4."
-    )
-    model_config_file: str = Topic.SERVED.setting(
-        "",
-        "TensorFlow Serving's file of several exported models, instead of "
-        "--model.",
-    )
-    shadow: str = Topic.SERVED.setting(
-        "",
-        "Library, or folder of an exported model, whose answers to the same "
-        "rows are compared with the served ones in the metrics, and given to "
-        "no client.",
-    )
-    shadow_init_checkpoint: str = Topic.SERVED.setting(
-        "",
-        "The pretrained BERT of a library of --shadow; default: "
-        "--init_checkpoint.",
+        "Folder that adapter-bert export wrote, its --output_dir, whose newest "
+        "version is served instead of --init_checkpoint and --library.",
     )
     poll_seconds: int = Topic.SERVED.setting(
         10,
-        "Seconds from one look at --library, --model, --model_config_file or "
-        "--shadow to the next.",
+        "Seconds from one look at --library to the next.",
         LARGE,
     )
     name: str = Topic.SERVED.setting(
@@ -121,11 +76,6 @@ class Served:
     port: int = Topic.SERVED.setting(
         8501,
         "Port to listen at; 0 takes any that is free.",
-        Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
-    )
-    grpc_port: Optional[int] = Topic.SERVED.setting(
-        None,
-        "Port for gRPC, 0 for any that is free; default: no gRPC.",
         Range(lambda value: 0 <= value < 2**16, "expected 0 to 65535"),
     )
     cors_origins: list[str] = Topic.SERVED.setting(
@@ -195,17 +145,11 @@ class Served:
     )
 
 
-SETTINGS = (Served, adapter_flags.OneBert)
+SETTINGS = (Serving, adapter_flags.OneBert)
 
 
 class EndingServer(uvicorn.Server):
-    """A server that ends within a time after a signal.
-
-    Attributes:
-        problem: why it has ended without one.
-    """
-
-    problem: Optional[UserError] = None
+    """A server that ends within a time after a signal."""
 
     def __init__(
         self,
@@ -236,21 +180,8 @@ class EndingServer(uvicorn.Server):
 
     def _end(self, sig: int, frame: Any) -> None:
         """Lets uvicorn wait for requests, but not for long."""
-        self._core.is_closed = True
         super().handle_exit(sig, frame)
         _later(self._seconds, functools.partial(_abort, self._seconds))
-
-    @contextlib.asynccontextmanager
-    async def beside(
-        self, live: Callable[[], contextlib.AbstractAsyncContextManager[None]]
-    ) -> AsyncIterator[None]:
-        """Lets another server live as long; ends if that one cannot begin."""
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(live())
-            except UserError as error:
-                self.problem, self.should_exit = error, True
-            yield
 
 
 def _later(seconds: int, call: Callable[[], Any]) -> None:
@@ -267,18 +198,8 @@ def _abort(seconds: int) -> None:
 
 
 def limits_from_flags() -> Limits:
-    """What the flags allow; checks name and port too."""
-    read(Served)
-    for name, of_all in (
-        ("max_rows", "max_waiting_rows"),
-        ("max_body_mb", "max_held_mb"),
-    ):
-        if FLAGS[of_all].value < FLAGS[name].value:
-            raise UserError(
-                f"--{of_all} is {FLAGS[of_all].value}, so that no request of "
-                f"--{name} ({FLAGS[name].value}) would ever be taken; raise "
-                f"--{of_all}, or lower --{name}"
-            )
+    """What the flags allow; checks the other flags too."""
+    read(Serving)
     return Limits(
         max_body_bytes=FLAGS.max_body_mb * 10**6,
         max_held_bytes=FLAGS.max_held_mb * 10**6,
@@ -294,101 +215,23 @@ def limits_from_flags() -> Limits:
 
 
 def _check_served() -> None:
-    """Raises UserError unless the flags name one thing to serve."""
-    if FLAGS.model and FLAGS.model_config_file:
-        raise UserError(
-            "--model and --model_config_file are both passed; pass one of them"
-        )
-    exported = "model_config_file" if FLAGS.model_config_file else "model"
-    of_library = [f.name for f in dataclasses.fields(adapter_flags.OneBert)]
-    for name in of_library:
-        if FLAGS[exported].value and FLAGS[name].value != FLAGS[name].default:
+    """Refuses flags that do not name one thing to serve."""
+    for field in dataclasses.fields(adapter_flags.OneBert):
+        flag = FLAGS[field.name]
+        if FLAGS.model and flag.value != flag.default:
             raise UserError(
-                f"--{name} is for serving a library, and --{exported} is "
+                f"--{flag.name} is for serving a library, and --model is "
                 "passed too; pass one of the two"
             )
-    if not (FLAGS[exported].value or FLAGS.library):
+    if not (FLAGS.model or FLAGS.library):
         raise UserError(
             "nothing to serve is named; pass --init_checkpoint and --library, "
             "or --model, the folder of an exported model"
         )
-    for name in ("model_version_policy", "model_versions"):
-        if not FLAGS.model and FLAGS[name].value != FLAGS[name].default:
-            raise UserError(f"--{name} needs --model; pass --model too")
-    if FLAGS.model_config_file and FLAGS["name"].value != FLAGS["name"].default:
-        raise UserError(
-            "--name is passed, and --model_config_file has the models' names"
-        )
-    _check_shadow()
-
-
-def _check_shadow() -> None:
-    """Raises UserError unless --shadow names another model, or none."""
-    shadow = FLAGS.shadow
-    if not shadow:
-        if FLAGS.shadow_init_checkpoint:
-            raise UserError("--shadow_init_checkpoint needs --shadow")
-        return
-    if FLAGS.model_config_file:
-        raise UserError(
-            "--shadow is for one model; pass --library or --model instead of "
-            "--model_config_file"
-        )
-    if not files.is_folder(shadow):
-        raise UserError(
-            f"--shadow is {shadow}, where there is no folder; pass a library, "
-            "or the --output_dir of adapter-bert export"
-        )
-    served = "model" if FLAGS.model else "library"
-    if os.path.realpath(shadow) == os.path.realpath(FLAGS[served].value):
-        raise UserError(
-            f"--shadow and --{served} are one folder, {shadow}; pass the "
-            "folder of another model"
-        )
-    if _is_export(shadow):
-        if FLAGS.shadow_init_checkpoint:
-            raise UserError(
-                f"--shadow_init_checkpoint is for a library, and --shadow="
-                f"{shadow} is an exported model; pass one of the two"
-            )
-        return
-    AdapterLibrary(shadow)
-    if FLAGS.model and not FLAGS.shadow_init_checkpoint:
-        raise UserError(
-            f"--shadow is {shadow}, which holds no version of an exported "
-            "model; of a library pass --shadow_init_checkpoint too"
-        )
-
-
-def _is_export(folder: str) -> bool:
-    """Whether a folder has an exported model, and not adapters."""
-    return any(
-        files.exists(os.path.join(folder, version, GRAPH))
-        for version in versions_in(folder)
-    )
-
-
-def read_policy() -> VersionPolicy:
-    """The policy that the flags name; raises UserError for contradictions."""
-    versions = FLAGS.model_versions
-    if (FLAGS.model_version_policy == SPECIFIC) != bool(versions):
-        raise UserError(
-            f"--model_version_policy={SPECIFIC} and --model_versions go "
-            "together"
-        )
-    for version in versions:
-        if not is_version(version):
-            raise UserError(
-                f"--model_versions has {version!r}, expected numbers with "
-                "commas between them, as 3,4"
-            )
-    return VersionPolicy(
-        1 if FLAGS.model_version_policy == LATEST else None, tuple(versions)
-    )
 
 
 def check_certificate() -> None:
-    """Raises UserError unless the files of https belong together."""
+    """Checks that the files of https belong together."""
     certificate, key = FLAGS.ssl_certfile, FLAGS.ssl_keyfile
     if not (certificate or key):
         return
@@ -406,104 +249,58 @@ def check_certificate() -> None:
         ) from error
 
 
-def open_models() -> ServedModels:
+def open_shelf() -> Shelf:
     """Loads what the flags name, ready to answer."""
-    if FLAGS.model_config_file:
-        config = _import_of("model_config_file", "model_config")
-        return ServedModels.of_file(
-            functools.partial(config.read_config, FLAGS.model_config_file)
-        )
-    bert = None
-    model: ModelVersions
     if FLAGS.model:
-        model = VersionFolder(FLAGS.model, read_policy(), {})
-    else:
-        asked = adapter_flags.read_asked(adapter_flags.OneBert)
-        library = AdapterLibrary(asked.library)
-        bert = adapter_flags.open_bert(asked)
-        model = _live(library, bert, asked)
-    shadow = None
-    if FLAGS.shadow:
-        shadow = Shadow(FLAGS.name, model, _open_shadow(bert), FLAGS.shadow)
-    return ServedModels({FLAGS.name: model}, shadow)
-
-
-def _open_shadow(bert: Optional[FrozenBert]) -> ModelVersions:
-    """Loads --shadow; `bert` is that of --init_checkpoint."""
-    if _is_export(FLAGS.shadow):
-        return VersionFolder(FLAGS.shadow, VersionPolicy(), {})
-    asked = read(adapter_flags.OneBert)
-    if FLAGS.shadow_init_checkpoint:
-        # The other BERT's files are next to it.
-        asked = dataclasses.replace(
-            asked,
-            init_checkpoint=FLAGS.shadow_init_checkpoint,
-            bert_config_file="",
-            vocab_file="",
-        )
-        bert = adapter_flags.open_bert(asked)
-    return _live(AdapterLibrary(FLAGS.shadow), bert, asked)
-
-
-def _live(
-    library: AdapterLibrary, bert: FrozenBert, asked: adapter_flags.OneBert
-) -> LibraryVersion:
-    """A library's tasks, loaded; raises UserError if it cannot be read."""
+        model = ExportedModel(FLAGS.model)
+        model.warm_up()
+        return ExportedShelf(model)
+    settings = adapter_flags.read_asked(adapter_flags.OneBert)
+    library = AdapterLibrary(settings.library)
     predictor = Predictor(
-        bert,
-        asked.predict_batch_size,
-        asked.max_seq_length,
-        asked.adapter_dtype,
+        adapter_flags.open_bert(settings),
+        settings.predict_batch_size,
+        settings.max_seq_length,
+        settings.adapter_dtype,
         library.path,
     )
-    return LibraryVersion(LiveLibrary(library, predictor))
-
-
-def _import_of(flag: str, module: str) -> ModuleType:
-    """The module that a flag needs."""
-    try:
-        return importlib.import_module(f"adapter_bert.serving.{module}")
-    except ImportError as error:
-        raise UserError(
-            f"--{flag} needs the packages grpcio and tensorflow-serving-api "
-            f"({error}); make setup installs them"
-        ) from error
+    live = LiveLibrary(library, predictor)
+    live.watch(FLAGS.poll_seconds)
+    return live
 
 
 def _read_tokens(flag: str, per_minute: Optional[int] = None) -> Any:
-    """The tokens of a flag's file, or None without one; raises UserError."""
     path = FLAGS[flag].value
     return Tokens(read_tokens(path), per_minute) if path else None
 
 
-def listen(port: int) -> socket.socket:
-    """A socket at the flags' host; raises UserError if unusable."""
-    with _at_address(port):
+def listen() -> socket.socket:
+    """A socket at the flags' host and port; 0 is any that is free."""
+    with _at_address():
         family, kind, protocol, _, address = socket.getaddrinfo(
-            FLAGS.host, port, type=socket.SOCK_STREAM
+            FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
         )[0]
-        found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-    return found
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    return listening
 
 
 @contextlib.contextmanager
-def _at_address(port: int) -> Iterator[None]:
-    """Makes errors about the flags' host and a port a UserError."""
+def _at_address() -> Iterator[None]:
+    """Makes errors about the flags' host and port a UserError."""
     try:
         yield
     # A name with an empty part is a `UnicodeError`.
     except (OSError, UnicodeError) as error:
-        flag = "port" if port == FLAGS.port else "grpc_port"
         raise UserError(
-            f"cannot listen at {FLAGS.host}, port {port}: {error}; choose "
-            f"another --host or --{flag}"
+            f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
+            "choose another --host or --port"
         ) from error
 
 
 def main() -> None:
-    """Serves until a signal; raises UserError if flags or model are wrong."""
+    """Serves until a signal."""
     logging.set_verbosity(logging.INFO)
     if FLAGS.log_format == JSON:
         json_log.use()
@@ -515,42 +312,29 @@ def main() -> None:
     admin = _read_tokens("admin_token_file")
     origins = list(map(origin_of, FLAGS.cors_origins))
     check_certificate()
-    listening = listen(FLAGS.port)
-    if FLAGS.grpc_port is not None:
-        grpc_api = _import_of("grpc_port", "grpc_api")
-        # gRPC listens by itself, when there is something to answer with.
-        listen(FLAGS.grpc_port).close()
+    listening = listen()
     # A connection is a file, and few files are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
-    models = open_models()
-    models.watch(FLAGS.poll_seconds)
-    core = RequestCore(models, limits)
-    live = contextlib.nullcontext
-    if FLAGS.grpc_port is not None:
-        address = grpc_api.Address(FLAGS.host, FLAGS.grpc_port)
-        live = grpc_api.GrpcServer(
-            core, address, FLAGS.end_s, tokens, _certificate()
-        ).live
-    rest = RestServer(core, origins, tokens, admin, lambda: server.beside(live))
+    shelf = open_shelf()
+    core = RequestCore(FLAGS.name, shelf, limits)
+    rest = RestServer(core, origins, tokens, admin)
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
-    with _at_address(FLAGS.port):
+    with _at_address():
         listening.listen(BACKLOG)
-    for name, model in models.models.items():
-        versions = model.served
-        logging.info(
-            "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
-            FLAGS.model or FLAGS.library or FLAGS.model_config_file,
-            ", ".join(versions),
-            len(list(versions.values())[-1].tasks),
-            "https" if FLAGS.ssl_certfile else "http",
-            FLAGS.host,
-            listening.getsockname()[1],
-            name,
-        )
+    logging.info(
+        "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
+        FLAGS.model or FLAGS.library,
+        shelf.version,
+        len(shelf.tasks),
+        "https" if FLAGS.ssl_certfile else "http",
+        FLAGS.host,
+        listening.getsockname()[1],
+        FLAGS.name,
+    )
     keep_alive = FLAGS.keep_alive_s or FLAGS.timeout_s
     # A connection may wait, and then has time for an answer.
     patience = FLAGS.timeout_s + max(FLAGS.timeout_s, keep_alive)
@@ -573,16 +357,3 @@ def main() -> None:
         FLAGS.drain_s,
     )
     server.run(sockets=[listening])
-    if server.problem:
-        raise server.problem
-
-
-def _certificate() -> Optional[tuple[bytes, bytes]]:
-    """Key and certificate of https, which `check_certificate` has read."""
-    if not FLAGS.ssl_certfile:
-        return None
-    key, certificate = (
-        files.read_bytes(path, "the file of https")
-        for path in (FLAGS.ssl_keyfile, FLAGS.ssl_certfile)
-    )
-    return key, certificate

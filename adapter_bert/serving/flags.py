@@ -24,19 +24,19 @@ from adapter_bert.training.compute_dtype import (
 def named_folders(
     adapters: Sequence[str], library: Optional[str], tasks: list[str]
 ) -> dict[str, str]:
-    """The adapters' folders, by their names.
+    """Finds the adapters' folders, by their names.
 
     `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
     library, or `ALL` alone, none where it is only asked for parts of
     `adapters`.
     """
-    found: list[tuple[str, str]] = []
+    named: list[tuple[str, str]] = []
     for text in adapters:
         name, separator, folder = text.partition("=")
         # A folder may have an equals sign in its own name.
         if not separator or files.exists(text):
             name, folder = task_name(text), text
-        found.append((name, folder))
+        named.append((name, folder))
     if (tasks and not library) or (library and not tasks and not adapters):
         raise UserError(
             "--library and --task go together: --library=DIR --task=all, or "
@@ -53,20 +53,20 @@ def named_folders(
             raise UserError(
                 f"the library {library} holds no adapters that answer texts"
             )
-        found += [(name, shelf.folder(name)) for name in names]
-    if not found:
+        named += [(name, shelf.folder(name)) for name in names]
+    if not named:
         raise UserError(
             "no adapter is named; pass --adapter=FOLDER, or --library=DIR and "
             "--task"
         )
-    names = [name for name, _ in found]
+    names = [name for name, _ in named]
     for name in names:
         if names.count(name) > 1:
             raise UserError(
                 f"two adapters are called {name!r}; name them: "
                 f"--adapter=first=FOLDER --adapter=second=FOLDER"
             )
-    return dict(found)
+    return dict(named)
 
 
 def exchanged_in(
@@ -88,12 +88,12 @@ def exchanged_in(
         ]
         for name, folder in folders.items()
     }
-    known = sorted({part for names in parts.values() for part in names})
+    all_parts = sorted({part for names in parts.values() for part in names})
     for old in pairs:
-        if old not in known:
+        if old not in all_parts:
             raise UserError(
                 f"--exchange_part names {old!r}, but the adapters are made of: "
-                f"{', '.join(known) or 'no others'}"
+                f"{', '.join(all_parts) or 'no others'}"
             )
     return {
         name: {old: new for old, new in pairs.items() if old in names}
@@ -152,7 +152,7 @@ class OneBert:
 
 @dataclasses.dataclass(frozen=True)
 class Answering(OneBert):
-    """The adapters that answer, named one by one."""
+    """Adapters that answer, named one by one."""
 
     adapter: list[str] = Topic.METHOD.setting(
         [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
@@ -168,16 +168,16 @@ class Answering(OneBert):
 
 
 def open_bert(
-    asked: OneBert, do_lower_case: Optional[bool] = None
+    settings: OneBert, do_lower_case: Optional[bool] = None
 ) -> FrozenBert:
-    """The BERT that the flags name; raises as `FrozenBert.open`."""
+    """Opens the BERT that the flags name."""
     return FrozenBert.open(
-        asked.init_checkpoint,
-        asked.bert_config_file,
-        asked.vocab_file,
-        asked.compute_dtype,
+        settings.init_checkpoint,
+        settings.bert_config_file,
+        settings.vocab_file,
+        settings.compute_dtype,
         do_lower_case,
-        asked.base_dtype,
+        settings.base_dtype,
     )
 
 
@@ -217,9 +217,9 @@ class Embedding:
 
 
 def read_form() -> Optional[VectorForm]:
-    """The form of the flags' vectors, or None if none are asked for."""
-    asked = read(Embedding)
-    if asked.embeddings is None:
+    """Reads the form of vectors, or None if none are asked for."""
+    settings = read(Embedding)
+    if settings.embeddings is None:
         for name in ("layers", "normalize", "vector_size", "prompt"):
             if is_given(name):
                 raise UserError(
@@ -228,36 +228,36 @@ def read_form() -> Optional[VectorForm]:
                 )
         return None
     return VectorForm(
-        asked.embeddings,
-        read_layers(asked),
-        asked.normalize,
-        asked.vector_size,
-        asked.prompt,
+        settings.embeddings,
+        read_layers(settings),
+        settings.normalize,
+        settings.vector_size,
+        settings.prompt,
     )
 
 
-def read_layers(asked: Embedding) -> tuple[int, ...]:
-    """The numbers of the layers; raises UserError if one is no number."""
+def read_layers(settings: Embedding) -> tuple[int, ...]:
+    """Reads numbers of layers."""
     try:
-        return tuple(map(int, asked.layers))
+        return tuple(map(int, settings.layers))
     except ValueError as error:
         raise UserError(
-            f"--layers is {','.join(asked.layers)}, expected numbers with "
+            f"--layers is {','.join(settings.layers)}, expected numbers with "
             "commas between them, as -1,-2"
         ) from error
 
 
 def read_flags() -> Answering:
-    """The flags of what answers with trained adapters."""
+    """Reads the flags of what answers with trained adapters."""
     return read_asked(Answering)
 
 
 def read_asked(declaring: type[Declared]) -> Declared:
     """As `read_flags`, of `OneBert` or a class made of it."""
-    asked = read(declaring)
-    if not asked.init_checkpoint:
+    settings = read(declaring)
+    if not settings.init_checkpoint:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT that the "
             "adapters were trained on"
         )
-    return asked
+    return settings

@@ -1,26 +1,20 @@
-"""TensorFlow Serving's REST for served models, as an ASGI application.
+"""TensorFlow Serving's REST for a shelf, as an ASGI application.
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form,
 `:explain` tells what each word adds to them, and `:embed` gives vectors.
-Bodies and answers may be compressed by gzip. The application also serves a
-page, where a person types a text and sees every task's answer.
+Bodies and answers may be gzip. A page lets a person ask every task.
 """
 
 import asyncio
 import base64
-import contextlib
 import functools
 import json
 import pathlib
 import re
 import zlib
 from collections.abc import Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import h11
 from starlette.applications import Starlette
@@ -37,19 +31,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from adapter_bert.json_lines import unique_keys
 from adapter_bert.serving.exported import EMBED, SIGNATURE
 from adapter_bert.serving.http_guard import ADMIN, TokenGuard, Tokens
-from adapter_bert.serving.model_versions import VersionState
-from adapter_bert.serving.request_core import (
-    ANSWER,
-    EXPLAIN,
-    GONE,
-    Asked,
-    Counted,
-    Refused,
-    RequestCore,
-)
+from adapter_bert.serving.request_core import GONE, Refused, RequestCore
 from adapter_bert.serving.request_metrics import CONTENT_TYPE
-from adapter_bert.serving.served import AskedRow, ServedModel
-from adapter_bert.serving.served_models import NotServed
+from adapter_bert.serving.shelf import ANSWER, EXPLAIN, Question, RequestRow
 
 # The header that ends a connection after an answer.
 CLOSE = (b"connection", b"close")
@@ -102,16 +86,16 @@ class PatientProtocol(H11Protocol):
 
     def eof_received(self) -> bool:
         """Keeps the connection for an answer that is asked for already."""
-        asked = self.cycle
+        cycle = self.cycle
         if (
-            not asked
-            or asked.more_body
-            or asked.response_complete
+            not cycle
+            or cycle.more_body
+            or cycle.response_complete
             # TLS ends in both directions at once.
             or self.scheme == "https"
         ):
             return False
-        asked.keep_alive = False
+        cycle.keep_alive = False
         for seconds in PROBES:
             self.loop.call_later(seconds, self._probe)
         return True
@@ -173,13 +157,12 @@ HEADERS = {
 
 # Members of a row, of which all but the first and the last may be left out.
 MEMBERS = ("text", "text_b", "choices", "task")
-# What follows a model's name in a path, and what is asked for thereby.
-PREDICT = "predict"
-KINDS = (PREDICT, ANSWER, EXPLAIN, EMBED)
+# What follows the model's name and a colon in a path.
+VERBS = ("predict", ANSWER, EXPLAIN, EMBED)
 
 
 class RestServer:
-    """The application `app`."""
+    """Serves by the application `app`."""
 
     def __init__(
         self,
@@ -187,9 +170,6 @@ class RestServer:
         origins: Sequence[str] = (),
         tokens: Optional[Tokens] = None,
         admin: Optional[Tokens] = None,
-        beside: Callable[
-            [], contextlib.AbstractAsyncContextManager[None]
-        ] = contextlib.nullcontext,
     ):
         """Takes what answers, and what clients may do.
 
@@ -199,9 +179,8 @@ class RestServer:
             tokens: those of which each request needs one; None for none.
             admin: those of which a request to `ADMIN` needs one; None for no
                 such requests.
-            beside: what else is to live while the application does.
         """
-        self._core, self._beside = core, beside
+        self._core = core
         routes = [
             Route("/tasks", self._tell_tasks),
             Route("/healthz", self._tell_health),
@@ -209,28 +188,21 @@ class RestServer:
             *(Route(path, self._tell_metrics) for path in METRICS),
             *(Route(path, _send_file) for path in FILES),
         ]
-        one = "/v1/models/{name}"
-        for path in (
-            f"{one}/versions/{{version}}",
-            f"{one}/labels/{{label}}",
-            one,
-        ):
+        model = "/v1/models/{name}"
+        for path in f"{model}/versions/{{version}}", model:
+            for verb in VERBS:
+                post = functools.partial(self._post, verb=verb)
+                routes += [
+                    Route(f"{path}:{verb}", post, methods=["POST"]),
+                    Route(f"{path}:{verb}", _refuse_get),
+                ]
             routes += [
-                *(
-                    Route(
-                        f"{path}:{kind}",
-                        functools.partial(self._predict, kind=kind),
-                        methods=["POST"],
-                    )
-                    for kind in KINDS
-                ),
-                *(Route(f"{path}:{kind}", _refuse_get) for kind in KINDS),
                 Route(f"{path}/metadata", self._tell_metadata),
                 Route(path, self._tell_status),
             ]
         if admin:
             routes += [
-                Route(f"{ADMIN}models", self._list_models),
+                Route(f"{ADMIN}models", self._tell_admin),
                 Route(f"{ADMIN}reload", self._reload, methods=["POST"]),
             ]
         self.app = Starlette(
@@ -238,7 +210,8 @@ class RestServer:
             middleware=_middleware(
                 origins, tokens, admin, core.metrics.count_refused
             ),
-            lifespan=self._live,
+            # All accepted requests are answered before the end.
+            lifespan=lambda app: core.live(),
             exception_handlers={
                 HTTPException: _refuse_http,
                 Refused: _refuse,
@@ -248,50 +221,57 @@ class RestServer:
         # A client of JSON follows no redirect; other paths are not there.
         self.app.router.redirect_slashes = False
 
-    @contextlib.asynccontextmanager
-    async def _live(self, app: Starlette):
-        """Answers all accepted requests before the end."""
-        async with self._core.live(), self._beside():
-            yield
-
-    def _find(self, request: Request) -> ServedModel:
-        """The version that a path names; raises `Refused` for others."""
-        return self._core.find(**request.path_params)
+    def _check_path(self, request: Request) -> None:
+        """Refuses paths that name another model or version."""
+        name, version = self._core.name, self._core.shelf.version
+        place = {"version": version, **request.path_params}
+        if place["name"] != name:
+            raise Refused(
+                404, f"no model {place['name'][:80]!r}; there is {name!r}"
+            )
+        if place["version"] != version:
+            raise Refused(
+                404,
+                f"no version {place['version'][:20]} of {name!r}; there is "
+                f"{version}",
+            )
 
     async def _tell_tasks(self, request: Request) -> Response:
-        """All that the page needs to know, of `?model=` or the first model."""
-        names = list(self._core.models.models)
-        name = request.query_params.get("model", names[0])
-        model, limits = self._core.find(name), self._core.limits
+        shelf, limits = self._core.shelf, self._core.limits
         return JSONResponse(
             {
-                "models": names,
-                "name": name,
-                "version": model.version,
+                "name": self._core.name,
+                "version": shelf.version,
                 "max_rows": limits.max_rows,
                 "max_body_bytes": limits.max_body_bytes,
-                "tasks": list(model.tasks.values()),
-                "explained": model.explained(),
+                "tasks": list(shelf.tasks.values()),
+                "explained": shelf.explained(),
             }
         )
 
+    def _status(self) -> dict[str, Any]:
+        """Gives the only version's state in TensorFlow Serving's form."""
+        status = {
+            "version": self._core.shelf.version,
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+        return {"model_version_status": [status]}
+
     async def _tell_status(self, request: Request) -> Response:
-        try:
-            states = self._core.models.states(**request.path_params)
-        except NotServed as error:
-            raise Refused(404, str(error)) from error
-        told = list(map(_status, states))
-        return JSONResponse({"model_version_status": told})
+        self._check_path(request)
+        return JSONResponse(self._status())
 
     async def _tell_metadata(self, request: Request) -> Response:
-        model = self._find(request)
-        signatures = {"signature_def": model.signatures}
+        self._check_path(request)
         spec = {
-            "name": request.path_params["name"],
+            "name": self._core.name,
             "signature_name": "",
-            "version": model.version,
+            "version": self._core.shelf.version,
         }
-        metadata = {"signature_def": signatures}
+        metadata = {
+            "signature_def": {"signature_def": self._core.shelf.signatures}
+        }
         return JSONResponse({"model_spec": spec, "metadata": metadata})
 
     async def _tell_health(self, request: Request) -> Response:
@@ -306,75 +286,68 @@ class RestServer:
     async def _tell_metrics(self, request: Request) -> Response:
         return Response(self._core.metrics.tell(), media_type=CONTENT_TYPE)
 
-    async def _list_models(self, request: Request) -> Response:
-        """Models with their versions, tasks, and what is left out."""
-        found = [
-            {
-                "name": name,
-                "model_version_status": list(map(_status, model.states())),
-                "tasks": {
-                    version: sorted(served.tasks)
-                    for version, served in model.served.items()
-                },
-                "left_out": dict(model.left_out),
-            }
-            for name, model in self._core.models.models.items()
-        ]
-        return JSONResponse({"models": found})
+    async def _tell_admin(self, request: Request) -> Response:
+        shelf = self._core.shelf
+        model = {
+            "name": self._core.name,
+            **self._status(),
+            "tasks": {shelf.version: sorted(shelf.tasks)},
+            "left_out": dict(shelf.left_out),
+        }
+        return JSONResponse({"models": [model]})
 
     async def _reload(self, request: Request) -> Response:
         """Looks for changes now, and tells what is served then."""
         # Whoever waits no more does not end the look.
-        looking = asyncio.to_thread(self._core.models.look)
+        looking = asyncio.to_thread(self._core.shelf.look)
         await self._core.in_time(looking)
-        return await self._list_models(request)
+        return await self._tell_admin(request)
 
-    async def _predict(self, request: Request, kind: str) -> Response:
-        with self._core.counted() as counted:
-            model = self._find(request)
-            counted.name = request.path_params["name"]
-            return await self._core.in_time(
-                self._respond(request, kind, model, counted)
-            )
+    async def _post(self, request: Request, verb: str) -> Response:
+        with self._core.counted() as tasks:
+            self._check_path(request)
+            return await self._core.in_time(self._respond(request, verb, tasks))
 
     async def _respond(
-        self, request: Request, kind: str, model: ServedModel, counted: Counted
+        self, request: Request, verb: str, tasks: list[str]
     ) -> Response:
-        """Answers, explained ones, vectors, or the signature's outputs."""
+        """Answers, explained ones, vectors, or the signature's outputs.
+
+        `tasks` gets those of the accepted rows.
+        """
+        shelf = self._core.shelf
         body = bytearray()
         try:
             await self._read(request, body)
             rows, is_columns, signature = read_rows(
-                body, self._core.limits.max_rows, list(model.signatures)
+                body, self._core.limits.max_rows, list(shelf.signatures)
             )
-            if kind in (ANSWER, EXPLAIN) and signature == EMBED:
+            if verb in (ANSWER, EXPLAIN) and signature == EMBED:
                 raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
-            for_vectors = EMBED in (kind, signature)
-            needed = EXPLAIN if kind == EXPLAIN else ANSWER
-            if for_vectors:
-                needed = EMBED
-            asked = self._core.accept(model, rows, needed)
-            counted.asked = asked
-            results = await self._ask(request, asked)
+            kind = EXPLAIN if verb == EXPLAIN else ANSWER
+            if EMBED in (verb, signature):
+                kind = EMBED
+            questions = self._core.accept(rows, kind)
+            tasks += [question.task for question in questions]
+            results = await self._ask(request, questions)
         finally:
             self._core.release(len(body))
-        questions = [one.question for one in asked]
-        if kind == EMBED:
+        if verb == EMBED:
             return JSONResponse({"embeddings": results})
-        if kind in (ANSWER, EXPLAIN):
+        if verb in (ANSWER, EXPLAIN):
             answers = [
-                {"task": question.task, **model.answer(question, result)}
+                {"task": question.task, **shelf.answer(question, result)}
                 for question, result in zip(questions, results)
             ]
             return JSONResponse({"answers": answers})
         form = "outputs" if is_columns else "predictions"
-        if for_vectors:
+        if kind == EMBED:
             # A signature's only output has no name.
             return JSONResponse({form: results})
-        outputs = model.outputs(questions, results)
+        outputs = shelf.outputs(questions, results)
         if not is_columns:
             return JSONResponse({form: outputs})
-        names = outputs[0] if outputs else model.output_names()
+        names = outputs[0] if outputs else shelf.output_names()
         columns = {name: [row[name] for row in outputs] for name in names}
         return JSONResponse({form: columns})
 
@@ -384,13 +357,13 @@ class RestServer:
         packed = _Gzip() if _is_packed(request) else None
         arrived = 0
         try:
-            async for part in request.stream():
-                arrived += len(part)
+            async for chunk in request.stream():
+                arrived += len(chunk)
                 if packed:
                     # Never more than the first byte that is refused.
-                    part = packed.unpack(part, most + 1 - len(body))
-                body += part
-                self._core.hold(len(part))
+                    chunk = packed.unpack(chunk, most + 1 - len(body))
+                body += chunk
+                self._core.hold(len(chunk))
                 if max(arrived, len(body)) > most:
                     raise Refused(413, f"more than {most} bytes")
             if packed:
@@ -398,9 +371,11 @@ class RestServer:
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
 
-    async def _ask(self, request: Request, asked: Sequence[Asked]) -> list[Any]:
-        """The outputs or vectors, unless the client leaves before."""
-        asking = asyncio.ensure_future(self._core.ask(asked))
+    async def _ask(
+        self, request: Request, questions: Sequence[Question]
+    ) -> list[Any]:
+        """Computes outputs or vectors, unless the client leaves before."""
+        asking = asyncio.ensure_future(self._core.ask(questions))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
             await asyncio.wait(
@@ -414,28 +389,21 @@ class RestServer:
             leaving.cancel()
 
 
-def _status(state: VersionState) -> dict[str, Any]:
-    """A version's state as TensorFlow Serving tells it."""
-    code = "UNKNOWN" if state.error else "OK"
-    status = {"error_code": code, "error_message": state.error}
-    return {"version": state.version, "state": state.state, "status": status}
-
-
 class _Gzip:
-    """Unpacks a body that comes in parts; raises `Refused` for no gzip."""
+    """Unpacks a body that comes in chunks; raises `Refused` for no gzip."""
 
     def __init__(self):
         self._unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
 
-    def unpack(self, part: bytes, most: int) -> bytes:
-        """The content of a part, of which at most so many bytes."""
+    def unpack(self, chunk: bytes, most: int) -> bytes:
+        """Gives a chunk's content, at most so many bytes."""
         try:
-            found = self._unpacking.decompress(part, most)
+            content = self._unpacking.decompress(chunk, most)
         except zlib.error as error:
             raise Refused(400, f"the body is not gzip: {error}") from error
         if self._unpacking.unused_data:
             raise Refused(400, "the body goes on behind the end of its gzip")
-        return found
+        return content
 
     def check_end(self) -> None:
         """Raises `Refused` for a body that is cut off."""
@@ -444,7 +412,7 @@ class _Gzip:
 
 
 def _is_packed(request: Request) -> bool:
-    """Whether a body is gzip; raises `Refused` for other encodings."""
+    """Tells if a body is gzip; raises `Refused` for other encodings."""
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding not in ("identity", "gzip", "x-gzip"):
         raise Refused(
@@ -455,7 +423,7 @@ def _is_packed(request: Request) -> bool:
     return coding != "identity"
 
 
-class _AskedGzip(GZipMiddleware):
+class _GzipWhereTaken(GZipMiddleware):
     """Compresses for clients that take gzip, and not for `gzip;q=0`."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -469,8 +437,8 @@ class _AskedGzip(GZipMiddleware):
 
 def takes_gzip(accepted: str) -> bool:
     """Reads the header `Accept-Encoding` (RFC 9110, 12.5.3)."""
-    parts = re.sub(r"\s", "", accepted.lower()).split(",")
-    weights = dict(part.partition(";q=")[::2] for part in parts)
+    codings = re.sub(r"\s", "", accepted.lower()).split(",")
+    weights = dict(coding.partition(";q=")[::2] for coding in codings)
     weight = next(
         (weights[x] for x in ("gzip", "x-gzip", "*") if x in weights), "0"
     )
@@ -487,13 +455,13 @@ def _middleware(
 
     A browser asks without a token whether its page may ask.
     """
-    found = [
+    layers = [
         Middleware(
-            _AskedGzip, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
+            _GzipWhereTaken, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
         )
     ]
     if origins:
-        found.append(
+        layers.append(
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(origins),
@@ -502,10 +470,10 @@ def _middleware(
             )
         )
     if tokens or admin:
-        found.append(
+        layers.append(
             Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
         )
-    return found
+    return layers
 
 
 async def _refuse_get(request: Request) -> Response:
@@ -514,7 +482,6 @@ async def _refuse_get(request: Request) -> Response:
 
 
 async def _until_gone(request: Request) -> None:
-    """Returns when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -543,8 +510,8 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 def read_rows(
     body: bytes, max_rows: int, signatures: Sequence[str] = (SIGNATURE,)
-) -> tuple[list[AskedRow], bool, str]:
-    """The rows of a request, whether they are columns, and the signature.
+) -> tuple[list[RequestRow], bool, str]:
+    """Reads a request: its rows, if they are columns, and the signature.
 
     Args:
         body: JSON, with `instances` (a list of objects) or `inputs` (an
@@ -556,29 +523,26 @@ def read_rows(
         Refused: the body is something else; the message says where and why.
     """
     try:
-        found = json.loads(body, object_pairs_hook=unique_keys)
+        content = json.loads(body, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise Refused(400, "the body is not a JSON object")
-    signature = found.get("signature_name", "")
+    signature = content.get("signature_name", "")
     if signature == "":
         signature = signatures[0]
     if signature not in signatures:
-        known = " and ".join(map(repr, signatures))
-        only = "is {} only" if len(signatures) == 1 else "are {}"
-        raise Refused(
-            400, f"unknown signature_name; there {only.format(known)}"
-        )
-    unknown = set(found) - {"signature_name", "instances", "inputs"}
+        names = " and ".join(map(repr, signatures))
+        raise Refused(400, f"unknown signature_name, expected {names}")
+    unknown = set(content) - {"signature_name", "instances", "inputs"}
     if unknown:
         raise Refused(400, f"the body has an unknown {min(unknown)[:80]!r}")
-    if ("instances" in found) == ("inputs" in found):
+    if ("instances" in content) == ("inputs" in content):
         raise Refused(400, 'expected either "instances" or "inputs"')
-    if "inputs" in found:
-        rows = _read_columns(found["inputs"])
+    if "inputs" in content:
+        rows = _read_columns(content["inputs"])
     else:
-        rows = found["instances"]
+        rows = content["instances"]
         if not isinstance(rows, list):
             raise Refused(400, '"instances" is no list')
     if len(rows) > max_rows:
@@ -586,7 +550,7 @@ def read_rows(
     read = [
         _read_row(row, f"row {number}") for number, row in enumerate(rows, 1)
     ]
-    return read, "inputs" in found, signature
+    return read, "inputs" in content, signature
 
 
 def _read_columns(columns: Any) -> list[dict[str, Any]]:
@@ -600,7 +564,7 @@ def _read_columns(columns: Any) -> list[dict[str, Any]]:
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _read_row(row: Any, where: str) -> AskedRow:
+def _read_row(row: Any, where: str) -> RequestRow:
     if not isinstance(row, dict):
         raise Refused(400, f"{where} is no object")
     unknown = set(row) - set(MEMBERS)
@@ -611,21 +575,21 @@ def _read_row(row: Any, where: str) -> AskedRow:
             f"{', '.join(MEMBERS)}",
         )
     # An optional member may be null.
-    found = {name: value for name, value in row.items() if value is not None}
-    found = {"text_b": "", "choices": [], **found}
-    text, choices = found.get("text"), found["choices"]
+    row = {name: value for name, value in row.items() if value is not None}
+    row = {"text_b": "", "choices": [], **row}
+    text, choices = row.get("text"), row["choices"]
     if not isinstance(choices, list):
         raise Refused(400, f"{where}: choices is no list")
 
     def read_list(values: list[Any], name: str) -> tuple[bytes, ...]:
         return tuple(_read_text(value, f"{where}: {name}") for value in values)
 
-    return AskedRow(
-        task=_read_text(found.get("task"), f"{where}: task"),
+    return RequestRow(
+        task=_read_text(row.get("task"), f"{where}: task"),
         text=read_list(text, "a word of text")
         if isinstance(text, list)
         else _read_text(text, f"{where}: text"),
-        text_b=_read_text(found["text_b"], f"{where}: text_b"),
+        text_b=_read_text(row["text_b"], f"{where}: text_b"),
         choices=read_list(choices, "a choice"),
     )
 

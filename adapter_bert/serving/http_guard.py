@@ -6,13 +6,8 @@ Sources: RFC 6750, section 2.1, on bearer tokens; RFC 6454 on origins.
 import hashlib
 import re
 import time
-from collections.abc import Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -36,7 +31,7 @@ PORTS = {"http": "80", "https": "443"}
 
 
 def read_tokens(path: str) -> Sequence[str]:
-    """The tokens of a file, one on each line."""
+    """Reads tokens, one on each line."""
     lines = files.read_text(path, "the file of tokens").splitlines()
     tokens = [line.strip() for line in lines if line.strip()]
     for number, line in enumerate(lines, 1):
@@ -65,14 +60,6 @@ def origin_of(text: str) -> str:
         ) from error
     is_default = port in (None, PORTS.get(scheme))
     return f"{scheme}://{host}" + ("" if is_default else f":{port}")
-
-
-class Refusal(NamedTuple):
-    """HTTP's code, a message for the client, and headers."""
-
-    code: int
-    message: str
-    headers: Mapping[str, str]
 
 
 class Allowance:
@@ -110,28 +97,28 @@ class Tokens:
             for token in tokens
         }
 
-    def refusal(self, authorization: str) -> Optional[Refusal]:
+    def refusal(self, authorization: str) -> Optional[JSONResponse]:
         """Why a request is refused; else its token has one request less.
 
-        `authorization` is the content of the header or metadata of that name.
+        `authorization` is the content of the header of that name.
         """
         scheme, _, token = authorization.partition(" ")
         key = _hash(token.strip())
         if scheme.lower() != "bearer" or key not in self._allowed:
-            return Refusal(
+            return JSONResponse(
+                {"error": "expected Authorization: Bearer and a known token"},
                 401,
-                "expected Authorization: Bearer and a known token",
                 {"WWW-Authenticate": "Bearer"},
             )
         allowance = self._allowed[key]
         seconds = allowance.take() if allowance else 0
-        if seconds:
-            return Refusal(
-                429,
-                "too many requests of this token",
-                {"Retry-After": str(int(seconds) + 1)},
-            )
-        return None
+        if not seconds:
+            return None
+        return JSONResponse(
+            {"error": "too many requests of this token"},
+            429,
+            {"Retry-After": str(int(seconds) + 1)},
+        )
 
 
 class TokenGuard:
@@ -161,12 +148,11 @@ class TokenGuard:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             is_admin = self._admin and scope["path"].startswith(ADMIN)
             tokens = self._admin if is_admin else self._tokens
-            given = Headers(scope=scope).get("authorization", "")
-            refusal = tokens.refusal(given) if tokens else None
+            authorization = Headers(scope=scope).get("authorization", "")
+            refusal = tokens.refusal(authorization) if tokens else None
             if refusal:
-                code, message, headers = refusal
-                self._count(code)
-                answering = JSONResponse({"error": message}, code, headers)
+                self._count(refusal.status_code)
+                answering = refusal
         await answering(scope, receive, send)
 
 

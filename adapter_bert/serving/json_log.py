@@ -1,4 +1,4 @@
-"""The log as lines of JSON."""
+"""Logs lines of JSON."""
 
 import json
 import logging
@@ -18,21 +18,21 @@ class JsonFormatter(logging.Formatter):
         seconds = time.strftime(
             "%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)
         )
-        found = {
+        entry = {
             "time": f"{seconds}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "place": f"{record.filename}:{record.lineno}",
             "message": record.getMessage(),
         }
         if record.exc_info:
-            found["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(found)
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
 
 
 def use() -> None:
     """Makes lines of JSON of all that Python logs and warns of from now on.
 
-    TensorFlow and gRPC write some lines past Python's loggers.
+    TensorFlow writes some lines past Python's loggers.
     """
     logging.captureWarnings(True)
     handler = absl.logging.get_absl_handler()

@@ -67,7 +67,7 @@ class Entry:
     """An adapter of a library, as lists show it.
 
     Attributes:
-        kind: as of `adapter_bert.tasks.kinds.kind_of`.
+        kind: by `adapter_bert.tasks.kinds.kind_of`.
         labels: labels or tags, in the order of the logits.
         parameters: number of values in the adapter.
         bytes: size of the weights' file.
@@ -93,10 +93,10 @@ class Entry:
 
 
 class AdapterLibrary:
-    """The adapters of a folder, which several processes may change at once."""
+    """Adapters in a folder, which several processes may change at once."""
 
     def __init__(self, path: str, create: bool = False):
-        """Opens a local folder, with `create` a new one; raises UserError."""
+        """Opens a local folder, with `create` a new one."""
         if "://" in path:
             raise UserError(
                 f"the library {path} is not on a local disk, where alone "
@@ -119,7 +119,7 @@ class AdapterLibrary:
         `check_name` refuses, are passed over with a warning.
         """
         real = os.path.realpath(self.path)
-        found = []
+        names = []
         for name in files.names(self.path):
             folder = os.path.join(self.path, name)
             if name.startswith(".") or not os.path.isdir(folder):
@@ -127,12 +127,12 @@ class AdapterLibrary:
             if os.path.dirname(os.path.realpath(folder)) != real:
                 self._pass_over(name, "is a link out of the library")
             elif _is_name(name):
-                found.append(name)
+                names.append(name)
             elif os.path.exists(
                 os.path.join(folder, adapter_artifact.CONFIG_FILE)
             ):
                 self._pass_over(name, "has a name that no adapter can have")
-        return found
+        return names
 
     def _pass_over(self, name: str, why: str) -> None:
         if name not in self._passed_over:
@@ -161,7 +161,7 @@ class AdapterLibrary:
             )
 
     def folder(self, name: str) -> str:
-        """An adapter's folder; raises UserError without one or for a link."""
+        """Gives an adapter's folder, which holds no links."""
         folder = self._place(name)
         for file in files.names(folder):
             path = os.path.join(folder, file)
@@ -174,19 +174,19 @@ class AdapterLibrary:
         return folder
 
     def _place(self, name: str) -> str:
-        """The folder of an adapter, whose files are not looked at."""
+        """Gives an adapter's folder, whose files are not looked at."""
         names = self.names()
         if name not in names:
-            known = ", ".join(names)[:200] or "none"
+            listed = ", ".join(names)[:200] or "none"
             raise UserError(
                 f"the library {self.path} has no adapter {name!r}; it has: "
-                f"{known}"
+                f"{listed}"
             )
         return os.path.join(self.path, name)
 
     def answering(self) -> list[str]:
         """Adapters that answer texts, or are damaged."""
-        found = []
+        names = []
         for name in self.names():
             try:
                 if self.entry(name).kind in ANSWERLESS:
@@ -196,8 +196,8 @@ class AdapterLibrary:
                 # Another process may have removed it by now.
                 if name not in self.names():
                     continue
-            found.append(name)
-        return found
+            names.append(name)
+        return names
 
     def entry(self, name: str) -> Entry:
         """Describes an adapter without its weights."""
@@ -234,12 +234,7 @@ class AdapterLibrary:
         scores, data = _read_scores(folder, artifact.config)
         with self._changing() as unfinished:
             self._check_new(name, artifact)
-            for file in (
-                adapter_artifact.WEIGHTS_FILE,
-                adapter_artifact.CONFIG_FILE,
-            ):
-                content = files.read_bytes(os.path.join(folder, file), "a file")
-                files.write_bytes(os.path.join(unfinished, file), content)
+            copy_adapter(folder, unfinished)
             now = datetime.datetime.now(datetime.timezone.utc)
             added = now.isoformat(timespec="seconds")
             files.write_sealed(
@@ -282,18 +277,18 @@ class AdapterLibrary:
         gone = set(part_values.by_hash([self.path])) - set(
             part_values.by_hash([self.path], without=self._place(name))
         )
-        found = []
+        needing = []
         for other in self.names():
             # A damaged adapter's parts are unknown.
             with contextlib.suppress(UserError):
                 config = adapter_artifact.read_config(self.folder(other))
                 needed = part_values.lacking(config).values()
                 if other != name and not gone.isdisjoint(needed):
-                    found.append(other)
-        return found
+                    needing.append(other)
+        return needing
 
     def rename(self, name: str, new_name: str) -> None:
-        """Renames; raises UserError for a missing, taken or invalid name."""
+        """Renames an adapter."""
         check_name(new_name)
         with self._changing():
             folder = self._place(name)
@@ -317,12 +312,12 @@ class AdapterLibrary:
             except UserError:
                 # `verify` reports damaged adapters.
                 continue
-            base, own = entry["base"], config["base"]
-            if base["fingerprint"] != own["fingerprint"]:
+            base, new_base = entry["base"], config["base"]
+            if base["fingerprint"] != new_base["fingerprint"]:
                 raise UserError(
-                    f"the adapter is for another BERT ({own.get('name')}, "
-                    f"fingerprint {own['fingerprint'][:12]}) than those of the "
-                    f"library {self.path} ({base.get('name')}, "
+                    f"the adapter is for another BERT ({new_base.get('name')}, "
+                    f"fingerprint {new_base['fingerprint'][:12]}) than those "
+                    f"of the library {self.path} ({base.get('name')}, "
                     f"{base['fingerprint'][:12]}); expected one BERT for all; "
                     "choose another library"
                 )
@@ -336,7 +331,7 @@ class AdapterLibrary:
                 )
 
     def check_free(self, name: str, names: list[str]) -> None:
-        """Raises UserError for a name of another, but for capital letters."""
+        """Refuses a name of another, whatever its capital letters."""
         for other in names:
             if other.lower() == name.lower():
                 raise UserError(
@@ -361,8 +356,15 @@ class AdapterLibrary:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
 
+def copy_adapter(folder: str, new: str) -> None:
+    """Copies an adapter's weights and description into another folder."""
+    for file in (adapter_artifact.WEIGHTS_FILE, adapter_artifact.CONFIG_FILE):
+        content = files.read_bytes(os.path.join(folder, file), "a file")
+        files.write_bytes(os.path.join(new, file), content)
+
+
 def default_name(config: dict[str, Any]) -> str:
-    """The task's name, or a valid name of the user's data but `train`."""
+    """Gives the task's name, or a valid name of the user's data but `train`."""
     task = config["task"]["name"]
     name = run_record.data_name(config)
     if ending_of(name) in DATA_ENDS:
@@ -377,7 +379,7 @@ def _is_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raises UserError if no adapter's folder may have this name."""
+    """Refuses what no adapter's folder may be called."""
     if not _is_name(name):
         raise UserError(
             f"{name[:120]!r} cannot be an adapter's name; expected up to 100 "
@@ -398,39 +400,39 @@ def check(folder: str) -> Artifact:
     parts = {p.name: p.shape for p in table.parameters if p.group == "parts"}
     if config.get("carries_parts"):
         expected.update(parts)
-    own = {p.name for p in table.trained if not p.is_added}
-    found = dict(artifact.weights.shapes)
-    changed = {n[: -len(INDICES)] for n in found if n.endswith(INDICES)}
-    if changed <= own | set(parts):
+    of_bert = {p.name for p in table.trained if not p.is_added}
+    shapes = dict(artifact.weights.shapes)
+    changed = {n[: -len(INDICES)] for n in shapes if n.endswith(INDICES)}
+    if changed <= of_bert | set(parts):
         # Only changed entries are stored, and of BERT's own perhaps none.
         for name in changed:
-            found.pop(name + INDICES)
-            found.pop(name + VALUES, None)
-        left_out = changed | (own if changed & own else set())
+            shapes.pop(name + INDICES)
+            shapes.pop(name + VALUES, None)
+        left_out = changed | (of_bert if changed & of_bert else set())
         expected = {n: s for n, s in expected.items() if n not in left_out}
-    for name in sorted(set(expected) | set(found)):
-        if expected.get(name) != found.get(name):
+    for name in sorted(set(expected) | set(shapes)):
+        if expected.get(name) != shapes.get(name):
             raise UserError(
-                f"{source}: {name} has the shape {found.get(name)}, but "
+                f"{source}: {name} has the shape {shapes.get(name)}, but "
                 f"{config['method']} on this task has {expected.get(name)} "
                 "(None: no such variable)"
             )
-    for name in found:
+    for name in shapes:
         if not np.isfinite(artifact.weights.read(name)).all():
             raise UserError(f"{source}: {name} holds what is no finite number")
     return artifact
 
 
 def _find_artifact(folder: str) -> str:
-    """The folder of an adapter, given that folder or its run's."""
+    """Finds an adapter's folder by that folder or its run's."""
     program = foreign_adapters.detect(folder)
     if program:
         raise UserError(
             f"{folder} is an adapter of {program}'s; `adapter-bert library "
             "import` takes it in"
         )
-    found = part_values.adapter_in(folder)
-    place = found or folder
+    adapter = part_values.adapter_in(folder)
+    place = adapter or folder
     if not files.is_folder(place):
         raise UserError(f"there is no folder {folder}")
     names = sorted(files.listed(place))
@@ -440,12 +442,12 @@ def _find_artifact(folder: str) -> str:
             f"{os.path.join(place, pickles[0])} is a pickle, which can run any "
             f"program when it is read; expected {adapter_artifact.WEIGHTS_FILE}"
         )
-    if not found:
+    if not adapter:
         raise UserError(
             f"{folder} holds no adapter: {adapter_artifact.CONFIG_FILE} is "
             "missing"
         )
-    return found
+    return adapter
 
 
 def _read_scores(

@@ -9,6 +9,8 @@ lost when a task goes.
 import contextlib
 import dataclasses
 import os
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -33,10 +35,11 @@ from adapter_bert.serving.exported import (
 )
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.served import (
-    AskedRow,
+from adapter_bert.serving.shelf import (
+    ANSWER,
     Question,
-    ServedModel,
+    RequestRow,
+    Shelf,
     check_members,
 )
 from adapter_bert.serving.trained_task import LoadedTask, check_row, describe
@@ -90,8 +93,8 @@ class LiveTask:
     state: State
 
 
-class LiveLibrary(ServedModel):
-    """The tasks of a library that answer texts, as the folder has them."""
+class LiveLibrary(Shelf):
+    """A library's tasks that answer texts, as the folder has them."""
 
     # A library has no versions; each answer names its adapter.
     version = "1"
@@ -103,6 +106,9 @@ class LiveLibrary(ServedModel):
         self._tasks: dict[str, LiveTask] = {}
         self.left_out: dict[str, str] = {}
         self._states: dict[str, State] = {}
+        self._looking = threading.Lock()
+        # The last problem that the log has.
+        self._logged = ""
         self.look()
 
     @property
@@ -111,11 +117,30 @@ class LiveLibrary(ServedModel):
 
     @property
     def signatures(self):
-        """The signature of answers, and of vectors if a task gives them."""
-        found = {SIGNATURE: _described(INPUTS, OUTPUTS)}
+        """Signatures of answers, and of vectors if a task gives them."""
+        signatures = {SIGNATURE: _described(INPUTS, OUTPUTS)}
         if any(task["kind"] == VECTORS for task in self.tasks.values()):
-            found[EMBED] = _described(OF_TEXTS, {EMBEDDING: ("DT_FLOAT", 2)})
-        return found
+            vectors = {EMBEDDING: ("DT_FLOAT", 2)}
+            signatures[EMBED] = _described(OF_TEXTS, vectors)
+        return signatures
+
+    def watch(self, seconds: float) -> None:
+        """Looks every so many seconds, in a thread."""
+
+        def run() -> None:
+            while True:
+                time.sleep(seconds)
+                try:
+                    self.look()
+                    self._logged = ""
+                except UserError as error:
+                    if self._logged != str(error):
+                        logging.warning("%s", error)
+                    self._logged = str(error)
+                except Exception:  # noqa: BLE001 - what is loaded goes on.
+                    logging.exception("cannot look for changes")
+
+        threading.Thread(target=run, name="watch", daemon=True).start()
 
     def look(self) -> None:
         """Loads new and replaced adapters, and lets removed ones go.
@@ -123,6 +148,10 @@ class LiveLibrary(ServedModel):
         An adapter that cannot be loaded is logged and left out; if it replaces
         a served one, that goes on.
         """
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
         names = self._library.names()
         states = {name: self._state(name) for name in names}
         gone = sorted(set(self._tasks) - set(names))
@@ -156,9 +185,7 @@ class LiveLibrary(ServedModel):
                 self._states = {**self._states, name: ()}
             # It may have gone by now.
             if name in self._library.names():
-                self.left_out[name] = log_left_out(
-                    name, error, self.left_out.get(name, "")
-                )
+                self._leave_out(name, error)
             return
         self.left_out.pop(name, None)
         done = "replaced" if name in self._tasks else "added"
@@ -166,10 +193,21 @@ class LiveLibrary(ServedModel):
         self._tasks = {**self._tasks, name: task}
         logging.info("%s %s, adapter %s", done, name, loaded.sha256[:12])
 
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """Keeps and logs the reason, of a defect with its traceback."""
+        is_users = isinstance(error, UserError)
+        reason = str(error) if is_users else first_line(error)
+        if reason != self.left_out.get(name):
+            traceback = None if is_users else error
+            logging.warning(
+                "%s is left out: %s", name, reason, exc_info=traceback
+            )
+        self.left_out[name] = reason
+
     def _warm_up(self, loaded: LoadedTask, folder: str) -> None:
         """Answers a row alone, and one next to another task's."""
-        asked = [(loaded, _example(loaded))]
-        self._predictor.answer_each(asked)
+        rows = [(loaded, _example(loaded))]
+        self._predictor.answer_each(rows)
         if not loaded.can_mix:
             return
         served = [task.loaded for task in self._tasks.values()]
@@ -177,8 +215,8 @@ class LiveLibrary(ServedModel):
         # The first has a copy of itself next to it, so that the next one of
         # its kind finds a traced graph.
         other = next(mixing, None) or self._predictor.open(folder)
-        asked.append((other, _example(other)))
-        self._predictor.answer_each(asked)
+        rows.append((other, _example(other)))
+        self._predictor.answer_each(rows)
 
     def _state(self, name: str) -> State:
         return tuple(
@@ -186,28 +224,29 @@ class LiveLibrary(ServedModel):
             for file in FILES
         )
 
-    def accept(self, row, for_vector=False):
+    def accept(self, row, kind=ANSWER):
         name = row.task.decode("utf-8", "replace")
         tasks = self._tasks
         task = tasks.get(name)
         some = {name: task} if task else tasks
-        known = {n: one.description for n, one in some.items()}
-        fault = problem(known, Row(b"", row.text_b, row.task, row.choices))
+        described = {n: one.description for n, one in some.items()}
+        fault = problem(described, Row(b"", row.text_b, row.task, row.choices))
         if fault:
             raise UserError(fault)
         check_members(task.description, name, row)
-        if for_vector and task.description["kind"] != VECTORS:
+        if kind == EMBED and task.description["kind"] != VECTORS:
             raise UserError(
                 f"the task {name} gives answers, and no vectors; ask a task of "
                 f"the kind {VECTORS}, or export it with --embeddings"
             )
         texts = _texts(row, task.loaded)
         check_row(texts, task.loaded, f"the task {name}")
-        return Question(name, task, texts, sum(row.sizes().values()))
+        return Question(name, task, texts, sum(row.sizes().values()), kind)
 
-    def compute(self, questions):
+    def compute(self, questions, explains=False):
         return self._predictor.answer_each(
-            [(question.of.loaded, question.row) for question in questions]
+            [(question.of.loaded, question.row) for question in questions],
+            explains=explains,
         )
 
     def vectors(self, questions):
@@ -227,10 +266,7 @@ class LiveLibrary(ServedModel):
         return ""
 
     def explanations(self, questions):
-        return self._predictor.answer_each(
-            [(question.of.loaded, question.row) for question in questions],
-            explains=True,
-        )
+        return self.compute(questions, explains=True)
 
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]
@@ -255,26 +291,10 @@ class LiveLibrary(ServedModel):
         return Answer(adapter=question.of.loaded.sha256, **result)
 
 
-def log_left_out(name: str, error: Exception, before: str) -> str:
-    """Logs why something is left out, unless that is known; returns the reason.
-
-    Args:
-        name: of what is left out.
-        error: of a user, else it is logged with its traceback.
-        before: the reason that is in the log.
-    """
-    is_users = isinstance(error, UserError)
-    reason = str(error) if is_users else first_line(error)
-    if reason != before:
-        traceback = None if is_users else error
-        logging.warning("%s is left out: %s", name, reason, exc_info=traceback)
-    return reason
-
-
 def _stat(path: str) -> Optional[tuple[int, ...]]:
     with contextlib.suppress(OSError):
-        found = os.stat(path)
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        stat = os.stat(path)
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
     return None
 
 
@@ -291,7 +311,6 @@ def _described(
 
 
 def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    """Inputs or outputs as JSON of TensorFlow's `SignatureDef`."""
     return {
         name: {
             "name": name,
@@ -302,7 +321,7 @@ def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     }
 
 
-def _texts(row: AskedRow, loaded: LoadedTask) -> Texts:
+def _texts(row: RequestRow, loaded: LoadedTask) -> Texts:
     """A row's texts, of which other bytes than UTF-8 are left out."""
 
     def decode(text: Any) -> Any:
@@ -310,11 +329,11 @@ def _texts(row: AskedRow, loaded: LoadedTask) -> Texts:
             return tuple(map(decode, text))
         return text.decode("utf-8", "ignore")
 
-    given = [row.text]
+    texts = [row.text]
     # An empty second text is one where a task needs two.
     if row.text_b or min(loaded.numbers_of_texts) - len(row.choices) > 1:
-        given.append(row.text_b)
-    return tuple(map(decode, [*given, *row.choices]))
+        texts.append(row.text_b)
+    return tuple(map(decode, [*texts, *row.choices]))
 
 
 def _example(loaded: LoadedTask) -> Texts:

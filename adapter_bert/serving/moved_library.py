@@ -62,7 +62,7 @@ from adapter_bert.training.run_files import ADAPTER, write_results
 from adapter_bert.training.settings import Experiment, Training
 
 # Kinds whose heads have `distillation_loss`.
-KINDS = CLASSIFICATION, MULTI_LABEL, REGRESSION
+MOVABLE = CLASSIFICATION, MULTI_LABEL, REGRESSION
 # In the new library: old answers, runs.
 WORK_FOLDER = ".move"
 TABLE_FILE, RECORD_FILE = "move.tsv", "move.json"
@@ -111,7 +111,7 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """The result of moving an adapter.
+    """A result of moving an adapter.
 
     Attributes:
         name: in both libraries.
@@ -170,11 +170,11 @@ class _Run:
     adapters: dict[str, _Adapter]
 
     def folder_of(self, name: str) -> str:
-        """The folder into which the run writes an adapter."""
+        """Gives the folder into which the run writes an adapter."""
         return os.path.join(self.folder, FOLDER, name)
 
 
-def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
+def move(library: AdapterLibrary, old: FrozenBert, plan: Move) -> list[Moved]:
     """Moves the adapters of a library that can be moved.
 
     The others are logged, each with the reason. The same call goes on where a
@@ -183,12 +183,12 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
     Args:
         library: of the old BERT.
         old: that BERT.
-        asked: what to do.
+        plan: what to do.
 
     Returns:
         The adapters of the new library, in order.
     """
-    output_dir = asked.output_dir
+    output_dir = plan.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
     names = files.plain_names(output_dir) if files.is_folder(output_dir) else []
     # The library itself may be what another move has made.
@@ -199,13 +199,13 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
             f"{output_dir} holds {names[0]}; expected a new or empty folder, "
             "or one in which this move has begun"
         )
-    new = FrozenBert.open(asked.to)
+    new = FrozenBert.open(plan.to)
     if new.base.fingerprint == old.base.fingerprint:
         raise UserError(
-            f"--to is {asked.to}, the BERT of the library {library.path} "
+            f"--to is {plan.to}, the BERT of the library {library.path} "
             "itself; expected another one"
         )
-    adapters = _choose(library, old, new, asked)
+    adapters = _choose(library, old, new, plan)
     target = AdapterLibrary(output_dir, create=True)
     files.prepare_folder(work)
     with folder_lock.hold(work):
@@ -213,36 +213,29 @@ def move(library: AdapterLibrary, old: FrozenBert, asked: Move) -> list[Moved]:
         answered = _old_outputs(old, tables, adapters, work)
         runs = _divide(adapters, new, work)
         for run in runs:
-            _train(run, answered, asked)
+            _train(run, answered, plan)
         moved = _measure(runs, answered, tables, new)
         for run in runs:
             for name in run.adapters:
                 _add(target, name, os.path.join(run.folder_of(name), ADAPTER))
-        _write(asked, old, new, moved)
+        _write(plan, old, new, moved)
     return moved
 
 
 def _choose(
-    library: AdapterLibrary, old: FrozenBert, new: FrozenBert, asked: Move
+    library: AdapterLibrary, old: FrozenBert, new: FrozenBert, plan: Move
 ) -> dict[str, _Adapter]:
-    """The adapters that can be moved, with their rows, by name."""
-    known = library.names()
-    for flag, named in (("--texts", asked.texts), ("--dev", asked.dev)):
+    """Finds the adapters that can be moved, with their rows, by name."""
+    names = library.names()
+    for flag, named in (("--texts", plan.texts), ("--dev", plan.dev)):
         for name in named:
-            if name and name not in known:
+            if name and name not in names:
                 raise UserError(
                     f"{flag} names the adapter {name!r}; {library.path} has: "
-                    f"{', '.join(known)[:200] or 'none'}"
+                    f"{', '.join(names)[:200] or 'none'}"
                 )
-    for name in (TABLE_FILE, RECORD_FILE):
-        if name in known:
-            raise UserError(
-                f"{library.path} has an adapter {name!r}, as the move calls a "
-                "file that it writes next to the new adapters; give it another "
-                "name by `adapter-bert library rename`"
-            )
-    found = {}
-    for name in known:
+    adapters = {}
+    for name in names:
         config = adapter_artifact.read_config(library.folder(name))
         loaded = load_task(old, library.folder(name), None, library.path)
         method = registry.parse(config.get("trained_with") or config["method"])
@@ -269,7 +262,7 @@ def _choose(
             loaded.task, calibration=Calibration(), novelty=None
         )
         loaded = dataclasses.replace(loaded, task=task)
-        path = asked.texts.get(name, asked.texts.get("", ""))
+        path = plan.texts.get(name, plan.texts.get("", ""))
         if not path:
             raise UserError(
                 f"no --texts are for the adapter {name}; pass --texts=FILE for "
@@ -277,29 +270,29 @@ def _choose(
             )
         rows = _read_texts(path, name, loaded)
         length = min(loaded.max_seq_length, new.config.max_tokens)
-        dev = asked.dev.get(name)
-        found[name] = _Adapter(
+        dev = plan.dev.get(name)
+        adapters[name] = _Adapter(
             name,
             loaded,
             method,
             length,
             rows,
-            _hold_out(len(rows), asked),
+            _hold_out(len(rows), plan),
             None if dev is None else _read_dev(dev, name, task),
         )
-    if not found:
+    if not adapters:
         raise UserError(
             f"the library {library.path} has no adapter that can be moved; "
-            f"expected one for {', '.join(KINDS)}, on this BERT alone"
+            f"expected one for {', '.join(MOVABLE)}, on this BERT alone"
         )
-    return found
+    return adapters
 
 
-def _hold_out(count: int, asked: Move) -> np.ndarray:
+def _hold_out(count: int, plan: Move) -> np.ndarray:
     """Chooses the rows that measure, bool [count]; both sides have some."""
-    held_out = round(asked.distilling.held_out * count)
+    held_out = round(plan.distilling.held_out * count)
     held_out = min(max(held_out, LEAST_ROWS), count - LEAST_ROWS)
-    order = np.random.default_rng(asked.training.seed).permutation(count)
+    order = np.random.default_rng(plan.training.seed).permutation(count)
     return np.isin(np.arange(count), order[:held_out])
 
 
@@ -311,8 +304,8 @@ def _problem(
 ) -> str:
     """Why an adapter cannot be moved, or ""."""
     kind = kind_of(config["task"])
-    if kind not in KINDS:
-        return f"its kind is {kind}, expected {', '.join(KINDS)}"
+    if kind not in MOVABLE:
+        return f"its kind is {kind}, expected {', '.join(MOVABLE)}"
     if len(loaded.numbers_of_texts) > 1:
         return (
             "its files do not tell whether its rows are pairs; import it "
@@ -330,46 +323,46 @@ def _problem(
 
 
 def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[Row]:
-    """The rows of a file, as an adapter reads them; raises UserError."""
+    """Reads a file's rows as an adapter does."""
     columns = loaded.task.columns
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
-    found = []
+    rows = []
     try:
         for row, where in row_stream.file_rows(path, alternatives, lambda _: 0):
             check_row(row, loaded, where)
-            found.append(row)
+            rows.append(row)
     except UserError as error:
         raise UserError(
             f"--texts do not fit the adapter {name}, which reads "
             f"{' and '.join(columns)}: {error}"
         ) from error
-    if len(found) < 2 * LEAST_ROWS:
+    if len(rows) < 2 * LEAST_ROWS:
         raise UserError(
-            f"--texts: {path} holds {len(found)} rows for the adapter {name}, "
+            f"--texts: {path} holds {len(rows)} rows for the adapter {name}, "
             f"expected at least {2 * LEAST_ROWS}"
         )
-    return found
+    return rows
 
 
 def _read_dev(path: str, name: str, task: TextTask) -> Rows:
-    """Labelled rows in the form of an adapter's dev set; raises UserError."""
+    """Reads labelled rows as an adapter's dev set."""
     check_file(f"--dev of {name}", path, READERS)
     named = dataclasses.replace(task, split_files=SplitFiles(dev=path))
     return named.read("", ["dev"])[1]["dev"]
 
 
 def _compute(
-    tables: MixedBert, asked: Mapping[str, tuple[LoadedTask, Sequence[Row]]]
+    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Sequence[Row]]]
 ) -> dict[str, Outputs]:
-    """The outputs of heads [rows, ...] by name, by the adapter's name.
+    """Computes outputs of heads [rows, ...] by name, by the adapter's name.
 
     Batches mix the rows of all adapters that can be mixed.
     """
-    groups = [Group([loaded], rows) for loaded, rows in asked.values()]
-    found = dict(zip(asked, compute(tables, groups, BATCH)))
-    for name, outputs in found.items():
+    groups = [Group([loaded], rows) for loaded, rows in tasks.values()]
+    computed = dict(zip(tasks, compute(tables, groups, BATCH)))
+    for name, outputs in computed.items():
         check_finite(outputs, name)
-    return found
+    return computed
 
 
 def _old_outputs(
@@ -378,7 +371,7 @@ def _old_outputs(
     adapters: Mapping[str, _Adapter],
     work: str,
 ) -> dict[str, Outputs]:
-    """The old adapters' outputs for all texts, of this or an earlier process.
+    """Computes the old adapters' outputs for all texts, or reads kept ones.
 
     Some rows of each adapter at a time are computed, and kept in a file.
     """
@@ -386,7 +379,7 @@ def _old_outputs(
     files.prepare_folder(folder)
     most = max(len(one.rows) for one in adapters.values())
     total = sum(len(one.rows) for one in adapters.values())
-    parts: dict[str, list[Outputs]] = {name: [] for name in adapters}
+    chunks: dict[str, list[Outputs]] = {name: [] for name in adapters}
     progress = Progress("old answers", total, "rows")
     for first in range(0, most, CHUNK):
         some = {
@@ -412,7 +405,7 @@ def _old_outputs(
             files.write_bytes(path, content.getvalue())
         for name in some:
             scope = f"{name}/"
-            parts[name].append(
+            chunks[name].append(
                 {
                     full[len(scope) :]: values
                     for full, values in kept.items()
@@ -423,10 +416,10 @@ def _old_outputs(
     progress.close()
     return {
         name: {
-            output: np.concatenate([part[output] for part in of_name])
+            output: np.concatenate([chunk[output] for chunk in of_name])
             for output in of_name[0]
         }
-        for name, of_name in parts.items()
+        for name, of_name in chunks.items()
     }
 
 
@@ -448,7 +441,7 @@ def _read_outputs(path: str) -> Optional[Outputs]:
 def _divide(
     adapters: Mapping[str, _Adapter], new: FrozenBert, work: str
 ) -> list[_Run]:
-    """The runs: adapters of one method, length and form of heads together.
+    """Puts adapters of one method, length and form of heads into one run.
 
     A method that several tasks cannot have at once trains each adapter alone.
     """
@@ -463,13 +456,13 @@ def _divide(
             task_model.list_parameters(
                 new.config, group[0].method, _task(tasks).build_head
             )
-            parts = [group]
+            shares = [group]
         except UserError:
             # The method fits each task, as `_problem` found.
-            parts = [[one] for one in group]
-        for part in parts:
-            folder = os.path.join(work, "runs", part[0].name)
-            runs.append(_Run(folder, {one.name: one for one in part}))
+            shares = [[one] for one in group]
+        for share in shares:
+            folder = os.path.join(work, "runs", share[0].name)
+            runs.append(_Run(folder, {one.name: one for one in share}))
     return runs
 
 
@@ -479,7 +472,7 @@ def _task(tasks: Mapping[str, Task], **more: Any) -> Distillation:
     )
 
 
-def _train(run: _Run, answered: Mapping[str, Outputs], asked: Move) -> None:
+def _train(run: _Run, answered: Mapping[str, Outputs], plan: Move) -> None:
     """Trains the new adapters of a run, or goes on with it."""
     texts, outputs = {}, {}
     for name, one in run.adapters.items():
@@ -498,7 +491,7 @@ def _train(run: _Run, answered: Mapping[str, Outputs], asked: Move) -> None:
         Experiment(
             task=_task(
                 tasks,
-                temperature=asked.distilling.temperature,
+                temperature=plan.distilling.temperature,
                 texts=texts,
                 outputs=outputs,
             ),
@@ -508,8 +501,8 @@ def _train(run: _Run, answered: Mapping[str, Outputs], asked: Move) -> None:
             max_seq_length=length,
             do_train=True,
             output_dir=run.folder,
-            init_checkpoint=asked.to,
-            training=asked.training,
+            init_checkpoint=plan.to,
+            training=plan.training,
             # Models that follow one another share its process.
             engine="strategy",
         )
@@ -531,17 +524,19 @@ def _measure(
     }
     tables = MixedBert(new)
     held_out = {n: one.chosen(one.is_held_out) for n, one in adapters.items()}
-    found = _compute(tables, {n: (loaded[n], held_out[n]) for n in adapters})
+    new_outputs = _compute(
+        tables, {n: (loaded[n], held_out[n]) for n in adapters}
+    )
     dev = {n: one for n, one in adapters.items() if one.dev is not None}
     before = _scores(old, {n: (one.old, one.dev) for n, one in dev.items()})
     after = _scores(tables, {n: (loaded[n], one.dev) for n, one in dev.items()})
     moved = []
     for name, one in adapters.items():
-        own = {k: v[one.is_held_out] for k, v in answered[name].items()}
+        old_outputs = {k: v[one.is_held_out] for k, v in answered[name].items()}
         answers = [
             one.old.task.answer(rows, one.old.task.decode(rows, None, outputs))
             for rows in [one.old.task.make_rows(held_out[name])]
-            for outputs in (own, found[name])
+            for outputs in (old_outputs, new_outputs[name])
         ]
         path = os.path.join(folders[name], ADAPTER)
         config = adapter_artifact.read_config(path)
@@ -565,29 +560,29 @@ def _measure(
 
 
 def _scores(
-    tables: MixedBert, asked: Mapping[str, tuple[LoadedTask, Rows]]
+    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Rows]]
 ) -> dict[str, tuple[dict[str, float], str]]:
     """Scores of labelled rows, and their fingerprint, by the adapter's name."""
     texts = {}
-    for name, (loaded, rows) in asked.items():
+    for name, (loaded, rows) in tasks.items():
         columns = [x for x in (rows.text_a, rows.text_b) if x is not None]
         texts[name] = loaded, list(zip(*columns))
-    found = {}
+    scored = {}
     for name, outputs in _compute(tables, texts).items():
-        loaded, rows = asked[name]
+        loaded, rows = tasks[name]
         features = loaded.task.featurize(
             rows, loaded.tokenizer, loaded.max_seq_length
         )
         predictions = loaded.task.decode(rows, features, outputs)
         scores = loaded.task.evaluate(rows, features, predictions)
-        found[name] = scores, features.fingerprint()
-    return found
+        scored[name] = scores, features.fingerprint()
+    return scored
 
 
 def _agreement(
     old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 ) -> tuple[str, float]:
-    """The measure and the agreement of answers to the same rows."""
+    """Measures the agreement of answers to the same rows."""
     # A label, labels, or a value comes first.
     first, second = ([next(iter(x.values())) for x in of] for of in (old, new))
     if "value" in old[0]:
@@ -599,11 +594,11 @@ def _agreement(
 def _add(target: AdapterLibrary, name: str, folder: str) -> None:
     """Adds an adapter, unless an earlier process has added it."""
     if name in target.names():
-        known, own = (
+        there, new = (
             adapter_artifact.read_config(place)["sha256"]
             for place in (target.folder(name), folder)
         )
-        if known == own:
+        if there == new:
             return
     target.add(folder, name)
 
@@ -624,17 +619,16 @@ def table(moved: Sequence[Moved]) -> list[list[str]]:
 
 
 def _write(
-    asked: Move, old: FrozenBert, new: FrozenBert, moved: Sequence[Moved]
+    plan: Move, old: FrozenBert, new: FrozenBert, moved: Sequence[Moved]
 ) -> None:
-    """Writes `move.tsv` and `move.json` into the new library."""
-    write_table(os.path.join(asked.output_dir, TABLE_FILE), table(moved))
+    write_table(os.path.join(plan.output_dir, TABLE_FILE), table(moved))
     files.write_json(
-        os.path.join(asked.output_dir, RECORD_FILE),
+        os.path.join(plan.output_dir, RECORD_FILE),
         {
             "old_base": old.base.describe(),
             "new_base": new.base.describe(),
-            **dataclasses.asdict(asked.distilling),
-            "training": recorded(asked.training),
+            **dataclasses.asdict(plan.distilling),
+            "training": recorded(plan.training),
             "adapters": [dataclasses.asdict(one) for one in moved],
         },
     )

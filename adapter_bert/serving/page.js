@@ -19,9 +19,9 @@ async function get(path, body) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const options = body ? { method: "POST", body, headers } : { headers };
   const response = await fetch(path, options);
-  const found = await response.json();
-  if (!response.ok) throw new Refused(response.status, found.error);
-  return found;
+  const content = await response.json();
+  if (!response.ok) throw new Refused(response.status, content.error);
+  return content;
 }
 
 const pathOf = (kind) =>
@@ -75,12 +75,12 @@ function reads(task) {
   const names = task.columns ?? [];
   const texts = names.slice(0, names.length - choiceCount(task));
   const counts = textCounts(task);
-  const said =
+  const textsShown =
     texts.length > 1 && counts.includes(1) && counts.includes(2)
       ? `${texts[0]}, or also ${texts[1]}`
       : texts.join(" and ") || (counts.includes(2) ? "two texts" : "a text");
   const count = choiceCount(task);
-  return count ? `${said}, and ${count} choices` : said;
+  return count ? `${textsShown}, and ${count} choices` : textsShown;
 }
 
 function answers(task) {
@@ -250,10 +250,10 @@ const choiceTexts = () =>
 
 function showExamples(tasks) {
   const forms = new Set(tasks.map(formOf));
-  const found = [...forms].flatMap((form) => EXAMPLES[form]);
+  const rows = [...forms].flatMap((form) => EXAMPLES[form]);
   element("examples").replaceChildren(
-    make("span", "hint", found.length ? "Try" : ""),
-    ...found.map((example, number) => {
+    make("span", "hint", rows.length ? "Try" : ""),
+    ...rows.map((example, number) => {
       const button = make("button", "", example.text);
       button.type = "button";
       button.addEventListener("click", () => fillIn(example));
@@ -320,18 +320,18 @@ function bars(scores, isBest, shownName = (name) => name) {
 // A character may be two of JavaScript's.
 function passage(text, marks, types) {
   const letters = Array.from(text);
-  const found = make("p", "passage");
+  const shownText = make("p", "passage");
   let place = 0;
   for (const [start, end, type] of marks) {
-    found.append(letters.slice(place, start).join(""));
+    shownText.append(letters.slice(place, start).join(""));
     const mark = make("mark", `type-${types.indexOf(type) % 6}`);
     mark.append(letters.slice(start, end).join(""));
     if (type) mark.append(make("small", "", type));
-    found.append(mark);
+    shownText.append(mark);
     place = end;
   }
-  found.append(letters.slice(place).join(""));
-  return found;
+  shownText.append(letters.slice(place).join(""));
+  return shownText;
 }
 
 function taggedWords(answer, task) {
@@ -346,9 +346,9 @@ function taggedWords(answer, task) {
     entity.type,
   ]);
   const types = task.types ?? [...new Set(marks.map((mark) => mark[2]))].sort();
-  const found = [passage(answer.tokens.join(" "), marks, types)];
-  if (!marks.length) found.unshift(make("p", "nothing", "no entity"));
-  return found;
+  const shownParts = [passage(answer.tokens.join(" "), marks, types)];
+  if (!marks.length) shownParts.unshift(make("p", "nothing", "no entity"));
+  return shownParts;
 }
 
 function spanInContext(answer, row) {
@@ -412,20 +412,20 @@ function shown(answer, row, task) {
 // A text whose words are coloured by what each adds to the answer.
 function colouredText(column, text, words, strongest) {
   const letters = Array.from(text);
-  const found = make("p", "passage");
+  const shownText = make("p", "passage");
   let place = 0;
   for (const word of words.filter((one) => one.column === column)) {
-    found.append(letters.slice(place, word.start).join(""));
+    shownText.append(letters.slice(place, word.start).join(""));
     const share = strongest ? Math.abs(word.attribution) / strongest : 0;
     const side = word.attribution < 0 ? "against" : "for";
     const mark = make("mark", `word ${side}`, word.text);
     mark.style.setProperty("--share", `${(60 * share).toFixed(0)}%`);
     mark.title = word.attribution.toFixed(3);
-    found.append(mark);
+    shownText.append(mark);
     place = word.end;
   }
-  found.append(letters.slice(place).join(""));
-  return found;
+  shownText.append(letters.slice(place).join(""));
+  return shownText;
 }
 
 const signed = (x) => (x < 0 ? "\u2212" : "+") + Math.abs(x).toFixed(3);
@@ -495,13 +495,10 @@ async function ask() {
   say("Asking ...");
   element("ask").disabled = true;
   const began = performance.now();
-  const asked = served;
   let count = 0;
   try {
     for (const body of bodies) {
       const { answers } = await get(answerPath(), body);
-      // Another model was chosen meanwhile.
-      if (served !== asked) break;
       for (const answer of answers) {
         element("answers").append(card(answer, rows[count], tasks[count]));
         count += 1;
@@ -510,9 +507,9 @@ async function ask() {
     const took = performance.now() - began;
     const many = `${count} ${count === 1 ? "answer" : "answers"}`;
     const parts = bodies.length > 1 ? `, ${bodies.length} requests` : "";
-    if (served === asked) say(`${many} in ${took.toFixed(0)} ms${parts}`);
+    say(`${many} in ${took.toFixed(0)} ms${parts}`);
   } catch (error) {
-    if (served === asked) say(error.message, true);
+    say(error.message, true);
   }
   element("ask").disabled = false;
   // On a phone answers are below the fields.
@@ -521,10 +518,9 @@ async function ask() {
 
 // ------------------------------------------------------------- the start
 
-async function start(model = "") {
-  const query = model && `?model=${encodeURIComponent(model)}`;
+async function start() {
   try {
-    served = await get(`tasks${query}`);
+    served = await get("tasks");
   } catch (error) {
     element("about").textContent = error.message;
     if (error.code === 401) {
@@ -542,15 +538,6 @@ async function start(model = "") {
     `${served.name}, version ${served.version}: ` +
     `${count} ${count === 1 ? "task" : "tasks"} on one BERT`;
   element("main").hidden = !count;
-  element("for-model").hidden = served.models.length < 2;
-  element("model").replaceChildren(
-    ...served.models.map((name) => make("option", "", name)),
-  );
-  element("model").value = served.name;
-  // Answers of another model are not left behind.
-  element("answers").replaceChildren();
-  element("request").hidden = true;
-  say("None yet.");
   listTasks();
   showFields();
 }
@@ -569,9 +556,6 @@ element("sign-in").addEventListener("submit", (event) => {
   token = element("token").value.trim();
   start();
 });
-element("model").addEventListener("change", () =>
-  start(element("model").value),
-);
 element("filter").addEventListener("input", filterTasks);
 element("all").addEventListener("click", () => choose(true));
 element("none").addEventListener("click", () => choose(false));

@@ -1,22 +1,13 @@
 """Counts, times and sizes of a server's requests, for Prometheus."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from adapter_bert.serving.model_versions import ModelVersions
-
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
-# What becomes of a row that is put to a shadow.
-OUTCOMES = EQUAL, DIFFERENT, DROPPED, FAILED = (
-    "equal",
-    "different",
-    "dropped",
-    "failed",
-)
 
 
 class RequestMetrics:
@@ -24,11 +15,12 @@ class RequestMetrics:
 
     def __init__(
         self,
-        models: Callable[[], Mapping[str, ModelVersions]],
+        model: str,
+        tasks: Callable[[], Collection[str]],
         waiting: Callable[[], int],
     ):
-        """Takes what tells the models by name, and how many rows wait."""
-        self._models = models
+        """Takes a model's name, its tasks' names, and how many rows wait."""
+        self._model, self._tasks = model, tasks
         self._registry = CollectorRegistry()
         of_task = ["model", "task"]
         kept = {"registry": self._registry, "namespace": "adapter_bert"}
@@ -55,83 +47,37 @@ class RequestMetrics:
         self._batch_rows = Histogram(
             "batch_rows", "Rows computed at once.", buckets=sizes, **kept
         )
-        self._shadow_rows = Counter(
-            "shadow_rows",
-            "Rows answered that the shadow was to answer too, by what became "
-            "of them.",
-            [*of_task, "outcome"],
-            **kept,
-        )
-        self._shadow_distance = Histogram(
-            "shadow_distance",
-            "Distance of a regression's two values.",
-            of_task,
-            buckets=[10.0**n for n in range(-4, 4)],
-            **kept,
-        )
-        self._shadow_seconds = Histogram(
-            "shadow_batch_seconds",
-            "From a batch of rows to the shadow's answers.",
-            ["model"],
-            **kept,
-        )
         Gauge("waiting_rows", "Rows not yet computed.", **kept).set_function(
             waiting
         )
         Gauge("adapters", "Adapters loaded.", **kept).set_function(
-            lambda: len(self._served())
+            lambda: len(tasks())
         )
         # Memory, time and open files of the process.
         prometheus_client.ProcessCollector(registry=self._registry)
 
-    def _served(self) -> set[tuple[str, str, str]]:
-        """Model, version and name of each task."""
-        return {
-            (name, version, task)
-            for name, model in self._models().items()
-            for version, served in model.served.items()
-            for task in served.tasks
-        }
-
-    def count(
-        self, model: str, tasks: Sequence[str], code: int, seconds: float
-    ) -> None:
+    def count(self, tasks: Sequence[str], code: int, seconds: float) -> None:
         """Counts a request.
 
         Args:
-            model: its name.
             tasks: those of its accepted rows, one for each row.
             code: HTTP's.
             seconds: until its end.
         """
-        self._requests.labels(str(code)).inc()
+        self.count_refused(code)
         self._seconds.observe(seconds)
         for task, rows in collections.Counter(tasks).items():
-            self._of_task(self._task_requests, model, task, str(code)).inc()
+            self._of_task(self._task_requests, task, str(code)).inc()
             if code == 200:
-                self._of_task(self._rows, model, task).inc(rows)
+                self._of_task(self._rows, task).inc(rows)
 
     def count_refused(self, code: int) -> None:
-        """Counts a request that was refused for its token."""
+        """Counts a request by its code alone, as one refused for its token."""
         self._requests.labels(str(code)).inc()
 
-    def count_shadow(self, model: str, task: str, outcome: str) -> None:
-        """Counts a row put to a model's shadow, by what became of it."""
-        # A share of rows can be computed where there is a 0.
-        for one in OUTCOMES:
-            counter = self._of_task(self._shadow_rows, model, task, one)
-            counter.inc(one == outcome)
-
-    def count_distance(self, model: str, task: str, distance: float) -> None:
-        """Counts the distance of a regression's value to the shadow's."""
-        self._of_task(self._shadow_distance, model, task).observe(distance)
-
-    def count_shadow_batch(self, model: str, seconds: float) -> None:
-        """Counts a batch that a shadow has answered, in any thread."""
-        self._shadow_seconds.labels(model).observe(seconds)
-
     def _of_task(self, metric: Any, *labels: str) -> Any:
-        """A metric of a model's task, until the task goes."""
+        """A metric of a task and perhaps a code, until the task goes."""
+        labels = (self._model, *labels)
         self._counted.add((metric, labels))
         return metric.labels(*labels)
 
@@ -139,15 +85,12 @@ class RequestMetrics:
         """Counts rows that are computed at once."""
         self._batch_rows.observe(rows)
 
-    def _forget_tasks(self) -> None:
-        """Drops the metrics of tasks that have gone, which may be many."""
-        served = {(model, task) for model, _, task in self._served()}
-        gone = {one for one in self._counted if one[1][:2] not in served}
+    def tell(self) -> bytes:
+        """Writes the metrics in Prometheus' text format, `CONTENT_TYPE`."""
+        # Tasks that have gone may be many.
+        tasks = set(self._tasks())
+        gone = {one for one in self._counted if one[1][1] not in tasks}
         self._counted -= gone
         for metric, labels in gone:
             metric.remove(*labels)
-
-    def tell(self) -> bytes:
-        """The metrics in Prometheus' text format, `CONTENT_TYPE`."""
-        self._forget_tasks()
         return prometheus_client.generate_latest(self._registry)

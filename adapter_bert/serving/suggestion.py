@@ -1,4 +1,4 @@
-"""The adapter to begin a training with: adapters ranked by LogME.
+"""Ranks adapters to begin a training with, by LogME.
 
 from adapter_bert.serving.suggestion import rank
 
@@ -51,8 +51,8 @@ def draw(rows: Rows, count: int, seed: int) -> Rows:
 
 def targets(task: TextTask, rows: Rows) -> np.ndarray:
     """Labels as LogME takes them, float64 [N, K], or scores, [N, 1]."""
-    known = task.label_features(rows.label)
-    [values] = known.values()
+    features = task.label_features(rows.label)
+    [values] = features.values()
     if len(np.unique(values)) < 2:
         raise UserError(
             f"the {len(rows)} rows of {rows.path} that were drawn hold only "
@@ -68,11 +68,11 @@ def targets(task: TextTask, rows: Rows) -> np.ndarray:
 def load_candidates(
     bert: FrozenBert, library: AdapterLibrary
 ) -> dict[str, LoadedTask]:
-    """The adapters of a library that a training can begin with, by name.
+    """Opens a library's adapters that a training can begin with, by name.
 
     Others are passed over, and the log says why.
     """
-    found: dict[str, LoadedTask] = {}
+    candidates: dict[str, LoadedTask] = {}
     reasons: dict[str, str] = {}
     for name in library.names():
         try:
@@ -82,10 +82,10 @@ def load_candidates(
                 raise UserError(f"{folder} reads words of its own task")
             if all(p.group == "head" for p in loaded.kind.table.trained):
                 raise UserError(f"{folder} holds a head alone")
-            found[name] = loaded
+            candidates[name] = loaded
         except UserError as error:
             reasons[name] = str(error)
-    if not found:
+    if not candidates:
         reason = next(iter(reasons.values()), "it is empty")
         raise UserError(
             f"the library {library.path} has no adapter that fits "
@@ -93,7 +93,7 @@ def load_candidates(
         )
     for name, reason in reasons.items():
         logging.warning("%s is passed over: %s", name, reason)
-    return found
+    return candidates
 
 
 def rank(
@@ -103,7 +103,7 @@ def rank(
     rows: Rows,
     max_seq_length: int = 128,
 ) -> list[Candidate]:
-    """BERT alone, and each adapter of a library on it, the best first.
+    """Ranks BERT alone and each adapter of a library on it, the best first.
 
     Features are means of the last layer over the tokens of a row.
 
@@ -119,16 +119,16 @@ def rank(
     candidates.update(load_candidates(bert, library))
     texts = list(zip(*(x for x in (rows.text_a, rows.text_b) if x is not None)))
     progress = Progress("features", len(rows) * len(candidates), "rows")
-    found = []
+    ranked = []
     for name, loaded in candidates.items():
         embedder = Embedder(bert, loaded, max_seq_length=max_seq_length)
-        parts = []
+        chunks = []
         for vectors in embedder.stream(texts):
-            parts.append(vectors)
+            chunks.append(vectors)
             progress.update(len(vectors), name or "BERT alone")
-        score = logme(np.concatenate(parts), explained)
+        score = logme(np.concatenate(chunks), explained)
         about = (loaded.task.name, str(loaded.kind.method)) if loaded else ()
-        found.append(Candidate(name, score, *about))
+        ranked.append(Candidate(name, score, *about))
     progress.close()
     # Of equals the first by name; BERT alone before all.
-    return sorted(found, key=lambda candidate: -candidate.logme)
+    return sorted(ranked, key=lambda candidate: -candidate.logme)

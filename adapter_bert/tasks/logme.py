@@ -14,7 +14,7 @@ GOLDEN = (np.sqrt(5) - 1) / 2
 
 
 def logme(features: np.ndarray, targets: np.ndarray) -> float:
-    """The greatest log evidence of labels, in nats for each row.
+    """Finds the greatest log evidence of labels, in nats for each row.
 
     Of each column y of `targets` the model is y = F w + noise, where w is
     normal with precision a, noise with precision b. With t = a / b and the

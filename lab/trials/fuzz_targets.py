@@ -21,12 +21,10 @@ import numpy as np
 import safetensors.numpy
 from absl import flags
 from absl.testing import flagsaver
-from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import (
     saved_model_pb2,
     trackable_object_graph_pb2,
 )
-from tensorflow_serving.apis import predict_pb2
 
 from adapter_bert import flags as program_flags
 from adapter_bert.bert.encoder import BertConfig, list_variables
@@ -59,10 +57,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving import (
     bulk_rows,
-    grpc_api,
     http_api,
     library,
-    model_config,
     request_core,
     row_stream,
 )
@@ -235,25 +231,6 @@ def _tokenize(folder: pathlib.Path) -> None:
 
 def _post(folder: pathlib.Path) -> None:
     http_api.read_rows((folder / "body").read_bytes(), 100)
-
-
-def _predict(folder: pathlib.Path) -> None:
-    content = (folder / "message").read_bytes()
-    kind = predict_pb2.PredictRequest
-    grpc_api.read_rows(grpc_api.read_message(kind, content), 100)
-
-
-def _predict_request() -> bytes:
-    """A message that `_predict` takes."""
-    request = predict_pb2.PredictRequest()
-    request.model_spec.name = "adapter_bert"
-    request.model_spec.version.value = 3
-    for name in ("text", "text_b", "task"):
-        tensor = request.inputs[name]
-        tensor.dtype = types_pb2.DT_STRING
-        tensor.tensor_shape.dim.add(size=2)
-        tensor.string_val.extend([b"a cat", b"sat"])
-    return request.SerializeToString(deterministic=True)
 
 
 VALUES = {
@@ -615,10 +592,6 @@ def text_readers() -> dict[str, Reader]:
         "older torch file": _torch_file("views.older.bin"),
         "rest": _sample("rest", _post, refused),
         "rest columns": _sample("rest columns", _post, refused),
-        "grpc": Reader(
-            {"message": _predict_request()}, "message", _predict, refused
-        ),
-        "file of models": _path("file of models", model_config.read_config),
     }
 
 

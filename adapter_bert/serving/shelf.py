@@ -1,16 +1,11 @@
-"""The interface of what a server serves, and an exported model behind it.
+"""A shelf of tasks that a server answers with, and one of an exported model.
 
-The server asks an exported model and a library that changes
-(`live_library.py`) alike.
+`live_library.py` has the shelf that changes.
 """
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Union,
-)
+from typing import Any, NamedTuple, Union
 
 import tensorflow as tf
 
@@ -27,14 +22,17 @@ from adapter_bert.serving.exported import (
 )
 from adapter_bert.tasks.kinds import TAGGING
 
+# What a row is sent for, next to its vector (`EMBED`).
+ANSWER, EXPLAIN = "answer", "explain"
 
-class AskedRow(NamedTuple):
+
+class RequestRow(NamedTuple):
     """A row of a request, UTF-8.
 
     Attributes:
         text: a text or its words.
         text_b: the second text; empty if there is none.
-        choices: texts of a multiple choice; tensors have "" at the end of
+        choices: texts of a multiple choice; columns have "" at the end of
             rows with fewer than others.
     """
 
@@ -43,8 +41,8 @@ class AskedRow(NamedTuple):
     text_b: bytes = b""
     choices: tuple[bytes, ...] = ()
 
-    def without_padding(self) -> "AskedRow":
-        """The row without empty texts at the end of its choices."""
+    def without_padding(self) -> "RequestRow":
+        """Drops empty texts at the end of the choices."""
         count = len(self.choices)
         while count and not self.choices[count - 1]:
             count -= 1
@@ -66,40 +64,45 @@ class Question(NamedTuple):
 
     Attributes:
         task: the task's name.
-        of: the task, as the served model keeps it.
-        row: the texts, as the served model reads them.
+        of: the task, as the shelf keeps it.
+        row: the texts, as the shelf reads them.
         size: bytes of the texts.
+        kind: `ANSWER`, `EMBED` or `EXPLAIN`.
     """
 
     task: str
     of: Any
     row: Any
     size: int
+    kind: str = ANSWER
 
 
-class ServedModel(abc.ABC):
+class Shelf(abc.ABC):
     """Tasks that a server answers with.
 
     Attributes:
         version: a whole number.
         signatures: inputs and outputs, as JSON of TensorFlow's `SignatureDef`,
             by name. `EMBED` is there if there are `vectors`.
+        left_out: why a task cannot be served, by name.
     """
 
     version: str
     signatures: dict[str, Any]
+    left_out: Mapping[str, str] = {}
 
     @property
     @abc.abstractmethod
     def tasks(self) -> Tasks:
-        """The tasks' descriptions of `describe`, by name."""
+        """Descriptions of `describe`, by the task's name."""
 
     @abc.abstractmethod
-    def accept(self, row: AskedRow, for_vector: bool = False) -> Question:
-        """A row's question; raises UserError for a wrong row.
+    def look(self) -> None:
+        """Looks for changes of the tasks."""
 
-        For a vector choices are not needed.
-        """
+    @abc.abstractmethod
+    def accept(self, row: RequestRow, kind: str = ANSWER) -> Question:
+        """Makes a question of a row; one for a vector needs no choices."""
 
     @abc.abstractmethod
     def compute(self, questions: Sequence[Question]) -> list[Any]:
@@ -109,18 +112,18 @@ class ServedModel(abc.ABC):
     def outputs(
         self, questions: Sequence[Question], results: Sequence[Any]
     ) -> list[dict[str, Any]]:
-        """The signature's outputs of each of a request's rows, by name."""
+        """Gives the signature's outputs of a request's rows, by name."""
 
     @abc.abstractmethod
     def answer(self, question: Question, result: Any) -> Answer:
-        """The answer as `predict` gives it, after its `adapter`'s SHA-256."""
+        """Answers as `predict`, after the `adapter`'s SHA-256."""
 
     def vectors(self, questions: Sequence[Question]) -> list[list[float]]:
-        """Vectors of rows; raises UserError as `compute`."""
+        """Vectors of rows."""
         raise NotImplementedError
 
     def explained(self) -> list[str]:
-        """Names of the tasks whose answers it can explain."""
+        """Names of the tasks whose answers can be explained."""
         return []
 
     def unexplained(self) -> str:
@@ -128,7 +131,7 @@ class ServedModel(abc.ABC):
         return ""
 
     def explanations(self, questions: Sequence[Question]) -> list[Any]:
-        """As `compute`, of tasks of `explained`; for `answer`, explained."""
+        """Explained results for `answer`, of tasks of `explained`."""
         raise NotImplementedError
 
     def output_names(self) -> list[str]:
@@ -136,16 +139,16 @@ class ServedModel(abc.ABC):
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))
 
 
-def check_members(task: Mapping[str, Any], name: str, row: AskedRow) -> None:
-    """Raises UserError for members that a task's kind does not read."""
+def check_members(task: Mapping[str, Any], name: str, row: RequestRow) -> None:
+    """Refuses members that a task's kind does not read."""
     if isinstance(row.text, tuple) and task["kind"] != TAGGING:
         raise UserError(
             f"the task {name} reads texts, but text is a list of words"
         )
 
 
-class ServedExport(ServedModel):
-    """An exported model."""
+class ExportedShelf(Shelf):
+    """Tasks of an exported model."""
 
     def __init__(self, model: ExportedModel):
         self._model = model
@@ -158,10 +161,13 @@ class ServedExport(ServedModel):
     def tasks(self):
         return self._model.tasks
 
-    def accept(self, row, for_vector=False):
+    def look(self):
+        """Returns at once, since another version is another model."""
+
+    def accept(self, row, kind=ANSWER):
         name = row.task.decode("utf-8", "replace")
-        found = Row(row.text, row.text_b, row.task, row.choices)
-        problem = self._model.problem(found, for_vector)
+        read = Row(row.text, row.text_b, row.task, row.choices)
+        problem = self._model.problem(read, kind == EMBED)
         if problem:
             raise UserError(problem)
         task = self.tasks[name]
@@ -169,10 +175,10 @@ class ServedExport(ServedModel):
         if isinstance(row.text, tuple):
             words = [word.decode("utf-8", "ignore") for word in row.text]
             try:
-                found = found._replace(text=join_words(words).encode())
+                read = read._replace(text=join_words(words).encode())
             except ValueError as error:
                 raise UserError(str(error)) from error
-        return Question(name, task, found, sum(row.sizes().values()))
+        return Question(name, task, read, sum(row.sizes().values()), kind)
 
     def compute(self, questions):
         return self._computed(self._model.answers, questions)
@@ -197,8 +203,8 @@ class ServedExport(ServedModel):
         ]
 
     def answer(self, question, result):
-        found = from_outputs(question.of, result)
+        answer = from_outputs(question.of, result)
         # An older export does not tell.
         if "adapter" in result:
-            return Answer(adapter=result["adapter"], **found)
-        return found
+            return Answer(adapter=result["adapter"], **answer)
+        return answer
