@@ -189,13 +189,15 @@ class AdamWeightDecay:
             # Everything else of this step reads the step before it is counted.
             with tf.control_dependencies(tf.nest.flatten(updates)):
                 if self._allocations:
-                    found = dict(zip(self._names, gradients))
-                    found = {name: found[name] for name in self._allocations}
+                    by_name = dict(zip(self._names, gradients))
+                    by_name = {
+                        name: by_name[name] for name in self._allocations
+                    }
                     updates.append(
                         on_device(
                             step,
                             self._allocate,
-                            (self._allocated, found, number),
+                            (self._allocated, by_name, number),
                             group=False,
                         )
                     )
@@ -211,7 +213,7 @@ class AdamWeightDecay:
 
     def _allocate(self, _, variables, gradients, number) -> tf.Operation:
         """Chooses singular values, over a device's variables by name."""
-        found = rank_allocation.allocate(
+        allocated = rank_allocation.allocate(
             self._allocations,
             {n: tf.convert_to_tensor(v) for n, v in variables.items()},
             gradients,
@@ -220,7 +222,7 @@ class AdamWeightDecay:
         )
         assigned = (
             variables[name].assign(value, read_value=False)
-            for name, value in found.items()
+            for name, value in allocated.items()
         )
         return tf.group(*assigned)
 

@@ -58,7 +58,7 @@ class Allocation:
             left = 1 - (step - first) / (last - first)
             return count - int((count - kept) * left**3 + kept)
 
-        found = []
+        cuts = []
         for number in range(1, count - kept + 1):
             # The budget never rises.
             below, above = first, last
@@ -68,8 +68,8 @@ class Allocation:
                     below = step
                 else:
                     above = step
-            found.append(above)
-        return found
+            cuts.append(above)
+        return cuts
 
 
 def allocate(
@@ -96,7 +96,7 @@ def allocate(
     Returns:
         E by name, and all averages by theirs.
     """
-    found: dict[str, tf.Tensor] = {}
+    kept: dict[str, tf.Tensor] = {}
     for allocation in dict.fromkeys(allocations.values()):
         names = [name for name, one in allocations.items() if one == allocation]
         _, last = allocation.phases(steps)
@@ -112,7 +112,7 @@ def allocate(
                 tf.where(step < last, after, before)
                 for after, before in ((new, smooth), (far, spread))
             )
-            found.update(zip((f"{name}/{slot}" for slot in SLOTS), (new, far)))
+            kept.update(zip((f"{name}/{slot}" for slot in SLOTS), (new, far)))
             scores[name] = new * far
         singular = [name for name in names if name.endswith("/lora_e")]
         for name in singular:
@@ -128,5 +128,5 @@ def allocate(
         limit = tf.gather(tf.concat([[-1.0], ranking], 0), cut)
         for name, score in scores.items():
             keeps = score > limit
-            found[name] = tf.where(keeps, values[name], 0.0)
-    return found
+            kept[name] = tf.where(keeps, values[name], 0.0)
+    return kept

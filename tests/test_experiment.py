@@ -50,7 +50,7 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
         Features.from_rows([([1], [0])], {}),
         Schedule(1e-3, 1, 0),
         0,
-        known=few,
+        train=few,
     )
     assert len(few) == 0 and taken[0] is few
 

@@ -54,8 +54,8 @@ class Compiled:
     @property
     def memory(self) -> int:
         """Bytes of a core that the step takes."""
-        own = self.outputs - self.reused
-        return self.arguments + own + self.temporaries + self.code
+        unshared = self.outputs - self.reused
+        return self.arguments + unshared + self.temporaries + self.code
 
 
 def roofline(
@@ -109,32 +109,32 @@ def largest_batch(
         `rows`, twice as many, or a multiple of `unit`, that was compiled and
         fits; None if no batch did.
     """
-    found = {}
+    measured = {}
 
     def fits(rows: int) -> bool:
-        if rows not in found:
-            found[rows] = memory_of(rows)
-        return found[rows] is not None and found[rows] <= most
+        if rows not in measured:
+            measured[rows] = memory_of(rows)
+        return measured[rows] is not None and measured[rows] <= most
 
-    def known() -> list[int]:
-        return sorted(n for n, memory in found.items() if memory is not None)
+    def counted() -> list[int]:
+        return sorted(n for n, memory in measured.items() if memory is not None)
 
     if fits(rows):
         fits(2 * rows)
     # The compiler may not even tell how much a batch needs that is too large.
     for part in HALVES:
         smaller = rows // part // unit * unit
-        if len(known()) < 2 and smaller:
+        if len(counted()) < 2 and smaller:
             fits(smaller)
-    if len(known()) > 1:
-        first, *_, last = known()
-        slope = (found[last] - found[first]) / (last - first)
+    if len(counted()) > 1:
+        first, *_, last = counted()
+        slope = (measured[last] - measured[first]) / (last - first)
         for fill in FILLS if slope > 0 else ():
-            full = first + (fill * most - found[first]) / slope
+            full = first + (fill * most - measured[first]) / slope
             wanted = int(full) // unit * unit
             if wanted > 0 and fits(wanted):
                 break
-    return max(filter(fits, list(found)), default=None)
+    return max(filter(fits, list(measured)), default=None)
 
 
 def bytes_of_calls(module: str) -> int:

@@ -66,8 +66,8 @@ def versions(device: Device) -> dict[str, str]:
 def settings(device: Device) -> dict[str, str]:
     """All but the step itself that an account depends on."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
-    told = {"device": repr(device), "counting": str(COUNTING)}
-    return {**told, **versions(device), **options}
+    basics = {"device": repr(device), "counting": str(COUNTING)}
+    return {**basics, **versions(device), **options}
 
 
 def lower(step: Step, device: Device) -> Any:
@@ -217,19 +217,21 @@ def _program(step: Step) -> tuple[Callable, tuple, tuple]:
         cores; how cores divide them.
     """
     frozen, trained, slots = map(_specs, step.shapes())
-    batch, own = _specs(step.batch), _specs(step.batch, step.cores)
+    batch, core_batch = _specs(step.batch), _specs(step.batch, step.cores)
     if step.schedule is None:
-        predict = _translate(step.predict, frozen, own)
+        predict = _translate(step.predict, frozen, core_batch)
         return predict, (frozen, batch), (ALL, BY_ROWS)
     done = jax.ShapeDtypeStruct((), np.int64)
-    differentiate = _translate(step.differentiate, frozen, trained, own, done)
+    differentiate = _translate(
+        step.differentiate, frozen, trained, core_batch, done
+    )
     update = _translate(step.update, trained, slots, trained, done)
 
     def train(frozen, trained, slots, batch, done):
-        found = differentiate(frozen, trained, batch, done)
+        whole = differentiate(frozen, trained, batch, done)
         if step.cores > 1:
-            found = jax.lax.psum(found, CORE)
-        loss, gradients = found
+            whole = jax.lax.psum(whole, CORE)
+        loss, gradients = whole
         return loss, *update(trained, slots, gradients, done), done + 1
 
     arguments = (frozen, trained, slots, batch, done)

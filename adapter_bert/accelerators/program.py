@@ -125,18 +125,18 @@ def draw(name: str, about: Mapping[str, Any]) -> np.ndarray:
         about: `shape`, `dtype`, `mean` and `deviation`.
     """
     chance = np.random.RandomState(zlib.crc32(name.encode()))
-    found = chance.random_sample(about["shape"]) - 0.5
-    found = found * (12**0.5 * about["deviation"]) + about["mean"]
-    return found.astype(np.float32).astype(getattr(jax.numpy, about["dtype"]))
+    drawn = chance.random_sample(about["shape"]) - 0.5
+    drawn = drawn * (12**0.5 * about["deviation"]) + about["mean"]
+    return drawn.astype(np.float32).astype(getattr(jax.numpy, about["dtype"]))
 
 
 def checksum(*groups: Mapping[str, np.ndarray]) -> int:
     """The CRC-32 of arrays in their order."""
-    found = 0
+    total = 0
     for values in groups:
         for value in values.values():
-            found = zlib.crc32(_plain(value).tobytes(), found)
-    return found
+            total = zlib.crc32(_plain(value).tobytes(), total)
+    return total
 
 
 def sample(value: Any) -> np.ndarray:
@@ -168,23 +168,23 @@ def _record(exported: Any, arguments: list[Any], steps: int) -> Arrays:
     if not is_training:
         return _samples(run(*arguments))
     frozen, *state, batch, done = arguments
-    losses, told = [], time.monotonic()
+    losses, last_line = [], time.monotonic()
     for number in range(1, steps + 1):
         loss, *state, done = run(frozen, *state, batch, done)
         losses.append(np.float32(loss))
         _check(f"loss of step {number}", losses[-1])
-        if number in (1, steps) or time.monotonic() > told + INTERVAL:
-            told = time.monotonic()
+        if number in (1, steps) or time.monotonic() > last_line + INTERVAL:
+            last_line = time.monotonic()
             _tell(f"the CPU's record: step {number}/{steps}, loss {loss:.4f}")
     return {"loss": np.array(losses), **_samples(state[0])}
 
 
 def _samples(values: Mapping[str, Any]) -> Arrays:
     """Samples of finite arrays by name; raises as `_check`."""
-    found = {name: sample(value) for name, value in values.items()}
-    for name, value in found.items():
+    samples = {name: sample(value) for name, value in values.items()}
+    for name, value in samples.items():
         _check(name, value)
-    return found
+    return samples
 
 
 def _check(name: str, value: np.ndarray) -> None:

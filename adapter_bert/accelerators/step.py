@@ -133,29 +133,29 @@ class Step:
         rates = optimization.rates_of(
             self.schedule, self.job.adam_bias_correction, done + 1
         )
-        found, kept = {}, {}
+        updated, kept = {}, {}
         clipped = optimization.clip(list(gradients.values()))
         for name, gradient in zip(gradients, clipped):
-            own = [f"{name}/{slot}" for slot in optimization.SLOTS]
-            found[name], *averages = optimization.updated(
+            slot_names = [f"{name}/{slot}" for slot in optimization.SLOTS]
+            updated[name], *averages = optimization.updated(
                 recipe.decay_of(name),
                 recipe.rates.get(name, 1.0),
                 trained[name],
-                *(slots[slot] for slot in own),
+                *(slots[slot] for slot in slot_names),
                 gradient,
                 *rates,
             )
-            kept.update(zip(own, averages))
+            kept.update(zip(slot_names, averages))
         allocated = rank_allocation.allocate(
             recipe.allocations,
-            {**slots, **found},
+            {**slots, **updated},
             dict(zip(gradients, clipped)),
             done + 1,
             self.schedule.num_train_steps,
         )
         for name, value in allocated.items():
-            (found if name in found else kept)[name] = value
-        return found, kept
+            (updated if name in updated else kept)[name] = value
+        return updated, kept
 
     def _model(self, values: Tensors) -> TaskModel:
         """The job's model over given values."""

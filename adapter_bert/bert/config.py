@@ -140,8 +140,8 @@ class BertConfig:
     @property
     def model_type(self) -> str:
         """The name in `ARCHITECTURES`; XLM-R and CamemBERT are `roberta`."""
-        for name, own in ARCHITECTURES.items():
-            fixed = own.fixed.items()
+        for name, architecture in ARCHITECTURES.items():
+            fixed = architecture.fixed.items()
             if fixed and all(getattr(self, k) == value for k, value in fixed):
                 return name
         return "roberta" if self.is_roberta else "bert"
@@ -176,24 +176,27 @@ class BertConfig:
         # Google's ALBERTs do not say it.
         unsaid = "albert" if values.get("num_hidden_groups") else "bert"
         model_type = values.get("model_type") or unsaid
-        own = ARCHITECTURES.get(str(model_type), BERT)
-        for key, known in (
+        architecture = ARCHITECTURES.get(str(model_type), BERT)
+        for key, choices in (
             ("model_type", tuple(ARCHITECTURES)),
             ("position_embedding_type", ("absolute",)),
             # A decoder's tokens do not see those behind them.
             ("is_decoder", (False,)),
-            *((key, (value,)) for key, value in own.expected.items()),
+            *((key, (value,)) for key, value in architecture.expected.items()),
         ):
             # Hugging Face writes null for what is not set.
-            if values.get(key) not in (None, *known):
+            if values.get(key) not in (None, *choices):
                 raise UserError(
                     f"{path}: {key} is {values[key]!r}, but only "
-                    f"{' or '.join(map(repr, known))} can be computed here"
+                    f"{' or '.join(map(repr, choices))} can be computed here"
                 )
         names = [field.name for field in dataclasses.fields(cls)]
-        names = [*names[: names.index("first_position")], *own.own_keys]
-        keys = {name: own.keys.get(name, name) for name in names}
-        needed = [*names[: names.index("hidden_act")], *own.own_keys]
+        names = [
+            *names[: names.index("first_position")],
+            *architecture.own_keys,
+        ]
+        keys = {name: architecture.keys.get(name, name) for name in names}
+        needed = [*names[: names.index("hidden_act")], *architecture.own_keys]
         missing = [keys[name] for name in needed if keys[name] not in values]
         if missing:
             raise UserError(
@@ -206,19 +209,22 @@ class BertConfig:
             del sizes["tie_word_embeddings"]
         for name in ("type_vocab_size", "embedding_size"):
             # A model that lacks them says nothing of them.
-            if sizes.get(name) == 0 and name not in own.fixed:
+            if sizes.get(name) == 0 and name not in architecture.fixed:
                 raise UserError(
                     f"{path}: {name} is 0, expected a whole number from 1 on"
                 )
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
         # A model without a projection says the same size twice.
-        if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
+        if (
+            architecture is ELECTRA
+            and sizes["embedding_size"] == sizes["hidden_size"]
+        ):
             sizes["embedding_size"] = 0
-        first = _first_position(values, path) if own is ROBERTA else 0
-        if own is ELECTRA:
+        first = _first_position(values, path) if architecture is ROBERTA else 0
+        if architecture is ELECTRA:
             sizes["choice_activation"] = _choice_activation(values, path)
-        return cls(**{**sizes, "first_position": first, **own.fixed})
+        return cls(**{**sizes, "first_position": first, **architecture.fixed})
 
 
 def _first_position(values: dict[str, Any], path: str) -> int:
@@ -241,12 +247,18 @@ def _choice_activation(values: dict[str, Any], path: str) -> str:
     Source: transformers, `ElectraSequenceSummary`.
     """
     classes = str(values.get("architectures"))
-    for key, known in (("summary_type", "first"), ("summary_use_proj", True)):
+    for key, expected in (
+        ("summary_type", "first"),
+        ("summary_use_proj", True),
+    ):
         # Other heads have no summary.
-        if "MultipleChoice" in classes and values.get(key, known) != known:
+        if (
+            "MultipleChoice" in classes
+            and values.get(key, expected) != expected
+        ):
             raise UserError(
                 f"{path}: {key} is {values[key]!r}, but the head of choices "
-                f"can be computed with {known!r} alone"
+                f"can be computed with {expected!r} alone"
             )
     name = values.get("summary_activation", "gelu") or "linear"
     usual = ELECTRA.fixed["head_activation"]
@@ -256,6 +268,6 @@ def _choice_activation(values: dict[str, Any], path: str) -> str:
 
 def same_activation(one: Any, other: Any) -> bool:
     """Whether two values of `hidden_act` mean one function."""
-    known = functional.ACTIVATIONS
-    are_known = all(isinstance(x, str) and x in known for x in (one, other))
-    return are_known and known[one] is known[other]
+    names = functional.ACTIVATIONS
+    are_known = all(isinstance(x, str) and x in names for x in (one, other))
+    return are_known and names[one] is names[other]

@@ -164,18 +164,18 @@ def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
         "token_type_embeddings": config.type_vocab_size,
         "position_embeddings": config.max_position_embeddings,
     }
-    found = {
+    declared = {
         f"bert/embeddings/{name}": Declared((count, width), normal)
         for name, count in rows.items()
         if count
     }
-    found.update(declare_layer_norm("bert/embeddings", width))
+    declared.update(declare_layer_norm("bert/embeddings", width))
     if config.embedding_size:
-        found.update(declare_dense(PROJECTION, width, size, config))
+        declared.update(declare_dense(PROJECTION, width, size, config))
     buckets = config.relative_attention_num_buckets
     if buckets:
         shape = buckets, config.num_attention_heads
-        found[f"{RELATIVE_BIAS}/weights"] = Declared(shape, normal)
+        declared[f"{RELATIVE_BIAS}/weights"] = Declared(shape, normal)
     layers = range(config.num_hidden_layers)
     scopes = (config.variable(f"bert/encoder/layer_{n}") for n in layers)
     # Layers may share their variables.
@@ -190,15 +190,15 @@ def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
             ("output/dense", inner, size),
             ("output",),
         ):
-            own = f"{scope}/{name}"
-            found.update(
-                declare_dense(own, *sizes, config)
+            layer = f"{scope}/{name}"
+            declared.update(
+                declare_dense(layer, *sizes, config)
                 if sizes
-                else declare_layer_norm(own, size)
+                else declare_layer_norm(layer, size)
             )
     if pooler:
-        found.update(declare_dense(POOLER, size, size, config))
-    return found
+        declared.update(declare_dense(POOLER, size, size, config))
+    return declared
 
 
 def make_variables(
@@ -504,11 +504,11 @@ class Bert(Modules):
         activation: functional.Activation = "linear",
     ) -> tf.Tensor:
         """`dense`, with its activation after the hook `project`."""
-        asked, plain = inputs, None
+        computed_of, plain = inputs, None
 
         def apply(x: tf.Tensor) -> tf.Tensor:
-            nonlocal asked, plain
-            asked, plain = x, self.dense(scope, x, context)
+            nonlocal computed_of, plain
+            computed_of, plain = x, self.dense(scope, x, context)
             return plain
 
         kernel = Kernel(
@@ -523,7 +523,7 @@ class Bert(Modules):
         if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
             # The hook changes nothing, so one kernel computes both. TensorFlow
             # leaves out the product that nothing reads now.
-            return self.dense(scope, asked, context, activation)
+            return self.dense(scope, computed_of, context, activation)
         return functional.activation(activation)(outputs)
 
     def _attend(self, layer, asking, hidden, attention_bias, context):

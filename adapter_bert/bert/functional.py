@@ -167,11 +167,11 @@ def _with_slope(
         outputs, slope = compute(tf.cast(x, tf.float32))
 
         def gradient(upstream):
-            found = slope
+            derivative = slope
             if _FOR_ACCELERATOR.get():
                 (again,) = anew(x)
-                _, found = compute(tf.cast(again, tf.float32))
-            return upstream * tf.cast(found, x.dtype)
+                _, derivative = compute(tf.cast(again, tf.float32))
+            return upstream * tf.cast(derivative, x.dtype)
 
         return tf.cast(outputs, x.dtype), gradient
 
@@ -574,11 +574,11 @@ def attend(
 
     @custom_gradient
     def compute(query, key, value, *bias):
-        known = weigh(query, key, *bias)
-        outputs = tf.matmul(kept(known, is_again=False), enlarged(value))
+        weights = weigh(query, key, *bias)
+        outputs = tf.matmul(kept(weights, is_again=False), enlarged(value))
 
         def gradient(upstream):
-            read, probabilities = [query, key, value], known
+            read, probabilities = [query, key, value], weights
             if _FOR_ACCELERATOR.get():
                 read = anew(*read)
                 probabilities = weigh(*read[:2], *bias)

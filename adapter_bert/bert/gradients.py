@@ -59,8 +59,8 @@ def differentiable(
             kept += [values[place] for place in passes.read]
 
             def gradient(upstream: tf.Tensor) -> list[Optional[tf.Tensor]]:
-                found = iter(passes.backward(upstream, *kept))
-                return [next(found) if x else None for x in passes.matters]
+                slopes = iter(passes.backward(upstream, *kept))
+                return [next(slopes) if x else None for x in passes.matters]
 
             return output, gradient
 
@@ -95,8 +95,10 @@ def recomputed(
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
                 output = function(*again)
-            found = iter(tape.gradient(output, sources, upstream))
-            return [next(found) if x.dtype.is_floating else None for x in again]
+            slopes = iter(tape.gradient(output, sources, upstream))
+            return [
+                next(slopes) if x.dtype.is_floating else None for x in again
+            ]
 
         return output, gradient
 
@@ -160,8 +162,8 @@ class _Passes:
         )
         places = {x.name: place for place, x in enumerate(arguments)}
         self.read = [places[x.name] for x in read if x.name in places]
-        own = {*places, upstream.name}
-        kept = [x for x in read if x.name not in own]
+        not_kept = {*places, upstream.name}
+        kept = [x for x in read if x.name not in not_kept]
         forward, _ = _between([output, *kept], lambda op: True)
         # Some shapes are known better than operations tell.
         definition = graph.as_graph_def(add_shapes=True)
@@ -204,13 +206,13 @@ def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> set[str]:
 
 def _depend_on(source: tf.Tensor) -> set[str]:
     """Names of the operations of a graph that depend on a tensor."""
-    found: set[str] = set()
+    dependent: set[str] = set()
     # Operations come after those that they read.
     for op in source.graph.get_operations():
         before = [x.op for x in op.inputs] + list(op.control_inputs)
-        if any(x is source.op or x.name in found for x in before):
-            found.add(op.name)
-    return found
+        if any(x is source.op or x.name in dependent for x in before):
+            dependent.add(op.name)
+    return dependent
 
 
 def _between(
@@ -271,14 +273,14 @@ def _run(
     computed = [name for name in outputs if name not in inputs]
 
     def compute(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        known = dict(zip(inputs, arguments))
-        found = tf.graph_util.import_graph_def(
+        values = dict(zip(inputs, arguments))
+        imported = tf.graph_util.import_graph_def(
             copied,
-            {name: x for name, x in known.items() if name in read},
+            {name: x for name, x in values.items() if name in read},
             return_elements=computed,
             name="",
         )
-        known.update(zip(computed, found))
-        return [known[name] for name in outputs]
+        values.update(zip(computed, imported))
+        return [values[name] for name in outputs]
 
     return _once(compute, specs)

@@ -155,12 +155,12 @@ class SharedLayers:
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
             of = tf.nest.pack_sequence_as(arguments, tensors)
-            own = dataclasses.replace(
+            layer_context = dataclasses.replace(
                 context, handed_on=of["handed_on"], seed=of["seed"]
             )
             hooks = self._make_hooks(of["values"])
             return encoder.Bert(self._config, of["values"], hooks).layer(
-                number, of["hidden"], of["attention_bias"], own
+                number, of["hidden"], of["attention_bias"], layer_context
             )
 
         return recomputed(compute)(*tf.nest.flatten(arguments))

@@ -61,13 +61,13 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 def main() -> None:
     """Compiles, prints a table, and writes JSON."""
-    own, rest = sys.argv[1:], []
-    if "--" in own:
-        place = own.index("--")
-        own, rest = own[:place], own[place + 1 :]
-    arguments = _parser().parse_args(own)
-    asked = 1 if arguments.cores is None else arguments.cores
-    device = devices.find(arguments.device, asked)
+    flags, rest = sys.argv[1:], []
+    if "--" in flags:
+        place = flags.index("--")
+        flags, rest = flags[:place], flags[place + 1 :]
+    arguments = _parser().parse_args(flags)
+    cores = 1 if arguments.cores is None else arguments.cores
+    device = devices.find(arguments.device, cores)
     if not rest:
         raise UserError(
             "the run is missing: its program and flags follow `--`, as in "
@@ -108,22 +108,22 @@ def main() -> None:
         from adapter_bert.accelerators import program as programs
 
         programs.check(step, steps)
-    found = _account(program, step, device, arguments.fit)
-    print(_table(found), end="", flush=True)
+    account = _account(program, step, device, arguments.fit)
+    print(_table(account), end="", flush=True)
     if arguments.json:
-        files.write_json(arguments.json, found)
-    if not found["compiles"]:
-        raise UserError(f"the step does not compile: {found['reason']}")
-    if not found["fits"]:
+        files.write_json(arguments.json, account)
+    if not account["compiles"]:
+        raise UserError(f"the step does not compile: {account['reason']}")
+    if not account["fits"]:
         raise UserError(
-            f"the step needs {found['memory']} bytes, but a core of "
-            f"{found['device']} has {found['memory_of_core']}; pass a smaller "
-            "batch, or more --gradient_accumulation_steps"
+            f"the step needs {account['memory']} bytes, but a core of "
+            f"{account['device']} has {account['memory_of_core']}; pass a "
+            "smaller batch, or more --gradient_accumulation_steps"
         )
     if arguments.program:
-        told = {name: found[name] for name in programs.TOLD}
+        facts = {name: account[name] for name in programs.TOLD}
         values = arguments.values or programs.RUN
-        programs.write(arguments.program, step, told, values, steps)
+        programs.write(arguments.program, step, facts, values, steps)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -281,7 +281,7 @@ def _account(
 
     frozen, trained, slots = step.shapes()
     length = step.batch["input_ids"].shape[-1]
-    found = {
+    figures = {
         "device": device.name,
         "cores": step.cores,
         "program": program,
@@ -298,10 +298,10 @@ def _account(
     }
     compiled, reason = _compile(step, device)
     fits = compiled is not None and compiled.memory <= device.memory
-    found.update(compiles=compiled is not None, reason=reason, fits=fits)
+    figures.update(compiles=compiled is not None, reason=reason, fits=fits)
     if compiled is not None:
-        found.update(dataclasses.asdict(compiled), memory=compiled.memory)
-        found.update(
+        figures.update(dataclasses.asdict(compiled), memory=compiled.memory)
+        figures.update(
             account.roofline(
                 compiled, device, step.job.compute_dtype, step.rows
             )
@@ -315,10 +315,10 @@ def _account(
             return made and made.memory
 
         unit = step.cores * math.lcm(TILE, step.job.parts)
-        found["largest_batch"] = account.largest_batch(
+        figures["largest_batch"] = account.largest_batch(
             memory_of, step.rows, unit, device.memory
         )
-    return found
+    return figures
 
 
 def _bytes(values: dict[str, Any]) -> int:
@@ -344,8 +344,8 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
     about = f"{device.name}, {step.rows} x {length}"
     with _Clock(f"{about}: translating"):
         lowered = compilers.lower(step, device)
-    told = [lowered.as_text(), compilers.settings(device)]
-    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    inputs = [lowered.as_text(), compilers.settings(device)]
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
     kept = os.path.join(_cache(), f"{key}.json")
     if not files.exists(kept):
         answer: dict[str, Any] = {"account": None, "reason": ""}
@@ -360,8 +360,10 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
                 return None, answer["reason"]
         files.write_json(kept, answer)
     keys = {"account": object, "reason": str}
-    known = files.read_object(kept, "the compiler's answer", keys)
-    return known["account"] and Compiled(**known["account"]), known["reason"]
+    recorded = files.read_object(kept, "the compiler's answer", keys)
+    return recorded["account"] and Compiled(**recorded["account"]), recorded[
+        "reason"
+    ]
 
 
 class _Clock:
@@ -385,13 +387,13 @@ class _Clock:
             print(f"{self._what}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-def _table(found: dict[str, Any]) -> str:
-    versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
-    cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
+def _table(account: dict[str, Any]) -> str:
+    versions = ", ".join(f"{n} {v}" for n, v in account["versions"].items())
+    cores = "1 core" if account["cores"] == 1 else f"{account['cores']} cores"
     lines = [
-        f"{found['program']}, {found['step']}, {found['method']}: "
-        f"{found['rows']} rows of {found['length']} tokens, {found['dtype']}, "
-        f"on {cores} of {found['device']}"
+        f"{account['program']}, {account['step']}, {account['method']}: "
+        f"{account['rows']} rows of {account['length']} tokens, "
+        f"{account['dtype']}, on {cores} of {account['device']}"
     ]
 
     def tell(name: str, text: str) -> None:
@@ -401,24 +403,26 @@ def _table(found: dict[str, Any]) -> str:
         tell(name, f"{size / 1e6:,.1f} MB{more}")
 
     tell("compiled by", versions)
-    tell("compiles", "yes" if found["compiles"] else f"no: {found['reason']}")
-    if found["compiles"]:
-        of = f" of {found['memory_of_core'] / 1e6:,.1f}"
-        fits = "" if found["fits"] else ", which is too much"
-        tell_size("memory of a core", found["memory"], of + fits)
+    tell(
+        "compiles", "yes" if account["compiles"] else f"no: {account['reason']}"
+    )
+    if account["compiles"]:
+        of = f" of {account['memory_of_core'] / 1e6:,.1f}"
+        fits = "" if account["fits"] else ", which is too much"
+        tell_size("memory of a core", account["memory"], of + fits)
         for name in ("weights", "optimizer", "batch", "temporaries", "code"):
-            tell_size(f"  {name}", found[name])
-    if found.get("flops") is not None:
-        by = f" (counted by {found['counter']})"
-        tell("operations", f"{found['flops'] / 1e9:,.2f} GFLOP{by}")
-        tell("moved", f"{found['moved'] / 1e9:,.2f} GB")
+            tell_size(f"  {name}", account[name])
+    if account.get("flops") is not None:
+        by = f" (counted by {account['counter']})"
+        tell("operations", f"{account['flops'] / 1e9:,.2f} GFLOP{by}")
+        tell("moved", f"{account['moved'] / 1e9:,.2f} GB")
         tell(
             "at best",
-            f"{found['seconds_at_best'] * 1e3:,.2f} ms a step, "
-            f"{found['examples_per_second_at_best']:,.0f} examples/s, bound "
-            f"by {found['bound_by']}",
+            f"{account['seconds_at_best'] * 1e3:,.2f} ms a step, "
+            f"{account['examples_per_second_at_best']:,.0f} examples/s, bound "
+            f"by {account['bound_by']}",
         )
-    if "largest_batch" in found:
-        largest = found["largest_batch"]
+    if "largest_batch" in account:
+        largest = account["largest_batch"]
         tell("largest batch", f"{largest} rows" if largest else "none found")
     return "\n".join(lines) + "\n"

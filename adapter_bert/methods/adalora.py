@@ -175,15 +175,15 @@ class AdaLora(TuningMethod):
             self.beta1,
             self.beta2,
         )
-        found = {
+        declared = {
             name: Declared(one.shape, base.normal(0.02), allocation=allocation)
             for name, one in self.lora.variables(config).items()
         }
         for scope in self.lora.matrices(config):
-            found[f"{scope}/lora_e"] = Declared(
+            declared[f"{scope}/lora_e"] = Declared(
                 (self.init_rank,), encoder.zeros, allocation=allocation
             )
-        return found
+        return declared
 
     def finish(self, config, values):
         """LoRA of the singular values that are not zero, which go into B."""
@@ -194,22 +194,22 @@ class AdaLora(TuningMethod):
         if not any(map(len, kept.values())):
             # Nothing has been trained yet.
             kept = dict.fromkeys(kept, np.arange(self.init_rank))
-        found = dict(values)
+        finished = dict(values)
         ranks = {}
         most = max(map(len, kept.values()))
         for scope, places in kept.items():
             down, up, singular = (
-                found.pop(f"{scope}/lora_{part}") for part in "abe"
+                finished.pop(f"{scope}/lora_{part}") for part in "abe"
             )
             rank = ranks[place_of(scope)] = len(places)
             if rank:
                 scale = singular[places] * np.float32(rank / self.init_rank)
-                found[f"{scope}/lora_a"] = down[:, places]
-                found[f"{scope}/lora_b"] = scale[:, np.newaxis] * up[places]
+                finished[f"{scope}/lora_a"] = down[:, places]
+                finished[f"{scope}/lora_b"] = scale[:, np.newaxis] * up[places]
         layers, targets = config.num_hidden_layers, self.targets.split(",")
         pattern = write_pattern(ranks, most, layers, targets)
         method = dataclasses.replace(self.lora, rank=most, rank_pattern=pattern)
-        return method, found
+        return method, finished
 
     def merge(self, config, read, values):
         method, values = self.finish(config, values)

@@ -118,12 +118,12 @@ class TuningMethod:
                 raise UserError(
                     f"{self.name}: {argument} is {value}, expected {expected}"
                 )
-        for argument, known in self.choices.items():
+        for argument, words in self.choices.items():
             value = getattr(self, argument)
-            if value not in known:
+            if value not in words:
                 raise UserError(
                     f"{self.name}: {argument} is {value!r}, expected one of "
-                    f"{', '.join(known)}"
+                    f"{', '.join(words)}"
                 )
 
     def check(self, config: encoder.BertConfig) -> None:

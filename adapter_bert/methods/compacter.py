@@ -103,19 +103,23 @@ class Compacter(PlacedMethod):
         s and t start as Glorot and Bengio's values of matrices [inputs / n, 1]
         and [1, outputs / n].
         """
-        found, hidden = {}, config.hidden_size
+        declared, hidden = {}, config.hidden_size
         for name, inputs, outputs in (
             ("down", hidden, self.size),
             ("up", self.size, hidden),
         ):
             left = self.n, inputs // self.n, 1
             right = self.n, 1, outputs // self.n
-            found[f"{scope}/{name}/left"] = Declared(left, base.glorot_uniform)
-            found[f"{scope}/{name}/right"] = Declared(
+            declared[f"{scope}/{name}/left"] = Declared(
+                left, base.glorot_uniform
+            )
+            declared[f"{scope}/{name}/right"] = Declared(
                 right, base.glorot_uniform
             )
-            found[f"{scope}/{name}/bias"] = Declared((outputs,), encoder.zeros)
-        return found
+            declared[f"{scope}/{name}/bias"] = Declared(
+                (outputs,), encoder.zeros
+            )
+        return declared
 
     def variables(self, config, pooler=True):
         """`compacter/shared` and the adapters."""

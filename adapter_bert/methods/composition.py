@@ -61,7 +61,7 @@ def _as_the_part(place: str) -> Callable:
 
     def act(self, *arguments):
         *others, context = arguments
-        return getattr(self.hooks, place)(*others, self.own(context))
+        return getattr(self.hooks, place)(*others, self.context_of(context))
 
     return act
 
@@ -94,11 +94,14 @@ class PartHooks(Hooks):
         change = self.changes.get(name)
         if "parameter" not in self.hooks.places:
             return change
-        own = tf.convert_to_tensor(variable)
-        added = self.hooks.parameter(name, own, self.own(context)) - own
+        pretrained = tf.convert_to_tensor(variable)
+        added = (
+            self.hooks.parameter(name, pretrained, self.context_of(context))
+            - pretrained
+        )
         return added if change is None else added + change
 
-    def own(self, context: Context) -> Context:
+    def context_of(self, context: Context) -> Context:
         """The context as the part sees it."""
         seed = context.seed
         if seed is not None:
@@ -126,14 +129,14 @@ class PartHooks(Hooks):
     prepare = _as_the_part("prepare")
 
     def parameter(self, name, variable, context):
-        value = self.hooks.parameter(name, variable, self.own(context))
+        value = self.hooks.parameter(name, variable, self.context_of(context))
         change = self.changes.get(name)
         return value if change is None else value + change
 
     def penalty(self, context):
         if not self.is_trained:
             return None
-        return self.hooks.penalty(self.own(context))
+        return self.hooks.penalty(self.context_of(context))
 
 
 class ComposedHooks(Hooks):
@@ -167,9 +170,9 @@ class ComposedHooks(Hooks):
         return tf.convert_to_tensor(variable)
 
     def penalty(self, context):
-        found = [part.penalty(context) for part in self.parts]
-        found = [penalty for penalty in found if penalty is not None]
-        return tf.add_n(found) if found else None
+        penalties = [part.penalty(context) for part in self.parts]
+        penalties = [penalty for penalty in penalties if penalty is not None]
+        return tf.add_n(penalties) if penalties else None
 
     def prepare(self, context):
         return self._made("prepare", context)
@@ -281,10 +284,10 @@ class Composition(TuningMethod):
     @property
     def undecayed(self) -> frozenset[str]:
         """Those of the part that is trained; several parts share the head."""
-        found = [m.undecayed for m in self.trained if not m.is_addition]
-        if len(found) == 1:
-            return found[0]
-        return frozenset().union(*found) - {"head"}
+        groups = [m.undecayed for m in self.trained if not m.is_addition]
+        if len(groups) == 1:
+            return groups[0]
+        return frozenset().union(*groups) - {"head"}
 
     @property
     def changes_few(self) -> bool:
@@ -298,15 +301,15 @@ class Composition(TuningMethod):
 
     def changed_count(self, count):
         """That of the part that changes not all that it trains."""
-        found = [method.changed_count(count) for method in self.trained]
-        return next((number for number in found if number is not None), None)
+        counts = [method.changed_count(count) for method in self.trained]
+        return next((number for number in counts if number is not None), None)
 
     def trains(self, config):
         return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
     def variables(self, config, pooler=True):
         """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
             if part.name:
@@ -317,21 +320,23 @@ class Composition(TuningMethod):
                     part.scope + name: dataclasses.replace(one, trained=False)
                     for name, one in added.items()
                 }
-            found.update(added)
-        return found
+            declared.update(added)
+        return declared
 
     def hooks(self, config, values):
         parts = []
         for number, part in enumerate(self.parts):
             if part.name:
-                mark, own = part.scope, below(part.scope, values)
-                changes = below(CHANGES, own)
+                mark, part_values = part.scope, below(part.scope, values)
+                changes = below(CHANGES, part_values)
             else:
                 # Of two LoRAs each acts where it has values of its own.
                 names = part.method.variables(config)
-                own = {name: values[name] for name in names if name in values}
+                part_values = {
+                    name: values[name] for name in names if name in values
+                }
                 mark, changes = f"part_{number}/", {}
-            hooks = part.method.hooks(config, own)
+            hooks = part.method.hooks(config, part_values)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
         return self.hooks_class(parts, self, config, values)
 
@@ -379,19 +384,19 @@ class Composition(TuningMethod):
         )
 
     def _arguments(self):
-        found: list[str] = []
+        texts: list[str] = []
         for is_known, parts in itertools.groupby(
             self.parts, lambda part: bool(part.name and part.method)
         ):
             if is_known:
                 pairs = (f"{part.name!r}: {part.method}" for part in parts)
-                found.append(f"{{{', '.join(pairs)}}}")
+                texts.append(f"{{{', '.join(pairs)}}}")
             else:
-                found += [
+                texts += [
                     repr(part.name) if part.name else str(part.method)
                     for part in parts
                 ]
-        return found + super()._arguments()
+        return texts + super()._arguments()
 
 
 def _single(method: TuningMethod) -> Iterator[TuningMethod]:
@@ -457,10 +462,10 @@ class StackHooks(ComposedHooks):
         return dense(inputs)
 
     def key_value(self, layer, key, value, attention_bias, context):
-        found = key, value, attention_bias
+        changed = key, value, attention_bias
         for part in self.parts:
-            found = part.key_value(layer, *found, context)
-        return found
+            changed = part.key_value(layer, *changed, context)
+        return changed
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Each part reads the outputs with what was added before."""
@@ -572,20 +577,20 @@ class AverageHooks(ComposedHooks):
         """The mean of the projections; BERT's own is computed once."""
         if not self.acting_at("project"):
             return dense(inputs)
-        own = dense(inputs)
-        found = [
+        plain = dense(inputs)
+        projected = [
             part.project(
                 name,
                 inputs,
                 dataclasses.replace(
-                    dense, apply=lambda x: own if x is inputs else dense(x)
+                    dense, apply=lambda x: plain if x is inputs else dense(x)
                 ),
                 context,
             )
             for part in self.parts
         ]
-        mean, scale = self._mean(found), self.method.scale
-        return mean if scale == 1.0 else own + scale * (mean - own)
+        mean, scale = self._mean(projected), self.method.scale
+        return mean if scale == 1.0 else plain + scale * (mean - plain)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """The mean of what the parts add; shapes as in `Hooks`.
@@ -610,8 +615,8 @@ class AverageHooks(ComposedHooks):
     def _mean(self, tensors):
         """The weighted mean of tensors, where None is zero; None for none."""
         weighted = zip(tensors, self.method.shares())
-        found = [w * x for x, w in weighted if x is not None]
-        return tf.add_n(found) if found else None
+        products = [w * x for x, w in weighted if x is not None]
+        return tf.add_n(products) if products else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -653,23 +658,23 @@ class Average(Composition):
         """The weight of each part; their sum is 1."""
         count = len(self.parts)
         try:
-            found = list(map(float, self.weights.split(",")))
+            shares = list(map(float, self.weights.split(",")))
         except ValueError:
-            found = []
+            shares = []
         if not self.weights:
-            found = [1.0] * count
-        if len(found) != count or not all(0 < w < math.inf for w in found):
+            shares = [1.0] * count
+        if len(shares) != count or not all(0 < w < math.inf for w in shares):
             raise UserError(
                 f"average: weights are {self.weights!r}, expected {count} "
                 "positive numbers, as in '0.7,0.3'"
             )
-        return [weight / sum(found) for weight in found]
+        return [weight / sum(shares) for weight in shares]
 
     def check(self, config):
         """Compares the parts with the model; they act within layers only."""
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
-        is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (
+        is_alike = {type(one) for one in hooks} == {type(hooks[0])} and (
             isinstance(hooks[0], AdapterHooks)
             or all(type(part.method) is Lora for part in self.parts)
         )
@@ -681,8 +686,8 @@ class Average(Composition):
                 "expected all of one method: lora, pfeiffer, parallel, or "
                 "houlsby(layer_norms=false)"
             )
-        for part, own in zip(self.parts, hooks):
-            places = own.places
+        for part, one in zip(self.parts, hooks):
+            places = one.places
             if places & {
                 "words",
                 "embeddings",

@@ -85,15 +85,15 @@ class Dora(Lora):
     def variables(self, config, pooler=True):
         """LoRA's, and `<scope>/dora_m` for each target."""
         shapes = encoder.list_variables(config)
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         for scope in self.matrices(config):
             lengths = functools.partial(_lengths_of, config.variable(scope))
-            found[f"{scope}/dora_m"] = Declared(
+            declared[f"{scope}/dora_m"] = Declared(
                 shapes[config.variable(f"{scope}/bias")],
                 encoder.OfPretrained(lengths),
                 decays=False,
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
         merged = super().merge(config, read, values)

@@ -34,7 +34,7 @@ def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
 
 
 def mix(
-    own: Tensors,
+    variables: Tensors,
     query: tf.Tensor,
     values: Sequence[tf.Tensor],
     drop: Callable[[tf.Tensor], tf.Tensor],
@@ -56,17 +56,21 @@ def mix(
         [B, T, N].
     """
     shape, size = tf.shape(query), query.shape[-1]
-    own = {name: tf.cast(value, query.dtype) for name, value in own.items()}
+    variables = {
+        name: tf.cast(value, query.dtype) for name, value in variables.items()
+    }
     outputs = [tf.reshape(x, [-1, size]) for x in values]
     weights = tf.ones_like(outputs[0][:, :1], tf.float32)
     mixed = outputs[0]
-    if "query/kernel" in own:
-        flat = tf.matmul(tf.reshape(query, [-1, size]), own["query/kernel"])
-        flat = functional.add_bias(flat, own["query/bias"])
+    if "query/kernel" in variables:
+        flat = tf.matmul(
+            tf.reshape(query, [-1, size]), variables["query/kernel"]
+        )
+        flat = functional.add_bias(flat, variables["query/bias"])
         # q (u K + b) = (q K') u + q b: one product for all adapters' keys, as
         # for all their values.
-        to_key = tf.matmul(flat, own["key/kernel"], transpose_b=True)
-        offset = tf.linalg.matvec(flat, own["key/bias"])
+        to_key = tf.matmul(flat, variables["key/kernel"], transpose_b=True)
+        offset = tf.linalg.matvec(flat, variables["key/bias"])
         scores = tf.stack(
             [tf.reduce_sum(to_key * x, axis=-1) + offset for x in outputs],
             axis=-1,
@@ -76,8 +80,8 @@ def mix(
         mixed = tf.add_n(
             [tf.expand_dims(w, 1) * x for w, x in zip(shares, outputs)]
         )
-    if "value/kernel" in own:
-        mixed = tf.matmul(mixed, own["value/kernel"])
+    if "value/kernel" in variables:
+        mixed = tf.matmul(mixed, variables["value/kernel"])
     mixed = tf.reshape(mixed, shape)
     mixed.set_shape(query.shape)
     shape = tf.concat([shape[:2], [len(values)]], axis=0)
@@ -157,12 +161,12 @@ class FusionHooks(ComposedHooks):
     def penalty(self, context):
         if not self.method.value:
             return None
-        found = []
+        penalties = []
         for place in self.present:
             value = self.values[f"{_scope(place)}/value/kernel"]
             identity = tf.eye(value.shape[0])
-            found.append(tf.reduce_sum(tf.square(value - identity)))
-        return self.method.penalty * tf.add_n(found)
+            penalties.append(tf.reduce_sum(tf.square(value - identity)))
+        return self.method.penalty * tf.add_n(penalties)
 
 
 def _scope(place: Place) -> str:
@@ -255,8 +259,8 @@ class Fusion(Composition):
         """The numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
-        for part, own in zip(self.parts, hooks):
-            alike = type(own) is kind and own.places == {"before_norm"}
+        for part, acting in zip(self.parts, hooks):
+            alike = type(acting) is kind and acting.places == {"before_norm"}
             if not (alike and issubclass(kind, AdapterHooks)):
                 raise UserError(
                     f"fusion: {part.name} is an adapter of "
@@ -269,14 +273,16 @@ class Fusion(Composition):
         for place in itertools.product(
             range(lowest, config.num_hidden_layers), SCOPES
         ):
-            found = [n for n, own in enumerate(hooks) if place in own.scopes]
-            if found:
-                present[place] = found
+            numbers = [
+                n for n, acting in enumerate(hooks) if place in acting.scopes
+            ]
+            if numbers:
+                present[place] = numbers
         return present
 
     def variables(self, config, pooler=True):
         """The parts', and `<place>/fusion/{query,key,value}/...`."""
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         size = config.hidden_size
         # The deviation of AdapterHub's.
         kernel = Declared((size, size), base.normal(0.02))
@@ -284,12 +290,12 @@ class Fusion(Composition):
         for place, numbers in self.present(config).items():
             scope = _scope(place)
             for name in ("query", "key") if len(numbers) > 1 else ():
-                found[f"{scope}/{name}/kernel"] = kernel
-                found[f"{scope}/{name}/bias"] = bias
+                declared[f"{scope}/{name}/kernel"] = kernel
+                declared[f"{scope}/{name}/bias"] = bias
             if self.value:
                 value = Declared((size, size), near_identity)
-                found[f"{scope}/value/kernel"] = value
-        return found
+                declared[f"{scope}/value/kernel"] = value
+        return declared
 
     def kept(self, places: Iterable[Place]) -> list[Place]:
         """The places where tokens attend in prediction."""

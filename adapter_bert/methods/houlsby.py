@@ -65,22 +65,22 @@ class Bottleneck:
 
     def variables(self, scope: str) -> dict[str, Declared]:
         """Declares `<scope>/weights1`, ..."""
-        found = {}
+        declared = {}
         if self.layer_norm:
             norm = f"{scope}/LayerNorm"
-            found[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
-            found[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
+            declared[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
+            declared[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
         sizes = [self.hidden] + [self.size] * self.depth + [self.hidden]
         initializers = [self.down] * self.depth + [self.up]
         for number, *shape, initializer in zip(
             self.numbers, sizes, sizes[1:], initializers
         ):
-            found[f"{scope}/weights{number}"] = Declared(
+            declared[f"{scope}/weights{number}"] = Declared(
                 tuple(shape), initializer
             )
             bias = Declared((1, shape[1]), encoder.zeros)
-            found[f"{scope}/biases{number}"] = bias
-        return found
+            declared[f"{scope}/biases{number}"] = bias
+        return declared
 
     def __call__(
         self, values: Tensors, scope: str, hidden: tf.Tensor
@@ -184,10 +184,10 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         for scope in self.scopes(config).values():
-            found.update(self.declare(config, scope))
-        return found
+            declared.update(self.declare(config, scope))
+        return declared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,10 +226,10 @@ class BottleneckMethod(PlacedMethod):
     def declare(self, config, scope):
         adapter = self.adapter(config)
         size = base.layer_sizes(self.sizes).get(layer_of(scope), self.size)
-        found = dataclasses.replace(adapter, size=size).variables(scope)
+        declared = dataclasses.replace(adapter, size=size).variables(scope)
         if self.gating:
-            found.update(gate.variables(scope, config.hidden_size))
-        return found
+            declared.update(gate.variables(scope, config.hidden_size))
+        return declared
 
     def widened(self):
         wide = super().widened()

@@ -54,14 +54,14 @@ class Ia3(TuningMethod):
 
     def variables(self, config, pooler=True):
         """`<scope>/ia3_scale` for three kernels of every layer."""
-        found = {}
+        declared = {}
         for scope in _scopes(config):
             is_output = scope.endswith(OUTPUT)
             size = config.intermediate_size if is_output else config.hidden_size
-            found[f"{scope}/ia3_scale"] = Declared(
+            declared[f"{scope}/ia3_scale"] = Declared(
                 (size,), encoder.ones, decays=False
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
         """Scales columns of keys and values, rows of the last kernel."""

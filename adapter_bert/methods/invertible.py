@@ -122,7 +122,9 @@ class MadX(BottleneckMethod):
 
     def variables(self, config, pooler=True):
         """Those of the layers' adapters, and of the invertible one."""
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         for name in ("F", "G"):
-            found.update(self.invertible(config).variables(f"{SCOPE}/{name}"))
-        return found
+            declared.update(
+                self.invertible(config).variables(f"{SCOPE}/{name}")
+            )
+        return declared

@@ -358,23 +358,23 @@ class Lora(TuningMethod):
 
     def matrices(self, config: encoder.BertConfig) -> dict[str, Matrix]:
         """The updates by the scopes of their matrices."""
-        found = {scope_of(p): self.matrix(p) for p in self._places(config)}
-        return {scope: one for scope, one in found.items() if one.rank}
+        updates = {scope_of(p): self.matrix(p) for p in self._places(config)}
+        return {scope: one for scope, one in updates.items() if one.rank}
 
     def _places(self, config: encoder.BertConfig) -> Iterator[Place]:
         return places(self.targets.split(","), range(config.num_hidden_layers))
 
     def variables(self, config, pooler=True):
         """`<scope>/lora_a` and `lora_b` for each target."""
-        shapes, found = encoder.list_variables(config), {}
+        shapes, declared = encoder.list_variables(config), {}
         for scope, matrix in self.matrices(config).items():
             inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
             down, up = (inputs, matrix.rank), (matrix.rank, outputs)
-            found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
-            found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
+            declared[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
+            declared[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
             if self.gating:
-                found.update(gate.variables(scope, inputs))
-        return found
+                declared.update(gate.variables(scope, inputs))
+        return declared
 
     def widened(self):
         """Wider, unless patterns say ranks or alphas of their own."""

@@ -39,8 +39,8 @@ class NewWordsHooks(Hooks):
             rows += texts[:, tf.newaxis] * new.shape[1]
             new = tf.reshape(new, [-1, new.shape[2]])
         added = tf.gather(new, rows)
-        own = embed(tf.where(is_new, 0, input_ids))
-        return tf.where(tf.expand_dims(is_new, -1), added, own)
+        pretrained = embed(tf.where(is_new, 0, input_ids))
+        return tf.where(tf.expand_dims(is_new, -1), added, pretrained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,8 +75,8 @@ class NewWords(TuningMethod):
 def count_of(method: TuningMethod) -> int:
     """The number of new words that a method trains."""
     parts = [part.method for part in method.parts if not part.name]
-    found = [m.count for m in (method, *parts) if isinstance(m, NewWords)]
-    return sum(found)
+    counts = [m.count for m in (method, *parts) if isinstance(m, NewWords)]
+    return sum(counts)
 
 
 def with_new_words(method: TuningMethod, count: int) -> TuningMethod:

@@ -106,8 +106,8 @@ class Pals(TuningMethod):
         for layer in range(config.num_hidden_layers):
             for part in PARTS:
                 sizes[f"layer_{layer}/{part}"] = (size, size)
-        found = {}
+        declared = {}
         for name, shape in sizes.items():
-            found[f"pals/{name}/kernel"] = Declared(shape, normal)
-            found[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
-        return found
+            declared[f"pals/{name}/kernel"] = Declared(shape, normal)
+            declared[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
+        return declared

@@ -180,8 +180,8 @@ class PerTask(Composition):
     def of_task(self, config, task, values):
         """BERT and the addition of one task, as methods that are stacked."""
         number = self.tasks.split(",").index(task)
-        own = {k: v[number] for k, v in below(SCOPE, values).items()}
+        task_values = {k: v[number] for k, v in below(SCOPE, values).items()}
         shared = {k: v for k, v in values.items() if not k.startswith(SCOPE)}
-        method, own = self.method.finish(config, own)
+        method, task_values = self.method.finish(config, task_values)
         parts = (Part("", Full()), Part("", method))
-        return Stack(parts), {**shared, **own}
+        return Stack(parts), {**shared, **task_values}

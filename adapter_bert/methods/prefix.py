@@ -126,8 +126,8 @@ class Prefix(TuningMethod):
         names = prefix_variables(layers)
         if not self.reparameterize:
             normal = encoder.truncated_normal(config.initializer_range)
-            own = Declared((self.length, size), normal)
-            return {**dict.fromkeys(names, own), **gates}
+            key = Declared((self.length, size), normal)
+            return {**dict.fromkeys(names, key), **gates}
         outputs = len(names) * size
         declared = (
             Declared((self.length, size), base.normal(1.0)),

@@ -211,21 +211,21 @@ class LoReft(TuningMethod):
 
     def variables(self, config, pooler=True):
         """`<scope>/source/...`, and `projection` or its `reflectors`."""
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         shape = config.hidden_size, self.rank
         for layer in base.choose_layers(self.layers, config):
             for scope in self.scopes(layer):
                 linear = Declared(shape, base.uniform_by_inputs)
                 bias = Declared((self.rank,), encoder.zeros)
-                found[f"{scope}/{SOURCE}"] = linear
-                found[f"{scope}/{BIAS}"] = bias
+                declared[f"{scope}/{SOURCE}"] = linear
+                declared[f"{scope}/{BIAS}"] = bias
                 if self.orthogonal:
-                    found[f"{scope}/{REFLECTORS}"] = Declared(
+                    declared[f"{scope}/{REFLECTORS}"] = Declared(
                         shape, random_reflectors, decays=False
                     )
                 else:
-                    found[f"{scope}/{PROJECTION}"] = linear
-        return found
+                    declared[f"{scope}/{PROJECTION}"] = linear
+        return declared
 
     def finish(self, config, values):
         """Keeps the bases, and not the reflectors that make them."""

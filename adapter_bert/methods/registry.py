@@ -116,14 +116,14 @@ def _method(
         raise UserError(
             f"{name} was given {len(positions)} arguments; it takes: {takes}"
         )
-    given = list(zip(kinds, map(_value, positions)))
-    given += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
-    for number, (key, value) in enumerate(given):
+    pairs = list(zip(kinds, map(_value, positions)))
+    pairs += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
+    for number, (key, value) in enumerate(pairs):
         if key not in kinds:
             raise UserError(
                 f"{name} has no argument {key!r}; it takes: {takes}"
             )
-        if key in dict(given[:number]):
+        if key in dict(pairs[:number]):
             raise UserError(f"{name} was given {key} twice")
         arguments[key] = value
     for key, kind in kinds.items():

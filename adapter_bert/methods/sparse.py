@@ -270,15 +270,15 @@ class Gates(TuningMethod):
                 rate=self.gate_rate,
             )
 
-        found = {}
+        declared = {}
         for name, shape in encoder.list_variables(config, pooler).items():
-            found[f"{SCOPE}{name}/diff"] = Declared(
+            declared[f"{SCOPE}{name}/diff"] = Declared(
                 shape, encoder.zeros, decays=False
             )
-            found[f"{SCOPE}{name}/gate"] = gate(shape)
+            declared[f"{SCOPE}{name}/gate"] = gate(shape)
             if self.structured:
-                found[f"{SCOPE}{name}/group"] = gate(())
-        return found
+                declared[f"{SCOPE}{name}/group"] = gate(())
+        return declared
 
 
 @dataclasses.dataclass(frozen=True)

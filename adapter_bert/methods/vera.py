@@ -143,15 +143,15 @@ class Vera(TuningMethod):
         def initial(rng, shape):
             return np.full(shape, self.d_initial, np.float32)
 
-        found = {}
+        declared = {}
         for scope, (_, outputs) in self.kernels(config).items():
-            found[f"{scope}/vera_d"] = Declared(
+            declared[f"{scope}/vera_d"] = Declared(
                 (self.rank,), initial, decays=False
             )
-            found[f"{scope}/vera_b"] = Declared(
+            declared[f"{scope}/vera_b"] = Declared(
                 (outputs,), encoder.zeros, decays=False
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
         down, up = self.matrices(config)

@@ -232,9 +232,9 @@ class WeightedSum:
 
     def _merge_values(self, config, read, method, values, weights) -> Values:
         """Each variable from where it starts, plus the sum of its changes."""
-        own = encoder.list_variables(config)
+        shapes = encoder.list_variables(config)
         declared = method.variables(config)
-        found: Values = {}
+        summed: Values = {}
         if any(one.keys() != values[0].keys() for one in values):
             raise UserError(
                 "the adapters hold values of other variables each; expected "
@@ -250,12 +250,14 @@ class WeightedSum:
                         "each adapter; expected adapters of the same parts and "
                         "masks"
                     )
-                found[name] = value
+                summed[name] = value
                 continue
-            start = read(name) if name in own else _start(name, declared, read)
+            start = (
+                read(name) if name in shapes else _start(name, declared, read)
+            )
             changes = [other - start for other in all_values]
-            found[name] = start + self(name, changes, weights)
-        return found
+            summed[name] = start + self(name, changes, weights)
+        return summed
 
     def _merge_lora(self, config, methods, values, weights):
         """Factors of the sum, for each matrix that an adapter acts on."""
@@ -282,7 +284,7 @@ class WeightedSum:
             target for m in methods for target in m.targets.split(",")
         )
         merged = Lora(rank, float(rank), ",".join(targets), methods[0].dropout)
-        found: Values = {}
+        summed: Values = {}
         for name in merged.variables(config):
             scope, _, factor = name.rpartition("/")
             if factor != "lora_a":
@@ -294,18 +296,18 @@ class WeightedSum:
                 # A pattern of ranks leaves the matrix out in all of them.
                 shapes = merged.variables(config)
                 for part in down, up:
-                    found[part] = np.zeros(shapes[part].shape, np.float32)
+                    summed[part] = np.zeros(shapes[part].shape, np.float32)
             elif by_updates:
-                found[down], found[up] = self._divide(scope, factors, rank)
+                summed[down], summed[up] = self._divide(scope, factors, rank)
             elif self.by == CAT:
-                found[down], found[up] = _concatenate(factors, rank)
+                summed[down], summed[up] = _concatenate(factors, rank)
             else:
                 roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
                 signs = [-1.0 if f.weight < 0 else 1.0 for f in factors]
                 signed = np.multiply(roots, signs)
-                found[down] = self(down, [f.down for f in factors], signed)
-                found[up] = self(up, [f.up for f in factors], roots)
-        return merged, found
+                summed[down] = self(down, [f.down for f in factors], signed)
+                summed[up] = self(up, [f.up for f in factors], roots)
+        return merged, summed
 
     def _divide(self, scope: str, factors: Sequence[Factors], rank: int):
         """The sum of whole updates, divided by an SVD into two factors."""
@@ -327,14 +329,14 @@ def _updates(
 
     All have its greatest rank, with zeros for what a pattern leaves out.
     """
-    matrices, found = method.matrices(config), {}
+    matrices, updates = method.matrices(config), {}
     most = max(matrix.rank for matrix in matrices.values())
     for scope, matrix in matrices.items():
         left = most - matrix.rank
         down = np.pad(values[f"{scope}/lora_a"], ((0, 0), (0, left)))
         up = np.pad(values[f"{scope}/lora_b"], ((0, left), (0, 0)))
-        found[scope] = Factors(down, up, matrix.scale, weight)
-    return found
+        updates[scope] = Factors(down, up, matrix.scale, weight)
+    return updates
 
 
 def _concatenate(

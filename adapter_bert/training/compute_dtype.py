@@ -51,26 +51,26 @@ def rates() -> dict[str, float]:
 
 
 def choose_dtype(
-    wanted: str, use_tpu: bool = False, known: Optional[str] = None
+    wanted: str, use_tpu: bool = False, begun_with: Optional[str] = None
 ) -> str:
     """The dtype to compute in, `float32` or `bfloat16`, of a wanted `DTYPES`.
 
     On a CPU, `auto` measures both dtypes, and a slower bfloat16 gets a warning.
-    A resumed run goes on with the `known` dtype that it began with.
+    A resumed run goes on with `begun_with`.
     """
     if wanted == FLOAT32:
         return wanted
-    if wanted == AUTO and known:
-        logging.info("--compute_dtype=auto: %s, as this run began", known)
-        return known
+    if wanted == AUTO and begun_with:
+        logging.info("--compute_dtype=auto: %s, as this run began", begun_with)
+        return begun_with
     gpus = tf.config.list_physical_devices("GPU")
     if use_tpu or gpus:
         # Not measured: a single product would measure the kernel's launch.
         if wanted == BFLOAT16 or use_tpu or all(map(_has_bfloat16, gpus)):
             return BFLOAT16
         return FLOAT32
-    found = rates()
-    ratio = found[BFLOAT16] / found[FLOAT32]
+    speeds = rates()
+    ratio = speeds[BFLOAT16] / speeds[FLOAT32]
     if wanted == AUTO:
         chosen = BFLOAT16 if ratio >= WORTHWHILE else FLOAT32
         logging.info(

@@ -36,19 +36,19 @@ def name() -> str:
 
 def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
     """(mount point, folder) of the control groups that may limit cores."""
-    own = {}
+    groups = {}
     for line in _lines(os.path.join(proc, "cgroup")):
         # As `0::/a/b` (version 2) or `4:cpu,cpuacct:/a/b` (version 1).
         _, kinds, path = line.split(":", 2)
-        own.update((kind, path) for kind in kinds.split(","))
+        groups.update((kind, path) for kind in kinds.split(","))
     for line in _lines(os.path.join(proc, "mountinfo")):
         place, _, kind = line.partition(" - ")
         _, _, _, root, mount = place.split(" ")[:5]
         system, _, options = kind.split(" ", 2)
         if system == "cgroup2":
-            path = own.get("")
+            path = groups.get("")
         elif system == "cgroup" and "cpu" in options.split(","):
-            path = own.get("cpu")
+            path = groups.get("cpu")
         else:
             continue
         if path is None:

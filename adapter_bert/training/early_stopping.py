@@ -24,11 +24,11 @@ def steps_to_score(setup: Setup, schedule: Schedule) -> frozenset[int]:
     if training.eval_steps == EPOCH:
         count = int(training.epochs)
         epochs = exact(training.epochs)
-        found = {int(last * n / epochs) for n in range(1, count + 1)}
+        steps = {int(last * n / epochs) for n in range(1, count + 1)}
     else:
         every = int(training.eval_steps)
-        found = set(range(every, last, every))
-    return frozenset({step for step in found if 0 < step < last} | {last})
+        steps = set(range(every, last, every))
+    return frozenset({step for step in steps if 0 < step < last} | {last})
 
 
 class Watch:
@@ -51,8 +51,8 @@ class Watch:
         self._keep_best = setup.experiment.training.keep_best
         self._last = schedule.num_train_steps
         self.steps = steps_to_score(setup, schedule)
-        found = dev_scores.read(self._folder)
-        self._scores = found or dev_scores.DevScores(self._keep_best, {})
+        recorded = dev_scores.read(self._folder)
+        self._scores = recorded or dev_scores.DevScores(self._keep_best, {})
         unknown = self.steps - set(self._scores.by_step)
         lost = [step for step in unknown if step < first_step]
         if self._keep_best and lost:

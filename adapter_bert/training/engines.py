@@ -104,13 +104,16 @@ class Course:
     pause: Pause = NO_PAUSE
 
     def batches(
-        self, length: Optional[int], shards: int, own: Optional[range] = None
+        self,
+        length: Optional[int],
+        shards: int,
+        positions: Optional[range] = None,
     ) -> tf.data.Dataset:
         """The batches of all steps; arguments as of `train_batches`."""
         steps = range(self.first_step, self.schedule.num_train_steps)
         return input_pipeline.to_dataset(
             lambda: input_pipeline.train_batches(
-                self.features, self.plan, steps, length, shards, own
+                self.features, self.plan, steps, length, shards, positions
             ),
             self.features,
             length,
@@ -186,19 +189,19 @@ def choose_engine(name: str) -> tuple[type[Engine], str]:
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
-    found, why = "estimator", f"TensorFlow {tf.__version__} has it"
+    chosen, why = "estimator", f"TensorFlow {tf.__version__} has it"
     if multi_worker.is_cluster():
-        found, why = "strategy", "TF_CONFIG names several processes"
+        chosen, why = "strategy", "TF_CONFIG names several processes"
     elif not hasattr(tf, "estimator"):
-        found = "strategy"
+        chosen = "strategy"
         why = f"TensorFlow {tf.__version__} has no TPUEstimator"
-    if name == "estimator" and found != name:
+    if name == "estimator" and chosen != name:
         raise UserError(
             f"--engine=estimator cannot run here: {why}; use --engine=strategy"
         )
     if name != "auto":
-        found, why = name, "--engine names it"
-    module, _, attribute = ENGINES[found].rpartition(".")
+        chosen, why = name, "--engine names it"
+    module, _, attribute = ENGINES[chosen].rpartition(".")
     return getattr(importlib.import_module(module), attribute), why
 
 

@@ -342,8 +342,8 @@ def _part_of_int8(job: Job, p: Parameter, part: str) -> tf.Tensor:
     """The first values, or the scale, of a matrix in int8."""
 
     def read():
-        found = int8.quantize(p.name, job.initial_values[p.name]())
-        return getattr(found, part)
+        quantized = int8.quantize(p.name, job.initial_values[p.name]())
+        return getattr(quantized, part)
 
     spec = getattr(int8.specs(p.name, p.shape), part)
     value = tf.numpy_function(read, [], spec.dtype)

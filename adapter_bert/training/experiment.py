@@ -155,13 +155,13 @@ def run(experiment: Experiment) -> dict[str, float]:
         if not engine.is_chief:
             logging.info("the chief evaluates and writes the results")
             return {}
-        found = _answer(engine, setup, job, read, state, train)
+        results = _answer(engine, setup, job, read, state, train)
         # Of several workers none knows what the others took.
         if state.step > first_step and engine.workers == 1:
             run_files.write_cost(
                 experiment.output_dir, resumed, time.monotonic() - began
             )
-    return found
+    return results
 
 
 @contextlib.contextmanager
@@ -236,9 +236,9 @@ def _choose_dtype(experiment: Experiment) -> str:
             "several; pass float32 or bfloat16"
         )
     run = run_record.read_run(experiment.output_dir) or {}
-    known = (run.get("training") or {}).get("compute_dtype")
+    begun_with = (run.get("training") or {}).get("compute_dtype")
     use_tpu = experiment.hardware.use_tpu
-    return choose_dtype(experiment.compute_dtype, use_tpu, known)
+    return choose_dtype(experiment.compute_dtype, use_tpu, begun_with)
 
 
 def _choose_splits(experiment: Experiment) -> Splits:
@@ -521,19 +521,19 @@ def _calibrate(
     output_dir = experiment.output_dir
     if experiment.calibrate:
         name, measured = _measured_rows(task, rows.kept, rows.splits)
-        found, record = calibration.fit(
+        fitted, record = calibration.fit(
             answers[name]["logits"],
             rows.features[name].labels["label_ids"],
             measured,
             experiment.abstain_at,
         )
-        task = dataclasses.replace(task, calibration=found)
+        task = dataclasses.replace(task, calibration=fitted)
         run_files.write_calibration(output_dir, task.settings, record)
     elif experiment.do_train:
         run_files.forget_calibration(output_dir)
     else:
-        own = os.path.join(output_dir, run_files.ADAPTER)
-        folder = experiment.adapter or own
+        trained_here = os.path.join(output_dir, run_files.ADAPTER)
+        folder = experiment.adapter or trained_here
         settings = adapter_artifact.settings_of(folder)
         task = calibration.calibrated(task, settings, folder)
     return dataclasses.replace(setup, task=task)
@@ -546,8 +546,8 @@ def _score_novelty(
     texts = train.unlabelled()
     distinct = novelty.distinct(texts)
     some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
-    found = novelty.fit(frozen_features.compute(engine, setup, job, some))
-    task = dataclasses.replace(setup.task, novelty=found)
+    sketch = novelty.fit(frozen_features.compute(engine, setup, job, some))
+    task = dataclasses.replace(setup.task, novelty=sketch)
     folder = os.path.join(setup.experiment.output_dir, run_files.ADAPTER)
     adapter_artifact.change_settings(folder, task.settings)
     logging.info("answers have a novelty, by %d training texts", len(some))
@@ -582,7 +582,7 @@ def _answer(
     if setup.experiment.score_novelty:
         setup = _score_novelty(engine, setup, job, train)
     task = setup.task
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     if rows.splits.dev:
         tables = evaluation.score(setup, rows, answers)
         for suffix, name in rows.splits.dev:
@@ -590,9 +590,9 @@ def _answer(
             for path in task.write_report(output_dir, *about, suffix):
                 logging.info("more of the evaluation is in %s", path)
         step = training_state.step_of(state.best) if state.best else state.step
-        known, told = dev_scores.read(output_dir), step
+        curve, last_step = dev_scores.read(output_dir), step
         step = step or setup.model.sources.step
-        if not known or told not in known.by_step:
+        if not curve or last_step not in curve.by_step:
             run_files.write_curves(output_dir, tables[""][0], step)
         written = {
             part: run_files.write_results(
@@ -600,8 +600,8 @@ def _answer(
             )
             for part, (scores, data) in tables.items()
         }
-        found = written[""]
-        run_files.log_results(found)
+        results = written[""]
+        run_files.log_results(results)
     for suffix, name in rows.splits.dev:
         if fusion.ATTENTION in shown[name]:
             model, attention = setup.model, shown[name][fusion.ATTENTION]
@@ -613,4 +613,4 @@ def _answer(
             output_dir, rows.kept[name], answers[name], suffix
         ):
             logging.info("predictions written to %s", path)
-    return found
+    return results

@@ -72,8 +72,8 @@ class KnownOutputs(Features):
         cls, inner: Features, outputs: np.ndarray, first_token: bool
     ) -> "KnownOutputs":
         """Adds outputs to rows; arguments are the attributes."""
-        own = inner.tokens, inner.segments, inner.starts, inner.labels
-        return cls(*own, inner, outputs, first_token)
+        columns = inner.tokens, inner.segments, inner.starts, inner.labels
+        return cls(*columns, inner, outputs, first_token)
 
     @property
     def token_labels(self) -> Optional[np.ndarray]:
@@ -98,8 +98,8 @@ class KnownOutputs(Features):
         """`frozen_outputs`, and what the rows add."""
         width = 1 if self.first_token else length
         shape = *self.row_shape, width, self.outputs.shape[1]
-        own = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
-        return {**self.inner.added(length), **own}
+        outputs = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
+        return {**self.inner.added(length), **outputs}
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
@@ -108,15 +108,15 @@ class KnownOutputs(Features):
         self.inner.finish(batch, rows, step)
         sequences = self.sequences(rows)
         if self.first_token:
-            found = self.outputs[sequences][..., np.newaxis, :]
+            outputs = self.outputs[sequences][..., np.newaxis, :]
         else:
             mask = batch["input_mask"].astype(bool)
             places = np.arange(mask.shape[-1])
             sources = (self.starts[sequences][..., np.newaxis] + places)[mask]
             shape = *mask.shape, self.outputs.shape[1]
-            found = np.zeros(shape, self.outputs.dtype)
-            found[mask] = self.outputs[sources]
-        batch[FROZEN_OUTPUTS] = found
+            outputs = np.zeros(shape, self.outputs.dtype)
+            outputs[mask] = self.outputs[sources]
+        batch[FROZEN_OUTPUTS] = outputs
 
 
 class _Outputs(Head):
@@ -227,8 +227,8 @@ class FrozenLayers:
         return KnownOutputs.of(self._features, self._open(), self._first_token)
 
     def _rows(self) -> Features:
-        own = self._features
-        return Features(own.tokens, own.segments, own.starts, {})
+        features = self._features
+        return Features(features.tokens, features.segments, features.starts, {})
 
     def _key(self) -> str:
         """The hash of everything that decides the outputs."""
@@ -255,18 +255,18 @@ class FrozenLayers:
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
         try:
-            found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
+            written = sum(_sizes(self._folder, (".npy", UNFINISHED)))
         except OSError as error:
             raise UserError(
                 f"cannot read {self._folder}: {error.strerror}"
             ) from error
         allowed = self._setup.experiment.frozen_layers_gb
-        if found + needed > allowed * GB:
+        if written + needed > allowed * GB:
             raise UserError(
                 f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
-                f"{self._folder}, where {found / GB:.3g} GB are kept already, "
-                f"but --frozen_layers_gb allows {allowed:g}; delete files "
-                "there, or allow more"
+                f"{self._folder}, where {written / GB:.3g} GB are kept "
+                f"already, but --frozen_layers_gb allows {allowed:g}; delete "
+                "files there, or allow more"
             )
         files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
 
@@ -322,10 +322,10 @@ class FrozenLayers:
             lambda config, create: _Outputs(first_token),
         ) as computing:
             for chosen in sorted_batches(rows, 1, most):
-                found = computing.predict(
+                predicted = computing.predict(
                     rows.take(chosen), size, "frozen layers"
                 )
-                for row, value in zip(chosen, found["outputs"]):
+                for row, value in zip(chosen, predicted["outputs"]):
                     place = slice(row, row + 1)
                     if not first_token:
                         place = slice(*rows.starts[row : row + 2])
@@ -367,8 +367,8 @@ def predictor(
             output_dir=folder,
             observes=False,
         )
-        with engine.predictor(lower) as found:
-            yield found
+        with engine.predictor(lower) as computing:
+            yield computing
 
 
 def _reserve(path: str) -> None:

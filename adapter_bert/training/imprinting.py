@@ -77,7 +77,7 @@ def begin(
         )
     check_finite(outputs, "train")
     logits = outputs["logits"]
-    found = new_labels.imprint(
+    imprinted = new_labels.imprint(
         outputs[FEATURES],
         features.labels["label_ids"],
         logits,
@@ -87,7 +87,7 @@ def begin(
     begun = {
         # A head of another program may have no bias.
         name: np.concatenate([values[name][:old], rows])
-        for name, rows in zip((WEIGHTS, BIAS), found)
+        for name, rows in zip((WEIGHTS, BIAS), imprinted)
         if name in values
     }
     job = dataclasses.replace(
@@ -124,15 +124,15 @@ def measure_forgetting(
     predictor.load(_first_values(job))
     dev = evaluation.Splits(rows.splits.dev, ())
     begun, _ = evaluation.answer(setup, predictor, rows, dev)
-    found = new_labels.forgetting(
+    measured = new_labels.forgetting(
         rows.features[name].labels["label_ids"],
         begun[name]["logits"],
         answers[name]["logits"],
         len(setup.task.old_labels),
     )
     path = os.path.join(setup.experiment.output_dir, FORGETTING_FILE)
-    files.write_json(path, found)
-    of_old, of_new = found["old_labels"], found["new_labels"]
+    files.write_json(path, measured)
+    of_old, of_new = measured["old_labels"], measured["new_labels"]
     if of_old["rows"]:
         logging.info(
             "accuracy on %d dev rows of old labels: %.4f before, %.4f after "

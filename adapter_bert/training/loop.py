@@ -42,11 +42,11 @@ def run_steps(
     schedule: Schedule,
     first_step: int,
     pause: Pause = NO_PAUSE,
-    known: Optional[input_pipeline.Features] = None,
+    train: Optional[input_pipeline.Features] = None,
 ) -> tuple[str, int]:
     """Trains a job from `first_step` to the schedule's end, or where it ends.
 
-    `features` are the training rows', `known` the same with the outputs of
+    `features` are the training rows', `train` the same with the outputs of
     frozen layers, if these are not computed anew. Gives the last checkpoint
     and its step.
     """
@@ -76,7 +76,7 @@ def run_steps(
         )
     ) as progress:
         course = Course(
-            features if known is None else known,
+            features if train is None else train,
             plan,
             schedule,
             first_step,

@@ -116,18 +116,18 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def role(found: tf.distribute.Strategy) -> tuple[int, bool]:
+def role(strategy: tf.distribute.Strategy) -> tuple[int, bool]:
     """Processes that take part, and whether this one writes the files."""
-    if not isinstance(found, tf.distribute.MultiWorkerMirroredStrategy):
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1, True
-    resolver = found.cluster_resolver
+    resolver = strategy.cluster_resolver
     cluster = resolver.cluster_spec().as_dict()
     is_first = "chief" not in cluster and resolver.task_id == 0
     return _count(cluster), resolver.task_type == "chief" or is_first
 
 
 def check_agreement(
-    found: tf.distribute.Strategy, first_step: int, training: str
+    strategy: tf.distribute.Strategy, first_step: int, training: str
 ) -> None:
     """Compares where the workers begin, and what they are to train.
 
@@ -141,13 +141,13 @@ def check_agreement(
 
     @tf.function(autograph=False)
     def gather() -> tf.Tensor:
-        return found.run(
+        return strategy.run(
             lambda: tf.distribute.get_replica_context().all_gather(
                 tf.constant(mine, tf.int64), axis=0
             )
         )
 
-    pairs = found.experimental_local_results(gather())[0].numpy()
+    pairs = strategy.experimental_local_results(gather())[0].numpy()
     steps, digests = (sorted(set(values)) for values in pairs.T.tolist())
     if len(steps) == len(digests) == 1:
         return

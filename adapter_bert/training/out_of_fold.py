@@ -40,8 +40,8 @@ class Chosen(Features):
     def of(cls, inner: Features, rows: np.ndarray) -> "Chosen":
         """Chooses rows, with their labels."""
         labels = {name: x[rows] for name, x in inner.labels.items()}
-        own = inner.tokens, inner.segments, inner.starts
-        return cls(*own, labels, inner, rows)
+        columns = inner.tokens, inner.segments, inner.starts
+        return cls(*columns, labels, inner, rows)
 
     def unlabelled(self) -> "Chosen":
         return dataclasses.replace(self, labels={})
@@ -129,7 +129,7 @@ class Trainings:
             ).read(self._engine)
 
     def predict(
-        self, trained: np.ndarray, asked: np.ndarray, name: str
+        self, trained: np.ndarray, fold_rows: np.ndarray, name: str
     ) -> dict[str, np.ndarray]:
         """The head's outputs for some rows, after a training on others.
 
@@ -143,12 +143,12 @@ class Trainings:
         """
         with files.temporary_folder() as folder:
             job = dataclasses.replace(self._job, output_dir=folder)
-            known = Chosen.of(self._known, trained)
-            schedule = loop.make_schedule(self._setup, known)
-            loop.run_steps(self._engine, self._setup, job, known, schedule, 0)
+            chosen = Chosen.of(self._known, trained)
+            schedule = loop.make_schedule(self._setup, chosen)
+            loop.run_steps(self._engine, self._setup, job, chosen, schedule, 0)
             with self._engine.predictor(job) as predictor:
                 outputs = predictor.predict(
-                    Chosen.of(self._known, asked),
+                    Chosen.of(self._known, fold_rows),
                     self._setup.experiment.eval_batch_size,
                     name,
                 )
@@ -169,16 +169,16 @@ def predict(
     """
     with files.temporary_folder() as folder:
         trainings = Trainings(experiment, task, rows, folder)
-        found: dict[str, np.ndarray] = {}
+        gathered: dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
             logging.info("fold %d of %d", number + 1, folds)
-            asked = np.flatnonzero(fold == number)
+            fold_rows = np.flatnonzero(fold == number)
             outputs = trainings.predict(
-                np.flatnonzero(fold != number), asked, f"fold {number + 1}"
+                np.flatnonzero(fold != number), fold_rows, f"fold {number + 1}"
             )
             for name, values in outputs.items():
                 shape = len(rows), *values.shape[1:]
-                found.setdefault(name, np.empty(shape, values.dtype))
-                found[name][asked] = values
-    return found
+                gathered.setdefault(name, np.empty(shape, values.dtype))
+                gathered[name][fold_rows] = values
+    return gathered

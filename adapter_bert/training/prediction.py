@@ -88,8 +88,8 @@ class RowPredictor(contextlib.AbstractContextManager):
             ),
             features,
         )
-        for found in groups:
-            for name, value in found.items():
+        for group in groups:
+            for name, value in group.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
             progress.update(min(rows, len(features) - done))

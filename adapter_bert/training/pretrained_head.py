@@ -54,8 +54,8 @@ def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
     try:
         task.check_files(data_dir, ["train"])
     except UserError:
-        found = {**described, LABELS[kind]: list(opened.labels)}
-        return task.restore(found, opened.path)
+        settings = {**described, LABELS[kind]: list(opened.labels)}
+        return task.restore(settings, opened.path)
     return task
 
 
@@ -66,16 +66,16 @@ def fit(opened: Pretrained, task: Task) -> Weights:
     """
     _, kind, labels = _about(task)
     if kind_of_head(opened.head) in ("", kind):
-        found = with_labels(opened.weights, opened.labels, labels)
+        fitted = with_labels(opened.weights, opened.labels, labels)
     else:
-        found = without_head(opened.weights)
-    if len(found.shapes) < len(opened.weights.shapes):
+        fitted = without_head(opened.weights)
+    if len(fitted.shapes) < len(opened.weights.shapes):
         logging.info(
             "%s: its own head is left out, since it is %s and the task's %s",
             opened.path,
             *_compared(opened, task),
         )
-    return found
+    return fitted
 
 
 def check(

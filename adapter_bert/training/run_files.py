@@ -69,7 +69,7 @@ def write_artifact(
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in setup.task.members.items():
         name = os.path.basename(member)
-        own_method, own = method.of_task(
+        own_method, task_values = method.of_task(
             model.config, name, setup.task.values_of(member, values)
         )
         if member:
@@ -83,7 +83,7 @@ def write_artifact(
                 "parameters": {
                     "total": table.total_count,
                     "trained": table.trained_count,
-                    "kept": adapter_artifact.count(own),
+                    "kept": adapter_artifact.count(task_values),
                 },
             }
         config = {
@@ -97,7 +97,7 @@ def write_artifact(
         if model.parts.hashes:
             config["carries_parts"] = setup.experiment.carry_parts
         folder = os.path.join(job.output_dir, member, ADAPTER)
-        adapter_artifact.write(folder, config, own)
+        adapter_artifact.write(folder, config, task_values)
         logging.info("the trained adapter is in %s", folder)
     for member, content in records.items():
         run_record.write(
@@ -180,8 +180,10 @@ def _finish(setup: Setup, values: Values) -> tuple[TuningMethod, Values]:
     kept: Values = {}
     for side in setup.table.sides:
         scope = scoped(side, "")
-        finished, own = method.finish(config, below(scope, values))
-        kept.update((f"{scope}{name}", value) for name, value in own.items())
+        finished, finished_values = method.finish(config, below(scope, values))
+        kept.update(
+            (f"{scope}{name}", value) for name, value in finished_values.items()
+        )
     return finished, kept
 
 

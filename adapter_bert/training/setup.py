@@ -178,9 +178,9 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
     """The task's own tokens, of what was trained or of the flags."""
-    given, before = [], None
+    listed, before = [], None
     if experiment.new_tokens:
-        given = read_new_tokens(experiment.new_tokens)
+        listed = read_new_tokens(experiment.new_tokens)
         if experiment.task.name in ANSWERLESS:
             raise UserError(
                 "--new_tokens is for tasks that answer texts, and a masked-LM "
@@ -189,12 +189,12 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
     if sources.description is not None:
         source = sources.trained.source
         before = run_record.new_tokens(sources.description, source)
-        if given not in ([], before):
+        if listed not in ([], before):
             raise UserError(
                 f"{source} was trained with {len(before)} new tokens, and "
                 f"{experiment.new_tokens} has others; leave out --new_tokens"
             )
-    return given or before or []
+    return listed or before or []
 
 
 def _task_and_method(
@@ -267,10 +267,10 @@ def describe_parameters(experiment: Experiment) -> str:
     config = sources_module.read_config(
         sources.opened, experiment.bert_config_file
     )
-    task, found = _task_and_method(experiment, sources)
+    task, parts = _task_and_method(experiment, sources)
     task, _ = task.read(experiment.data_dir, ())
     return task_model.list_parameters(
-        config, found.method, task.build_head
+        config, parts.method, task.build_head
     ).to_text()
 
 
@@ -290,12 +290,12 @@ def open_model(experiment: Experiment) -> Model:
         experiment.do_lower_case,
         _new_tokens(experiment, sources),
     )
-    task, found = _task_and_method(experiment, sources)
+    task, parts = _task_and_method(experiment, sources)
     sources_module.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
     )
     task = task.fit_tokenizer(tokenizer, experiment.max_seq_length)
-    method = found.method
+    method = parts.method
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
     base = identify(opened.weights, encoder.list_variables(config))
@@ -303,20 +303,20 @@ def open_model(experiment: Experiment) -> Model:
         sources_module.check_same_model(
             sources.description, trained.source, base, config, tokenizer
         )
-        told = run_record.supplied(
+        supplied = run_record.supplied(
             sources.description,
             experiment.max_seq_length,
             is_adapter=bool(experiment.adapter),
         )
         if sources.new_head:
-            told = f"method {method}, and first values but the head's"
-        logging.info("%s supplies without flags: %s", trained.source, told)
+            supplied = f"method {method}, and first values but the head's"
+        logging.info("%s supplies without flags: %s", trained.source, supplied)
         if method.parts:
-            sources = _with_parts(experiment, sources, found, config)
+            sources = _with_parts(experiment, sources, parts, config)
     part_weights = None
     if method.parts:
         part_weights = composition_parts.open_weights(
-            found, base, opened.weights, config, tokenizer
+            parts, base, opened.weights, config, tokenizer
         )
     return Model(
         config,
@@ -326,13 +326,13 @@ def open_model(experiment: Experiment) -> Model:
         task,
         method,
         experiment.training.learning_rate or method.learning_rate,
-        found,
+        parts,
         part_weights,
     )
 
 
 def _with_parts(
-    experiment: Experiment, sources: Sources, found: Found, config: BertConfig
+    experiment: Experiment, sources: Sources, parts: Found, config: BertConfig
 ) -> Sources:
     """The sources with the adapters that the trained values lack."""
     place = experiment.adapter_folder or sources.trained.source
@@ -341,7 +341,7 @@ def _with_parts(
     folders.add(experiment.library)
     trained = composition_parts.complete(
         Artifact(sources.description, sources.trained),
-        found,
+        parts,
         sorted(folders - {""}),
         sources.opened.weights,
         config,

@@ -96,8 +96,8 @@ class StrategyEngine(Engine):
         def make_dataset(context: Any) -> tf.data.Dataset:
             count = self.shards // context.num_input_pipelines
             first = context.input_pipeline_id * count
-            own = range(first, first + count)
-            return course.batches(job.length, self.shards, own)
+            positions = range(first, first + count)
+            return course.batches(job.length, self.shards, positions)
 
         def on_device(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             loss, gradients = loss_and_gradients(

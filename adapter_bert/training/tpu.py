@@ -131,32 +131,32 @@ def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
             f"{where}"
         )
     if state != "READY":
-        known = ": ".join(filter(None, (state, node.get("healthDescription"))))
+        status = ": ".join(filter(None, (state, node.get("healthDescription"))))
         return (
-            f"the TPU {name!r} is not ready ({known}); wait until {vm} "
+            f"the TPU {name!r} is not ready ({status}); wait until {vm} "
             f"describe {where} says READY"
         )
     accelerator = node.get("acceleratorType", "")
-    found = node.get("runtimeVersion", "")
-    needed = _needed_runtime(found, accelerator)
+    version = node.get("runtimeVersion", "")
+    needed = _needed_runtime(version, accelerator)
     if needed:
         return (
-            f"the TPU {name!r} has the runtime {found}, expected {needed}; "
+            f"the TPU {name!r} has the runtime {version}, expected {needed}; "
             "delete it, and create it with that --version"
         )
     return (
-        f"the TPU {name!r} is ready ({accelerator}, {found}), but on another "
+        f"the TPU {name!r} is ready ({accelerator}, {version}), but on another "
         "machine, and a TPU serves its own VM alone; run there with "
         f"--tpu_name=local: {vm} ssh {where}"
     )
 
 
-def _needed_runtime(found: str, accelerator: str) -> str:
+def _needed_runtime(version: str, accelerator: str) -> str:
     """The image that a TPU needs instead of its own, or "".
 
     An image without TensorFlow serves, since packages bring one.
     """
-    image = RUNTIME.fullmatch(found)
+    image = RUNTIME.fullmatch(version)
     if not image:
         return ""
     major, minor, several_hosts, interface = image.groups()
@@ -227,7 +227,7 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
     try:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-        found = tf.distribute.TPUStrategy(resolver)
+        tpus = tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         why = first_line(error)
         if NO_KERNELS in str(error):
@@ -238,5 +238,5 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         raise UserError(
             f"the TPU {name_of(hardware)!r} cannot be used: {why}"
         ) from error
-    check(hardware, found.extended.num_hosts, found.num_replicas_in_sync)
-    return found
+    check(hardware, tpus.extended.num_hosts, tpus.num_replicas_in_sync)
+    return tpus

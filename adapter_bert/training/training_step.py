@@ -145,8 +145,8 @@ def loss_and_gradients(
     # Variables that `prepare` reads, and the others.
     behind, direct = [], list(variables)
     if prepared:
-        found = whole.gradient(list(prepared.values()), trained)
-        pairs = list(zip(variables, found))
+        slopes = whole.gradient(list(prepared.values()), trained)
+        pairs = list(zip(variables, slopes))
         behind = [pair for pair, gradient in pairs if gradient is not None]
         direct = [pair for pair, gradient in pairs if gradient is None]
 
@@ -186,8 +186,8 @@ def loss_and_gradients(
     if isinstance(model.head, BatchHead):
 
         def vectors_of(lane, prepared):
-            found = model(lane, make_context(lane, prepared))["vectors"]
-            return tf.reshape(found, [-1, model.head.width])
+            vectors = model(lane, make_context(lane, prepared))["vectors"]
+            return tf.reshape(vectors, [-1, model.head.width])
 
         forward = there(vectors_of)
         features = _with_batch_loss(
@@ -212,15 +212,15 @@ def loss_and_gradients(
         loss, gradients = _sum_over_parts(
             compute_in_lanes, sources, features, job.parts
         )
-    found = dict(zip((name for name, _ in direct), gradients))
+    slopes = dict(zip((name for name, _ in direct), gradients))
     if prepared:
         through = whole.gradient(
             list(prepared.values()),
             [variable for _, variable in behind],
             output_gradients=gradients[len(direct) :],
         )
-        found.update((name, g) for (name, _), g in zip(behind, through))
-    return loss, [found[name] for name, _ in variables]
+        slopes.update((name, g) for (name, _), g in zip(behind, through))
+    return loss, [slopes[name] for name, _ in variables]
 
 
 def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
@@ -290,10 +290,10 @@ def _with_batch_loss(
         losses = head.batch_loss(vectors, compared)
     gradients = tape.gradient(losses, vectors)
     added = {ROW_LOSSES: losses, VECTOR_GRADIENTS: gradients}
-    own = {name: x[first : first + rows] for name, x in added.items()}
-    for value in own.values():
+    lane_columns = {name: x[first : first + rows] for name, x in added.items()}
+    for value in lane_columns.values():
         value.set_shape([features["row"].shape[0], *value.shape[1:]])
-    return {**features, **own}
+    return {**features, **lane_columns}
 
 
 def _divide_in_parts(
