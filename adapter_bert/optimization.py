@@ -1,8 +1,4 @@
-"""The optimizer: BERT's learning-rate schedule, clipping and Adam.
-
-One definition of the mathematics, over plain tensors and variables, for all
-engines.
-"""
+"""BERT's learning-rate schedule, clipping and Adam, for all engines."""
 
 import dataclasses
 import functools
@@ -30,13 +26,11 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to the peak `learning_rate`, then linear decay to zero.
+    """Warms up to the peak `learning_rate`, then decays to zero, linearly.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
-    the end of the warm-up. The published code reads the step counter while
-    the counter is incremented; in practice it reads the new value, so steps
-    count from 1 here.
+    the end of the warm-up. Its steps count from 1 in practice.
     """
 
     learning_rate: float
@@ -44,10 +38,7 @@ class Schedule:
     num_warmup_steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate of a step, which counts from 1.
-
-        It is a float of an int, float32 [] of an integer tensor [].
-        """
+        """Gives a step's rate, of an int a float, of an int [] float32 []."""
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
                 return self.learning_rate * step / self.num_warmup_steps
@@ -62,7 +53,7 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The variables that are updated in another way than most.
+    """Says how variables are updated in another way than most.
 
     Attributes:
         undecayed: names of variables without weight decay, in addition to
@@ -80,7 +71,6 @@ class Recipe:
 
     @classmethod
     def of(cls, declared: Mapping[str, Any]) -> "Recipe":
-        """The recipe of variables, each a `Declared`."""
         return cls(
             frozenset(n for n, one in declared.items() if not one.decays),
             {n: one.rate for n, one in declared.items() if one.rate != 1.0},
@@ -92,12 +82,11 @@ class Recipe:
         )
 
     def decay_of(self, name: str) -> float:
-        """The weight decay of a variable."""
         is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
         return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
 
     def slots_of(self, name: str) -> tuple[str, ...]:
-        """Suffixes of the averages that are kept of a variable."""
+        """Gives suffixes of the averages that are kept of a variable."""
         return SLOTS + rank_allocation.SLOTS * (name in self.allocations)
 
 
@@ -117,16 +106,11 @@ class AdamWeightDecay:
         recipe: Recipe = Recipe(),
         bias_correction: bool = False,
     ):
-        """Takes the variables and the slots of each.
+        """Takes (name, float32 variable) of everything that is trained.
 
-        Args:
-            variables: (name, float32 variable) of everything that is trained.
-            slots: `<name>/<slot>` -> variable of the same shape, for the
-                slots of the recipe.
-            schedule: learning rates.
-            recipe: of the tuning method.
-            bias_correction: whether the averages of the first steps are divided
-                by the weight that they have gathered.
+        `slots` are `<name>/<slot>` -> variable of the same shape, for the slots
+        of the recipe. With `bias_correction` the averages of the first steps
+        are divided by the weight that they have gathered.
         """
         self._schedule = schedule
         self._bias_correction = bias_correction
@@ -156,17 +140,9 @@ class AdamWeightDecay:
     ) -> tuple[tf.Tensor, list[tf.Operation]]:
         """Adds up over all devices, clips, and updates every copy alike.
 
-        Called on each device, or on the only one. Every device computes the
-        same update of its own copy, so no variable has to travel.
-
-        Args:
-            loss: float32 [], this device's share.
-            gradients: float32, this device's shares, one for each variable.
-            step: integer [], steps done before; counted up by one.
-
-        Returns:
-            The whole batch's loss, float32 [], and the updates, for graphs to
-            run.
+        Called on each device, or on the only one, with float32 shares of the
+        loss [] and of each gradient, and `step`, integer [], which is counted
+        up. Gives the whole batch's loss, float32 [], and the updates.
         """
         replica = tf.distribute.get_replica_context()
         loss, *gradients = replica.all_reduce(
@@ -212,7 +188,6 @@ class AdamWeightDecay:
         return loss, replica.merge_call(update, args=arguments)
 
     def _allocate(self, _, variables, gradients, number) -> tf.Operation:
-        """Chooses singular values, over a device's variables by name."""
         allocated = rank_allocation.allocate(
             self._allocations,
             {n: tf.convert_to_tensor(v) for n, v in variables.items()},
@@ -230,7 +205,7 @@ class AdamWeightDecay:
 def rates_of(
     schedule: Schedule, bias_correction: bool, step: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """The learning rate of a step, which counts from 1, float32 [].
+    """Gives the learning rate of a step, which counts from 1, float32 [].
 
     With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
     """
@@ -259,23 +234,15 @@ def update_variable(
     learning_rate: Any,
     *corrections: tf.Tensor,
 ) -> tf.Operation:
-    """One step of Adam for one variable and its two slots.
+    """Takes one step of Adam for one variable and its two slots, of its shape.
 
     Uses TensorFlow's fused kernel; with beta powers of 0 it corrects no bias.
     The kernel computes 1 - beta in float32, so `v` is smaller by 1.3e-5 of
     itself. Kingma and Ba add epsilon to the corrected root, so the correction
     scales both rate and epsilon: `(m / c1) / (sqrt(v / c2) + epsilon)` is
-    `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`.
-
-    Args:
-        weight_decay: share of the rate by which the variable shrinks.
-        rate_scale: factor of the rate.
-        variable: float32 [...].
-        m_slot: same shape, average of gradients.
-        v_slot: same shape, average of their squares.
-        gradient: same shape, clipped.
-        learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `rates_of`.
+    `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`. `weight_decay` is the
+    share of the rate by which the variable shrinks; `corrections` are none, or
+    c1 and c2 of `rates_of`.
     """
     rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
     decayed = []
@@ -310,10 +277,7 @@ def updated(
     learning_rate: tf.Tensor,
     *corrections: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As `update_variable`, over values: the new value and both averages.
-
-    For XLA's programs, which have no variables outside TensorFlow.
-    """
+    """Gives the new value and both averages, as `update_variable`, for XLA."""
     rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
     # As the fused kernel has them: differences of float32.
     new_m, new_v = (1.0 - tf.constant(beta) for beta in (BETA_1, BETA_2))
@@ -326,7 +290,6 @@ def updated(
 def _scaled(
     rate_scale: float, learning_rate: Any, corrections: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """The rates of the decay and of Adam, and Adam's epsilon."""
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:
         rate *= rate_scale

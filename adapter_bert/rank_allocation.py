@@ -1,8 +1,7 @@
-"""AdaLoRA's choice of the singular values that a training keeps.
+"""Chooses the singular values that a training of AdaLoRA keeps.
 
 Updates are `A diag(E) B`, variables `<scope>/lora_a` [inputs, R], `lora_e` [R]
-and `lora_b` [R, outputs]. A budget of singular values shrinks in the course of
-a training. Those of the least importance are set to zero.
+and `lora_b` [R, outputs]. Values of the least importance are set to zero.
 """
 
 import dataclasses
@@ -20,15 +19,8 @@ class Allocation:
 
     Steps count from 1. After `tinit` the budget falls by a cubic law from all
     singular values to `rank` of each matrix, which all matrices share. The last
-    `tfinal` train what is left.
-
-    Attributes:
-        rank: of the matrices in the mean, at the end.
-        tinit: share of the training before the budget falls.
-        tfinal: share of the training after the budget has fallen.
-        delta_t: steps between two choices in the meantime.
-        beta1: decay of the importance's average.
-        beta2: decay of the uncertainty's average.
+    `tfinal` train what is left. Both are shares of the training; `delta_t` are
+    steps, `beta1` and `beta2` decays of averages.
 
     Source: Zhang et al. 2023, section 3; as peft 0.21, `RankAllocator`, whose
     `update_and_allocate` follows the optimizer's step, with steps from 1.
@@ -42,7 +34,7 @@ class Allocation:
     beta2: float
 
     def phases(self, steps: int) -> tuple[int, int]:
-        """The last step before the budget falls, the one at which it has.
+        """Gives the last step before the budget falls, and when it has.
 
         Importance is measured before the second, which is 2 at least.
         """
@@ -50,7 +42,7 @@ class Allocation:
         return min(round(self.tinit * steps), last - 1), last
 
     def cuts(self, count: int, matrices: int, steps: int) -> list[int]:
-        """The steps from which on 1, 2, 3, ... of `count` are to be zero."""
+        """Gives the steps from which on 1, 2, 3, ... of `count` are zero."""
         first, last = self.phases(steps)
         kept = self.rank * matrices
 
@@ -79,7 +71,7 @@ def allocate(
     step: tf.Tensor,
     steps: int,
 ) -> dict[str, tf.Tensor]:
-    """What follows Adam's step: new averages, and zeros among the values of E.
+    """Gives what follows Adam's step: E with zeros, and new averages.
 
     The averages are of `|value gradient|` and of the distance from the average
     of that. Their product is an element's score. A singular value's is the sum
@@ -92,9 +84,6 @@ def allocate(
         gradients: float32 by name, clipped, of all devices.
         step: int64 [], this one, from 1.
         steps: of the training.
-
-    Returns:
-        E by name, and all averages by theirs.
     """
     kept: dict[str, tf.Tensor] = {}
     for allocation in dict.fromkeys(allocations.values()):

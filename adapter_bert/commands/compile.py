@@ -175,7 +175,6 @@ def _parser() -> argparse.ArgumentParser:
 def _take(
     program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
-    """The first step of the run on so many cores, or on those of its flags."""
     from adapter_bert import files, flags
     from adapter_bert.accelerators import step
     from adapter_bert.tasks.task_model import NotTrained
@@ -225,7 +224,6 @@ def _take(
 
 
 def _refuse_others(device: Device) -> None:
-    """Refuses flags of a run that would not be compiled for the device."""
     from adapter_bert import flags
     from adapter_bert.training import engines
     from adapter_bert.training.compute_dtype import INT8
@@ -269,13 +267,12 @@ def _refuse_others(device: Device) -> None:
 def _account(
     program: str, step: Any, device: Device, is_fit_asked: bool
 ) -> dict[str, Any]:
-    """The compiler's account of the run's step, as values of JSON.
+    """Gives the compiler's account of the run's step, as values of JSON.
 
     Sizes are bytes of one core. `memory` is the whole need of the step,
-    `memory_of_core` what there is. `weights` and `optimizer` (Adam's slots)
-    are parts of `arguments`, as the `batch` is; `reused` is the part of
-    `arguments` whose place `outputs` take. `flops` are floating-point
-    operations of a step on one core.
+    `memory_of_core` what there is. `weights`, `optimizer` (Adam's slots) and
+    `batch` are parts of `arguments`, as is `reused`, whose place outputs take.
+    `flops` are floating-point operations of a step on one core.
     """
     from adapter_bert.accelerators import compilers
 
@@ -326,17 +323,12 @@ def _bytes(values: dict[str, Any]) -> int:
 
 
 def _cache() -> str:
-    """The folder of the compilers' answers."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
 
 
 def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
-    """The compiler's account, or None and the compiler's reason.
-
-    Both are kept under the hash of the translated step and of all that the
-    compiler depends on.
-    """
+    """Gives the compiler's account or reason, kept by a hash of the step."""
     from adapter_bert import files
     from adapter_bert.accelerators import compilers
 
@@ -367,8 +359,6 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
 
 
 class _Clock:
-    """Tells how long work takes that cannot tell how far it is."""
-
     def __init__(self, what: str):
         self._what, self._ended = what, threading.Event()
         self._thread = threading.Thread(target=self._tell, daemon=True)

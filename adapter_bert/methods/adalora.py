@@ -43,19 +43,17 @@ class AdaLoraHooks(LoraHooks):
         config: encoder.BertConfig,
         values: Mapping[str, Any],
     ):
-        """As `Hooks`; acts as the method's LoRA does."""
         super().__init__(method.lora, config, values)
         self.weight = method.orth_reg_weight
 
     def factors(self, name):
-        """A diag(E) and B of a kernel."""
         down, up = super().factors(name)
         # Of rows too, which may have values of their own.
         singular = tf.convert_to_tensor(self.values[f"{name}/lora_e"])
         return [down * singular[..., tf.newaxis, :], up]
 
     def penalty(self, context):
-        """How far columns of A and rows of B are from orthonormal ones.
+        """Gives how far columns of A and rows of B are from orthonormal ones.
 
         The mean of `|A^T A - I|` and `|B B^T - I|` over all matrices.
         """
@@ -87,19 +85,14 @@ class AdaLora(TuningMethod):
     since E is zero.
 
     Attributes:
-        init_rank: of each matrix at the start.
         rank: in the mean, at the end.
-        alpha: the update is scaled by alpha / init_rank.
-        targets: the matrices, as of LoRA.
-        dropout: of what A reads, in training; from 0 to 0.99.
         tinit: share of the training before ranks shrink, from 0 on.
         tfinal: share of the training with the final ranks; below 1 with
             `tinit`.
         delta_t: steps between two choices of singular values.
         beta1: decay of the importance's average, between 0 and 1.
         beta2: decay of the uncertainty's average, between 0 and 1.
-        orth_reg_weight: of the penalty that keeps A and B nearly orthonormal;
-            from 0 on.
+        orth_reg_weight: of the penalty that keeps A and B nearly orthonormal.
 
     Source: Zhang et al. 2023, section 3; first values and penalty of peft
     0.21, `AdaLoraModel`. Steps of the schedule are shares here, near those of
@@ -162,11 +155,9 @@ class AdaLora(TuningMethod):
 
     @property
     def lora(self) -> Lora:
-        """The updates, apart from E."""
         return Lora(self.init_rank, self.alpha, self.targets, self.dropout)
 
     def variables(self, config, pooler=True):
-        """`<scope>/lora_a`, `lora_b` and `lora_e` for each target."""
         allocation = Allocation(
             self.rank,
             self.tinit,
@@ -186,7 +177,6 @@ class AdaLora(TuningMethod):
         return declared
 
     def finish(self, config, values):
-        """LoRA of the singular values that are not zero, which go into B."""
         kept = {
             scope: np.flatnonzero(values[f"{scope}/lora_e"])
             for scope in self.lora.matrices(config)

@@ -31,10 +31,7 @@ def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
 
 
 class KroneckerHooks(AdapterHooks):
-    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`.
-
-    Source: Karimi Mahabadi et al. 2021, section 3.2.
-    """
+    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`."""
 
     # Matrices are made of factors, which are one task's.
     takes_rows = False
@@ -98,7 +95,7 @@ class Compacter(PlacedMethod):
         return LAYER_NORMS
 
     def declare(self, config, scope):
-        """`<scope>/{down,up}/{left,right,bias}`.
+        """Declares `<scope>/{down,up}/{left,right,bias}`.
 
         s and t start as Glorot and Bengio's values of matrices [inputs / n, 1]
         and [1, outputs / n].
@@ -122,6 +119,5 @@ class Compacter(PlacedMethod):
         return declared
 
     def variables(self, config, pooler=True):
-        """`compacter/shared` and the adapters."""
         shared = Declared((self.n,) * 3, base.normal(SHARED_SCALE))
         return {SHARED: shared, **super().variables(config, pooler)}

@@ -1,9 +1,8 @@
 """Methods that are made of methods: `stack`, `average`, and their base class.
 
-A part is a trained adapter, which stays as it is, or a method that is trained.
-Variables of a trained adapter have its name before theirs; trained variables
-have their usual names. So the trained part of `stack(language, pfeiffer)` fits
-any other language too.
+A part is a trained adapter, which stays as it is and whose variables have its
+name before theirs, or a method that is trained. So the trained part of
+`stack(language, pfeiffer)` fits any other language too.
 """
 
 import collections
@@ -57,7 +56,6 @@ TRAITS = ("takes_rows", "by_token", "by_values")
 
 
 def _as_the_part(place: str) -> Callable:
-    """A hook that calls the part's, with the part's own context."""
 
     def act(self, *arguments):
         *others, context = arguments
@@ -67,7 +65,7 @@ def _as_the_part(place: str) -> Callable:
 
 
 class PartHooks(Hooks):
-    """The hooks of a part, with values and dropout of its own."""
+    """Hooks of a part, with values and dropout of its own."""
 
     def __init__(
         self,
@@ -79,7 +77,7 @@ class PartHooks(Hooks):
         """Takes the hooks of the part's method.
 
         `mark` tells it from the other parts. `changes` are added to BERT's own
-        variables, by their names. Parts that are not trained drop nothing.
+        variables, by their names.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
@@ -90,7 +88,6 @@ class PartHooks(Hooks):
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
-        """The part's change of one of BERT's variables, or None."""
         change = self.changes.get(name)
         if "parameter" not in self.hooks.places:
             return change
@@ -102,7 +99,6 @@ class PartHooks(Hooks):
         return added if change is None else added + change
 
     def context_of(self, context: Context) -> Context:
-        """The context as the part sees it."""
         seed = context.seed
         if seed is not None:
             number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
@@ -140,7 +136,7 @@ class PartHooks(Hooks):
 
 
 class ComposedHooks(Hooks):
-    """The hooks of several parts."""
+    """Hooks of several parts."""
 
     def __init__(
         self,
@@ -149,7 +145,6 @@ class ComposedHooks(Hooks):
         config: encoder.BertConfig,
         values: Tensors,
     ):
-        """Takes the hooks of the parts, in order."""
         super().__init__(method, config, values)
         self.parts = parts
         for trait in TRAITS:
@@ -157,7 +152,6 @@ class ComposedHooks(Hooks):
         self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> list[PartHooks]:
-        """The parts that act at one of the hooks' places."""
         return [part for part in self.parts if place in part.places]
 
     def layer_kind(self, layer, training):
@@ -181,7 +175,6 @@ class ComposedHooks(Hooks):
         return self._made("begin", context)
 
     def _made(self, place: str, context: Context) -> dict[str, tf.Tensor]:
-        """What the parts hand on, each under its mark."""
         return {
             f"{part.mark}{name}": value
             for part in self.parts
@@ -191,11 +184,7 @@ class ComposedHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class Composition(TuningMethod):
-    """A method that is made of methods.
-
-    Attributes:
-        parts: names of trained adapters, and methods.
-    """
+    """A method that is made of methods."""
 
     parts: tuple[Part, ...] = ()
 
@@ -226,7 +215,6 @@ class Composition(TuningMethod):
                 )
 
     def check(self, config):
-        """Compares the parts with the model, and with one another."""
         for part in self.parts:
             if part.method is None:
                 raise UserError(
@@ -272,18 +260,15 @@ class Composition(TuningMethod):
 
     @property
     def trained(self) -> list[TuningMethod]:
-        """The methods that are trained."""
         return [part.method for part in self.parts if not part.name]
 
     @property
     def learning_rate(self) -> float:
-        """That of the first part that is trained, or of a head alone."""
         rates = [method.learning_rate for method in self.trained]
         return rates[0] if rates else HeadOnly.learning_rate
 
     @property
     def undecayed(self) -> frozenset[str]:
-        """Those of the part that is trained; several parts share the head."""
         groups = [m.undecayed for m in self.trained if not m.is_addition]
         if len(groups) == 1:
             return groups[0]
@@ -291,16 +276,13 @@ class Composition(TuningMethod):
 
     @property
     def changes_few(self) -> bool:
-        """Whether a part that is trained does."""
         return any(method.changes_few for method in self.trained)
 
     @property
     def factored(self) -> bool:
-        """Whether a part that is trained is."""
         return any(method.factored for method in self.trained)
 
     def changed_count(self, count):
-        """That of the part that changes not all that it trains."""
         counts = [method.changed_count(count) for method in self.trained]
         return next((number for number in counts if number is not None), None)
 
@@ -308,7 +290,6 @@ class Composition(TuningMethod):
         return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
     def variables(self, config, pooler=True):
-        """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
         declared: dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
@@ -350,7 +331,6 @@ class Composition(TuningMethod):
 
     @property
     def first_phase(self):
-        """That of the part that has one, next to the others."""
         if not any(method.first_phase for method in self.trained):
             return None
         return dataclasses.replace(
@@ -377,7 +357,6 @@ class Composition(TuningMethod):
         return dataclasses.replace(self, parts=tuple(parts)), values
 
     def merge(self, config, read, values):
-        """Refused: parts may add computation."""
         raise UserError(
             f"{self.name} cannot be merged into BERT's weights; merge the "
             "adapters that it is made of, which adapter-bert merge adds up"
@@ -400,7 +379,6 @@ class Composition(TuningMethod):
 
 
 def _single(method: TuningMethod) -> Iterator[TuningMethod]:
-    """The methods that a method is made of, or itself."""
     for part in method.parts:
         yield from _single(part.method)
     if not method.parts:
@@ -408,7 +386,7 @@ def _single(method: TuningMethod) -> Iterator[TuningMethod]:
 
 
 def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values whose names begin with `scope`, by the rest of the names."""
+    """Gives values whose names begin with `scope`, by the rest of the names."""
     return {
         name[len(scope) :]: value
         for name, value in values.items()
@@ -429,7 +407,6 @@ class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
 
     def words(self, input_ids, embed, context):
-        """Each part takes what comes before it for BERT's; as in `Hooks`."""
         for part in self.acting_at("words"):
 
             def embed(ids, words=part.words, before=embed):
@@ -438,20 +415,17 @@ class StackHooks(ComposedHooks):
         return embed(input_ids)
 
     def embeddings(self, hidden, context):
-        """One after the other; shapes as in `Hooks`."""
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
 
     def lengthen(self, hidden, context):
-        """The virtual tokens of all parts; shapes as in `Hooks`."""
         for part in self.acting_at("lengthen"):
             hidden, mask = part.lengthen(hidden, context)
             context = dataclasses.replace(context, input_mask=mask)
         return hidden, context.input_mask
 
     def project(self, name, inputs, dense, context):
-        """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
             dense = dataclasses.replace(
                 dense,
@@ -468,7 +442,6 @@ class StackHooks(ComposedHooks):
         return changed
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """Each part reads the outputs with what was added before."""
         return self._add_up(
             outputs,
             lambda part, reads: part.before_norm(
@@ -477,14 +450,12 @@ class StackHooks(ComposedHooks):
         )
 
     def after_norm(self, layer, site, hidden, context):
-        """Each part reads what the parts before it have made."""
         return self._add_up(
             hidden,
             lambda part, reads: part.after_norm(layer, site, reads, context),
         )
 
     def _add_up(self, tensor, added_by):
-        """The sum of what parts add to a tensor, each to all before it."""
         whole = None
         for part in self.parts:
             reads = tensor if whole is None else tensor + whole
@@ -494,7 +465,6 @@ class StackHooks(ComposedHooks):
         return whole
 
     def vocabulary(self, hidden, context):
-        """The last part first: what it did to embeddings, it did last."""
         for part in reversed(self.parts):
             hidden = part.vocabulary(hidden, context)
         return hidden
@@ -509,9 +479,6 @@ class Stack(Composition):
     language's, and `stack(full, pals)` both at once.
 
     BERT-base: the sum of the parts that are trained.
-
-    Attributes:
-        parts: names of trained adapters, and methods that are trained.
 
     Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
     """
@@ -542,9 +509,6 @@ class Union(Composition):
     `unipelt` (Mao et al. 2022, section 3) is 294,912 of LoRA, 9,857,024 of a
     prefix and 894,528 of adapters + 48 (768 + 1) of their gates = 11,083,376.
 
-    Attributes:
-        parts: methods.
-
     Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
     """
 
@@ -563,7 +527,7 @@ class Union(Composition):
 
 
 class AverageHooks(ComposedHooks):
-    """The weighted mean of the parts' outputs for the same inputs."""
+    """Average the parts' outputs for the same inputs."""
 
     def parameter(self, name, variable, context):
         value = tf.convert_to_tensor(variable)
@@ -574,7 +538,6 @@ class AverageHooks(ComposedHooks):
         return value
 
     def project(self, name, inputs, dense, context):
-        """The mean of the projections; BERT's own is computed once."""
         if not self.acting_at("project"):
             return dense(inputs)
         plain = dense(inputs)
@@ -593,7 +556,7 @@ class AverageHooks(ComposedHooks):
         return mean if scale == 1.0 else plain + scale * (mean - plain)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """The mean of what the parts add; shapes as in `Hooks`.
+        """Gives the mean of what the parts add.
 
         With a scale `scale (outputs + mean) - outputs`, or of adapters that
         do not pass on the outputs `scale mean`.
@@ -613,7 +576,7 @@ class AverageHooks(ComposedHooks):
         return self._mean(part.after_norm(*arguments) for part in self.parts)
 
     def _mean(self, tensors):
-        """The weighted mean of tensors, where None is zero; None for none."""
+        """Gives the weighted mean of tensors, where None is zero."""
         weighted = zip(tensors, self.method.shares())
         products = [w * x for x, w in weighted if x is not None]
         return tf.add_n(products) if products else None
@@ -621,14 +584,13 @@ class AverageHooks(ComposedHooks):
 
 @dataclasses.dataclass(frozen=True)
 class Average(Composition):
-    """The weighted mean of trained adapters' outputs for the same inputs.
+    """Averages trained adapters' outputs for the same inputs, with weights.
 
     Their changes of BERT are averaged too. The head is trained alone.
 
     BERT-base: 0.
 
     Attributes:
-        parts: names of trained adapters.
         weights: one for each, with commas between them; they are divided by
             their sum. All are alike if there are none.
         scale: a number by which the mean is multiplied, of bottleneck adapters
@@ -655,7 +617,6 @@ class Average(Composition):
         self.shares()
 
     def shares(self) -> list[float]:
-        """The weight of each part; their sum is 1."""
         count = len(self.parts)
         try:
             shares = list(map(float, self.weights.split(",")))
@@ -671,7 +632,6 @@ class Average(Composition):
         return [weight / sum(shares) for weight in shares]
 
     def check(self, config):
-        """Compares the parts with the model; they act within layers only."""
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         is_alike = {type(one) for one in hooks} == {type(hooks[0])} and (

@@ -29,7 +29,7 @@ ATTENTION = "fusion_attention"
 
 
 def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
-    """An initializer: ones in the diagonal, 1e-6 next to it (section 4.1)."""
+    """Initializes ones in the diagonal, 1e-6 next to it (section 4.1)."""
     return np.where(np.eye(*shape) == 1.0, 1.0, 1e-6).astype(np.float32)
 
 
@@ -39,21 +39,15 @@ def mix(
     values: Sequence[tf.Tensor],
     drop: Callable[[tf.Tensor], tf.Tensor],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each token's attention to the outputs of adapters.
+    """Computes each token's attention to the outputs of adapters.
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
     `v_n = V u_n` (Pfeiffer et al. 2021, section 3.2; not divided by the root
     of D). A single adapter needs no choice, and has V alone.
 
-    Args:
-        own: the variables `{query,key,value}/...` of a place.
-        query: h, float32 [B, T, D].
-        values: u, of each adapter float32 [B, T, D].
-        drop: dropout of the scores.
-
-    Returns:
-        float32 [B, T, D], and how much of each adapter is in it, float32
-        [B, T, N].
+    Takes the variables `{query,key,value}/...`, h as `query` and u of each
+    adapter as `values`, float32 [B, T, D]; `drop` drops scores. Gives
+    float32 [B, T, D], and the adapters' shares, float32 [B, T, N].
     """
     shape, size = tf.shape(query), query.shape[-1]
     variables = {
@@ -92,7 +86,6 @@ class FusionHooks(ComposedHooks):
     """Where parts have adapters, tokens attend to all of them."""
 
     def __init__(self, parts, method: "Fusion", config, values):
-        """Asks by place for the numbers of the parts that have an adapter."""
         super().__init__(parts, method, config, values)
         self.takes_rows = False
         self.present = method.present(config)
@@ -108,7 +101,6 @@ class FusionHooks(ComposedHooks):
         return None if kind is None else (kind, sites, is_kept)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """A mix of all adapters' outputs; shapes as in `Hooks`."""
 
         scope = _scope((layer, site))
 
@@ -170,7 +162,6 @@ class FusionHooks(ComposedHooks):
 
 
 def _scope(place: Place) -> str:
-    """Before the names of a place's variables."""
     layer, site = place
     return f"bert/encoder/layer_{layer}/{SCOPES[site]}/fusion"
 
@@ -186,11 +177,9 @@ class Fusion(Composition):
     3 x 768^2 + 2 x 768, 21,252,096 for `pfeiffer`, twice as much for `houlsby`.
 
     Attributes:
-        parts: names of at least two trained adapters of one method.
         value: whether there are matrices of values.
         penalty: weight of the squared distance of each of those from the
             identity, in the loss.
-        first: the lowest layer that keeps its adapters, as of `adapterdrop`.
         robust: whether each batch of a training goes without those of a random
             number of the lowest layers, so that any `first` can be used after.
 
@@ -222,7 +211,6 @@ class Fusion(Composition):
             )
 
     def check(self, config):
-        """Compares the parts with the model and with one another."""
         super().check(config)
         self.present(config)
         if self.first >= config.num_hidden_layers:
@@ -245,18 +233,16 @@ class Fusion(Composition):
             )
 
     def fits(self, trained):
-        """Equal; a robust one was trained for any `first`."""
         if isinstance(trained, Fusion) and self.robust:
             return dataclasses.replace(trained, first=self.first) == self
         return self == trained
 
     @property
     def as_part(self):
-        """As of trained adapters; nothing is dropped at random."""
         return dataclasses.replace(super().as_part, robust=False)
 
     def present(self, config: encoder.BertConfig) -> dict[Place, list[int]]:
-        """The numbers of the parts with an adapter, by place."""
+        """Gives the numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
         for part, acting in zip(self.parts, hooks):
@@ -281,7 +267,6 @@ class Fusion(Composition):
         return present
 
     def variables(self, config, pooler=True):
-        """The parts', and `<place>/fusion/{query,key,value}/...`."""
         declared = super().variables(config, pooler)
         size = config.hidden_size
         # The deviation of AdapterHub's.
@@ -298,7 +283,6 @@ class Fusion(Composition):
         return declared
 
     def kept(self, places: Iterable[Place]) -> list[Place]:
-        """The places where tokens attend in prediction."""
         return [(layer, site) for layer, site in places if layer >= self.first]
 
     def places(self, config: encoder.BertConfig) -> list[Place]:

@@ -1,7 +1,4 @@
-"""The tuning methods that `--tuning_method` knows, by name.
-
-Reads what `--tuning_method` says, as `houlsby(size=64)`.
-"""
+"""Reads what `--tuning_method` says, as `houlsby(size=64)`."""
 
 import ast
 import dataclasses
@@ -57,18 +54,11 @@ UNREADABLE = (
 def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
     """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
 
-    Args:
-        text: a name of `PRESETS`; or a name of `METHODS`, with Python literals
-            for its arguments, by position or by keyword; words and a layer's
-            number need no quotation marks, and true and false may be written
-            as in other flags. A composition takes parts by position: methods,
-            which are trained; names of trained adapters; or, as the text of a
-            method has them, `{name: method}`.
-        defaults: values for arguments that the text leaves out; those that
-            the method does not have are ignored.
-
-    Returns:
-        The method.
+    Arguments are Python literals; words and a layer's number need no quotation
+    marks, and true and false may be written as in other flags. A composition
+    takes parts by position: methods, names of trained adapters, or, as the text
+    of a method has them, `{name: method}`. `defaults` are for arguments that
+    the text leaves out, if the method has them.
     """
     if len(text) > MAX_TEXT:
         raise UserError(
@@ -89,7 +79,6 @@ def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
 def _method(
     node: ast.expr, defaults: Optional[dict[str, Any]] = None
 ) -> TuningMethod:
-    """The method that is written as its name, or as a call of that."""
     call = node if isinstance(node, ast.Call) else None
     name = (call.func if call else node).id
     if name in PRESETS:
@@ -133,7 +122,6 @@ def _method(
 
 
 def _parts(node: ast.expr) -> Iterator[Part]:
-    """The parts of a composition that an argument by position names."""
     if isinstance(node, ast.Dict):
         for name, method in zip(node.keys, node.values):
             yield Part(ast.literal_eval(name), _method(method))
@@ -149,7 +137,6 @@ def _parts(node: ast.expr) -> Iterator[Part]:
 
 
 def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
-    """A value of the type that an argument has."""
     if kind is float and type(value) is int:
         try:
             return float(value)
@@ -167,7 +154,6 @@ def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    """The value of an argument as it is written."""
     if isinstance(node, ast.Name):
         return {"true": True, "false": False}.get(node.id, node.id)
     return ast.literal_eval(node)

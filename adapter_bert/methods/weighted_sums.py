@@ -2,11 +2,11 @@
 
 A value counts by its change: from BERT's own value, or from the value at which
 every training starts, as the ones of (IA)^3. Values that start at random count
-from zero. Arrays of NumPy; nothing is read or written here.
+from zero.
 
-Source: Hugging Face's peft, `add_weighted_adapter` and `utils/merge_utils.py`,
-whose names the ways have. Differs from it: DARE's random numbers follow from a
-seed; and (IA)^3 counts from one, so both agree where weights add up to one.
+Source: Hugging Face's peft, `add_weighted_adapter` and `utils/merge_utils.py`.
+Differs from it: DARE's random numbers follow from a seed; and (IA)^3 counts
+from one, so both agree where weights add up to one.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ AVERAGE, LINEAR, CAT, SVD = "average", "linear", "cat", "svd"
 
 
 class Way(NamedTuple):
-    """What is done to changes before they are added up.
+    """Says what is done to changes before they are added up.
 
     Attributes:
         keeps: which share of each change stays: "largest", "random" or "all".
@@ -60,11 +60,7 @@ TOTAL, FREQUENCY = "total", "frequency"
 class Factors(NamedTuple):
     """An adapter's update of a matrix, `scale down up`, and its weight.
 
-    Attributes:
-        down: A, float32 [inputs, R].
-        up: B, float32 [R, outputs].
-        scale: of the update.
-        weight: of the adapter.
+    `down` is A, float32 [inputs, R], `up` B, float32 [R, outputs].
     """
 
     down: np.ndarray
@@ -131,21 +127,14 @@ class WeightedSum:
 
     @property
     def way(self) -> Way:
-        """What is done before the sum."""
         return {**WAYS, **OF_UPDATES}.get(self.by, Way())
 
     def __call__(
         self, name: str, changes: Sequence[np.ndarray], weights: Sequence[float]
     ) -> np.ndarray:
-        """The weighted sum of a variable's changes.
+        """Gives the weighted sum of a variable's changes, float32 [...].
 
-        Args:
-            name: of the variable, which the random numbers of DARE follow.
-            changes: float32 [...] of each adapter.
-            weights: one for each.
-
-        Returns:
-            float32 [...].
+        The random numbers of DARE follow the variable's name.
         """
         if self.by == AVERAGE:
             weights = np.divide(weights, sum(weights))
@@ -162,7 +151,6 @@ class WeightedSum:
         return (weighted * agrees).sum(0) / counts
 
     def _keep(self, name: str, number: int, change: np.ndarray) -> np.ndarray:
-        """A share of a change, with zeros for the rest; float32 [...]."""
         if self.way.keeps == "all" or self.density == 1:
             return change
         if self.way.keeps == "random":
@@ -177,7 +165,7 @@ class WeightedSum:
     def chosen(
         self, name: str, number: int, shape: encoder.Shape
     ) -> np.ndarray:
-        """Which values DARE keeps of the adapter `number`, bool [...]."""
+        """Chooses the values that DARE keeps of an adapter, bool [...]."""
         key = [self.seed or 0, zlib.crc32(name.encode()), number]
         return np.random.default_rng(key).random(shape) < self.density
 
@@ -189,18 +177,10 @@ class WeightedSum:
         values: Sequence[Values],
         weights: Sequence[float],
     ) -> tuple[TuningMethod, Values]:
-        """One adapter of several.
+        """Makes one adapter of several: the method of the sum, and its values.
 
-        Args:
-            config: of their BERT.
-            read: gives one of BERT's own variables as it was pretrained.
-            methods: of the adapters.
-            values: of the methods, without heads; parts of a composition, the
-                same in all, stay as they are.
-            weights: one for each adapter.
-
-        Returns:
-            The method of the sum, and its values.
+        `read` gives one of BERT's own variables as it was pretrained. `values`
+        have no heads; parts of a composition, the same in all, stay.
         """
         first = methods[0]
         if self.by != AVERAGE and all(
@@ -231,7 +211,6 @@ class WeightedSum:
         return first, self._merge_values(config, read, first, values, weights)
 
     def _merge_values(self, config, read, method, values, weights) -> Values:
-        """Each variable from where it starts, plus the sum of its changes."""
         shapes = encoder.list_variables(config)
         declared = method.variables(config)
         summed: Values = {}
@@ -260,7 +239,6 @@ class WeightedSum:
         return summed
 
     def _merge_lora(self, config, methods, values, weights):
-        """Factors of the sum, for each matrix that an adapter acts on."""
         by_updates = self.by in OF_UPDATES
         every = [
             _updates(config, *one) for one in zip(methods, values, weights)
@@ -310,7 +288,6 @@ class WeightedSum:
         return merged, summed
 
     def _divide(self, scope: str, factors: Sequence[Factors], rank: int):
-        """The sum of whole updates, divided by an SVD into two factors."""
         updates = [f.scale * (f.down @ f.up) for f in factors]
         weights = [f.weight for f in factors]
         update = self(f"{scope}/kernel", updates, weights)
@@ -325,10 +302,7 @@ class WeightedSum:
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
 ) -> dict[str, Factors]:
-    """An adapter's updates, by the scopes of their matrices.
-
-    All have its greatest rank, with zeros for what a pattern leaves out.
-    """
+    """Pads an adapter's updates to its greatest rank, by matrices' scopes."""
     matrices, updates = method.matrices(config), {}
     most = max(matrix.rank for matrix in matrices.values())
     for scope, matrix in matrices.items():
@@ -342,7 +316,6 @@ def _updates(
 def _concatenate(
     factors: Sequence[Factors], rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of the exact sum, with zeros up to the rank."""
     down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
     up = np.concatenate([f.up for f in factors])
     left = rank - len(up)
@@ -354,10 +327,7 @@ def _start(
     declared: Mapping[str, encoder.Declared],
     read: Callable[[str], np.ndarray],
 ) -> np.ndarray:
-    """What changes count from: the first values, or zeros if these are random.
-
-    float32 of the variable's shape.
-    """
+    """Gives what changes count from: first values, or zeros if random."""
     one = declared[name]
     first, other = (
         encoder.initial_values(name, one.shape, one.initializer, seed, read)

@@ -1,4 +1,4 @@
-"""The trained adapters that a composition is made of: which, and where."""
+"""Trained adapters that a composition is made of: which, and where."""
 
 import dataclasses
 import os
@@ -20,12 +20,10 @@ from adapter_bert.methods.base import Part, TuningMethod
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A method with its adapters found.
+    """Holds a method with its adapters found.
 
     Attributes:
-        method: with the method of each adapter.
-        folders: of the adapters, by name, except those that the trained
-            composition holds itself.
+        folders: by name, but for adapters that the trained composition holds.
         hashes: SHA-256 of each adapter's weights, by name.
         library: folder of adapters that these are made of, or "".
     """
@@ -50,7 +48,7 @@ def exchanged(texts: Sequence[str]) -> dict[str, str]:
 
 
 def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
-    """A composition with some adapters replaced, as by another language's.
+    """Replaces adapters of a composition, as by another language's.
 
     `pairs` have the new adapter by the name of the old one.
     """
@@ -73,10 +71,7 @@ def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
 def by_name(
     method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
 ) -> TuningMethod:
-    """A method with the adapters that a trained one has under its names.
-
-    `hashes` are SHA-256 of the trained one's adapters, by name.
-    """
+    """Gives a method the adapters that a trained one has under its names."""
     trained_parts = {part.name: part for part in trained.parts if part.name}
     parts = []
     for part in method.parts:
@@ -107,13 +102,9 @@ def find(
 ) -> Found:
     """Finds the adapters that a method is made of.
 
-    Args:
-        method: its adapters are names in the library, or folders.
-        exchanged: as of `exchange`; a new adapter is looked for even if it has
-            the old one's name.
-        library: folder of adapters, or "".
-        places: folders where adapters lay before, by name.
-        trained: description of a trained composition, which holds its adapters.
+    These are names in the library, or folders; `places` are folders where they
+    lay before, by name. A new adapter of `exchanged` is looked for even if it
+    has the old one's name. `trained` describes a composition that holds some.
     """
     held: dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
@@ -160,7 +151,6 @@ def find(
 def _folder(
     method: TuningMethod, name: str, library: str, places: Mapping[str, str]
 ) -> str:
-    """The folder of an adapter; raises `UserError` if there is none."""
     candidates = [os.path.join(library, name)] if library else []
     folder = _adapter_in([*candidates, places.get(name, ""), name])
     if folder:
@@ -176,13 +166,11 @@ def _folder(
 
 
 def _adapter_in(folders: Iterable[str]) -> Optional[str]:
-    """The first folder of an adapter, or of a run with one; or None."""
     adapters = map(part_values.adapter_in, filter(None, folders))
     return next(filter(None, adapters), None)
 
 
 def _short_name(name: str) -> str:
-    """The name of an adapter, which may be a path."""
     if os.sep in name or name in (os.curdir, os.pardir):
         name = files.absolute(name)
     *rest, last = [part for part in name.split(os.sep) if part] or [name]
@@ -198,10 +186,7 @@ def open_weights(
     config: BertConfig,
     tokenizer: TextTokenizer,
 ) -> Optional[Weights]:
-    """The values of the adapters that have folders, or None.
-
-    `weights` are those of the BERT.
-    """
+    """Reads the values of the adapters that have folders, or gives None."""
     shapes = encoder.list_variables(config)
     opened: list[Weights] = []
     for name, folder in parts.folders.items():
@@ -230,7 +215,7 @@ def complete(
     weights: Weights,
     config: BertConfig,
 ) -> Weights:
-    """A trained composition's values, with the adapters that it lacks.
+    """Gives a trained composition's values, with the adapters that it lacks.
 
     Some of those in `parts` may be exchanged; others are looked for in
     `folders`, libraries.

@@ -1,4 +1,4 @@
-"""The processor's name and the number of cores that the process may use."""
+"""Processor's name and the number of cores that the process may use."""
 
 import math
 import os
@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 
 def count(proc: str = "/proc/self") -> int:
-    """Cores that affinity and a container's quota allow the process.
+    """Counts the cores that affinity and a container's quota allow, rounded up.
 
-    A fraction of a core in a quota is rounded up.
-
-    Args:
-        proc: the process's folder with `cgroup` and `mountinfo` on Linux.
+    `proc` is the process's folder with `cgroup` and `mountinfo` on Linux.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -27,7 +24,7 @@ def count(proc: str = "/proc/self") -> int:
 
 
 def name() -> str:
-    """The processor's name in /proc/cpuinfo, else Python's name for it."""
+    """Gives the processor's name of /proc/cpuinfo, else Python's."""
     for line in _lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -61,7 +58,6 @@ def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
 
 
 def _quotas(mount: str, folder: str) -> Iterator[float]:
-    """The quotas of a group and its parents, in cores."""
     while True:
         words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
         if not words:
@@ -78,7 +74,6 @@ def _quotas(mount: str, folder: str) -> Iterator[float]:
 
 
 def _lines(path: str) -> list[str]:
-    """A file's lines; none if the file is missing or unreadable."""
     try:
         with open(path) as file:
             return file.read().splitlines()

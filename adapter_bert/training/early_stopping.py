@@ -17,7 +17,7 @@ from adapter_bert.training.training_step import Job
 
 
 def steps_to_score(setup: Setup, schedule: Schedule) -> frozenset[int]:
-    """The steps after which dev sets are scored, with the last one."""
+    """Gives the steps after which dev sets are scored, with the last one."""
     training, last = setup.experiment.training, schedule.num_train_steps
     if not training.eval_steps:
         return frozenset()
@@ -32,11 +32,7 @@ def steps_to_score(setup: Setup, schedule: Schedule) -> frozenset[int]:
 
 
 class Watch:
-    """Scores a training's steps on the dev sets, and keeps the best one.
-
-    Attributes:
-        steps: that are scored.
-    """
+    """Scores a training's steps on the dev sets, and keeps the best one."""
 
     def __init__(
         self,
@@ -45,7 +41,6 @@ class Watch:
         rows: evaluation.Rows,
         first_step: int,
     ):
-        """Reads the scores of the steps before `first_step`."""
         self._setup, self._rows = setup, rows
         self._folder = setup.experiment.output_dir
         self._keep_best = setup.experiment.training.keep_best
@@ -64,21 +59,16 @@ class Watch:
 
     @property
     def pause(self) -> Pause:
-        """The steps to score, and how."""
         return Pause(self.steps, self._look)
 
     def is_over(self, step: int) -> bool:
-        """Whether the training ends after this step."""
         patience = self._setup.experiment.training.early_stopping
         return step >= self._last or bool(
             patience and self._scores.count_since_best(step) >= patience
         )
 
     def catch_up(self, engine: Engine, job: Job, step: int) -> None:
-        """Before a training: finishes the work of a killed process.
-
-        Scores a step that was saved, and deletes all but the best.
-        """
+        """Scores a step that a killed process saved; keeps the best alone."""
         if not self._scores.by_step:
             # So that the file's loss is noticed.
             dev_scores.write(self._folder, self._scores, {})
@@ -88,7 +78,6 @@ class Watch:
                 self._look(step, predictor)
 
     def _look(self, step: int, predictor: RowPredictor) -> bool:
-        """Scores a step that has no scores yet; whether the training ends."""
         if step in self._scores.by_step:
             return self.is_over(step)
         dev = evaluation.Splits(self._rows.splits.dev, ())

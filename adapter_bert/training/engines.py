@@ -27,7 +27,7 @@ ENGINES: dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The devices, under the names of google-research/bert's flags."""
+    """Devices, under the names of google-research/bert's flags."""
 
     num_devices: int = Topic.HARDWARE.setting(
         0,
@@ -70,13 +70,11 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """The steps at which a training pauses for its dev sets to be scored.
+    """Holds the steps at which a training pauses for its dev sets to be scored.
 
-    Attributes:
-        steps: after each of these the training is saved, then looked at.
-        look: takes the step and a predictor with the values of that step, which
-            the engine hands out again when the training is over; returns
-            whether the training ends here. Called on the chief alone.
+    `look` takes the step and a predictor with its values, which the engine
+    hands out again at the end; returns whether the training ends here. Called
+    on the chief alone.
     """
 
     steps: frozenset[int]
@@ -89,10 +87,9 @@ NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The steps of a training: rows in order, rates, saves, pauses.
+    """Holds the steps of a training: rows in order, rates, saves, pauses.
 
-    `first_step` is the newest checkpoint's, or 0. `batch_size` counts
-    the rows of a step over all devices.
+    `batch_size` counts the rows of a step over all devices.
     """
 
     features: Features
@@ -109,7 +106,6 @@ class Course:
         shards: int,
         positions: Optional[range] = None,
     ) -> tf.data.Dataset:
-        """The batches of all steps; arguments as of `train_batches`."""
         steps = range(self.first_step, self.schedule.num_train_steps)
         return input_pipeline.to_dataset(
             lambda: input_pipeline.train_batches(
@@ -130,9 +126,6 @@ class Engine(abc.ABC):
     Attributes:
         shards: devices that a batch is divided among, over all processes.
         lanes: groups of rows that a device computes at the same time.
-        workers: processes that take part.
-        is_chief: whether this process writes the files.
-        can_pause: whether a training may be looked at (`Pause`).
         can_compare: whether devices see the rows of one another (`BatchHead`).
     """
 
@@ -146,7 +139,6 @@ class Engine(abc.ABC):
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether the devices are TPUs or GPUs."""
         gpus = tf.config.list_physical_devices("GPU")
         return self._hardware.use_tpu or bool(gpus)
 
@@ -163,8 +155,7 @@ class Engine(abc.ABC):
     def predictor(self, job: Job) -> RowPredictor:
         """Predicts with the job's model, in this process alone.
 
-        A training that has just ended hands its own model over if the job is
-        the same.
+        A training of the same job that has just ended hands its model over.
         """
         trained, self._trained = self._trained, None
         if trained is not None:
@@ -179,10 +170,9 @@ class Engine(abc.ABC):
 
 
 def choose_engine(name: str) -> tuple[type[Engine], str]:
-    """The engine called `name`, and why, if `auto` chose it.
+    """Gives the engine called `name`, and why.
 
-    TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is
-    chosen where it can run.
+    TPUEstimator ended with TensorFlow 2.15; `auto` chooses it where it can run.
     """
     if name not in ("auto", *ENGINES):
         raise UserError(

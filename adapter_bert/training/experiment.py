@@ -1,8 +1,4 @@
-"""Trains, evaluates and predicts one task once: the order of things.
-
-Nothing in here knows an engine or a flag. Whatever can be wrong with the
-user's input is found before the first long step.
-"""
+"""Trains, evaluates and predicts one task once, with any engine."""
 
 import contextlib
 import dataclasses
@@ -73,13 +69,7 @@ from adapter_bert.training.training_step import Job
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The checkpoints in a run's folder.
-
-    Attributes:
-        newest: the last checkpoint, or None.
-        step: its step, or 0.
-        best: the checkpoint of the best step, if one is kept.
-    """
+    """Holds a run folder's newest checkpoint, its step, and the best one."""
 
     newest: Optional[str]
     step: int
@@ -87,11 +77,7 @@ class State:
 
 
 def run(experiment: Experiment) -> dict[str, float]:
-    """Trains, evaluates and predicts, as the experiment says.
-
-    Returns:
-        The evaluation's results under BERT's key names; empty without one.
-    """
+    """Trains, evaluates and predicts; gives dev scores under BERT's names."""
     began = time.monotonic()
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
@@ -166,7 +152,6 @@ def run(experiment: Experiment) -> dict[str, float]:
 
 @contextlib.contextmanager
 def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
-    """Makes the output folder, and keeps other runs out of it."""
     if not engine.is_chief:
         yield
         return
@@ -217,7 +202,6 @@ def start_engine(experiment: Experiment) -> Engine:
 
 
 def _check_int8(experiment: Experiment) -> None:
-    """Refuses --base_dtype=int8 where variables of int8 cannot be held."""
     if experiment.hardware.use_tpu:
         raise UserError(
             "--base_dtype=int8 is for CPUs and GPUs; leave it out on a TPU"
@@ -229,7 +213,6 @@ def _check_int8(experiment: Experiment) -> None:
 
 
 def _choose_dtype(experiment: Experiment) -> str:
-    """The run's dtype; a run with `auto` goes on as it began."""
     if experiment.compute_dtype == AUTO and multi_worker.is_cluster():
         raise UserError(
             "--compute_dtype=auto needs one process, but TF_CONFIG names "
@@ -242,7 +225,6 @@ def _choose_dtype(experiment: Experiment) -> str:
 
 
 def _choose_splits(experiment: Experiment) -> Splits:
-    """The splits to evaluate and to predict."""
     task = experiment.task
     dev = task.dev_splits if experiment.do_eval else ()
     test = task.test_splits if experiment.do_predict else ()
@@ -261,7 +243,6 @@ def _choose_splits(experiment: Experiment) -> Splits:
 def _read(
     experiment: Experiment, task: Task, splits: Splits, names: list[str]
 ) -> tuple[Task, dict[str, Any]]:
-    """The task with labels learned from the training rows; rows by split."""
     task, rows = task.read(experiment.data_dir, names)
     most = dict.fromkeys(
         (name for _, name in splits.dev), experiment.max_eval_examples
@@ -278,14 +259,13 @@ def _read(
 def _measured_rows(
     task: Task, rows: dict[str, Any], splits: Splits
 ) -> tuple[str, np.ndarray]:
-    """The name of the dev set of a calibration; the rows that measure it."""
+    """Names the dev set of a calibration, and the rows that measure it."""
     _, name = splits.dev[0]
     dev = rows[name]
     return name, calibration.measured_rows(dev.texts, task.strata(dev))
 
 
 def _warn_of_loss(experiment: Experiment, model: Model) -> None:
-    """Says what a trained adapter has, and its next training takes away."""
     settings = model.sources.description.get("task_settings") or {}
     for key, flag, is_made in (
         (calibration.CALIBRATION, "calibrate", experiment.calibrate),
@@ -302,7 +282,6 @@ def _warn_of_loss(experiment: Experiment, model: Model) -> None:
 
 
 def _check_novelty(model: Model, rows: Any) -> None:
-    """Refuses rows that novelty cannot be scored by; raises UserError."""
     if len(rows) < novelty.LEAST_ROWS:
         raise UserError(
             f"--score_novelty: found {len(rows)} training rows, expected at "
@@ -316,7 +295,6 @@ def _check_novelty(model: Model, rows: Any) -> None:
 
 
 def _find_state(setup: Setup) -> State:
-    """The checkpoints that the folder holds, found whole."""
     experiment, best = setup.experiment, None
     newest, step = training_state.latest_step(experiment.output_dir)
     if newest:
@@ -335,7 +313,7 @@ def _find_state(setup: Setup) -> State:
 
 
 def _tokenize(setup: Setup, rows: dict[str, Any]) -> dict[str, Features]:
-    """Features by split; leaves in `rows` what the task keeps of the others."""
+    """Makes features by split; `rows` keep what the task needs of others."""
     features = {}
     for split in list(rows):
         read = rows.pop(split)
@@ -363,7 +341,7 @@ def _tokenize(setup: Setup, rows: dict[str, Any]) -> dict[str, Features]:
 
 
 def make_job(engine: Engine, setup: Setup) -> Job:
-    """The job of the run's own method."""
+    """Gives the job of the run's own method."""
     experiment, model = setup.experiment, setup.model
     config, method = model.config, model.method
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
@@ -406,7 +384,6 @@ def make_job(engine: Engine, setup: Setup) -> Job:
 def _describe(
     engine: Engine, setup: Setup, features: dict[str, Features], splits: Splits
 ) -> tuple[dict[str, Any], Optional[Schedule]]:
-    """The content of `run.json`, and the schedule of the training, if any."""
     train_features, schedule = features.get("train"), None
     if train_features is not None:
         schedule = loop.make_schedule(setup, train_features)
@@ -432,9 +409,9 @@ def _train(
 ) -> tuple[Job, State, bool]:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
-    `features` are the training rows', `rows` those of the splits that score
-    steps. Gives the job with the values that it started from, the folder's
-    state, and whether an earlier process began the training.
+    `rows` are those of the splits that score steps. Gives the job with the
+    values that it started from, the folder's state, and whether an earlier
+    process began the training.
     """
     experiment, model, first_step = setup.experiment, setup.model, state.step
     is_over = first_step >= schedule.num_train_steps
@@ -512,11 +489,7 @@ def _train(
 def _calibrate(
     setup: Setup, rows: evaluation.Rows, answers: dict[str, Any]
 ) -> Setup:
-    """The setup with the calibration of its adapter.
-
-    A training's adapter gets one if that was asked for, from `answers` to dev
-    rows. Later runs have the calibration from the adapter.
-    """
+    """Gives the setup a calibration by dev `answers`, or its adapter's."""
     experiment, task = setup.experiment, setup.task
     output_dir = experiment.output_dir
     if experiment.calibrate:
@@ -542,7 +515,6 @@ def _calibrate(
 def _score_novelty(
     engine: Engine, setup: Setup, job: Job, train: Features
 ) -> Setup:
-    """The setup with a sketch of the training rows, which its adapter keeps."""
     texts = train.unlabelled()
     distinct = novelty.distinct(texts)
     some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
@@ -562,10 +534,6 @@ def _answer(
     state: State,
     train: Optional[Features],
 ) -> dict[str, float]:
-    """Scores dev splits, predicts test splits, writes both; the results.
-
-    `train` are the training rows, if any.
-    """
     output_dir = setup.experiment.output_dir
     with engine.predictor(job) as predictor:
         if state.best:

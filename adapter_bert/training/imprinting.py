@@ -1,7 +1,4 @@
-"""The start of an adapter that learns new labels, and what it forgets.
-
-`tasks/new_labels.py` has the mathematics.
-"""
+"""Starts an adapter that learns new labels, and measures what it forgets."""
 
 import dataclasses
 import os
@@ -42,11 +39,7 @@ def check(model: Model) -> None:
 def begin(
     engine: Engine, setup: Setup, job: Job, features: Features
 ) -> tuple[Job, Features]:
-    """The job with first values of the head's new rows, and its features.
-
-    With distillation the features have the old adapter's logits. `features` are
-    of the training rows. A run that goes on computes the same again.
-    """
+    """Gives the job the head's new rows; with distillation old logits too."""
     task, model = setup.task, setup.model
     old = len(task.old_labels)
     logging.info(
@@ -112,13 +105,8 @@ def measure_forgetting(
 ) -> None:
     """Writes and logs accuracies of old and new labels, before and after.
 
-    Args:
-        setup: of the training.
-        job: with the values that the training began with, which the predictor
-            gets.
-        predictor: of the job's model.
-        rows: of the dev set.
-        answers: of the training's result, by split.
+    The predictor gets the values that the training of `job` began with.
+    `answers` are the training's result, by split.
     """
     ((_, name),) = rows.splits.dev
     predictor.load(_first_values(job))
@@ -156,5 +144,4 @@ def measure_forgetting(
 
 
 def _first_values(job: Job) -> dict[str, np.ndarray]:
-    """The values that a training begins with, by name."""
     return {p.name: job.initial_values[p.name]() for p in job.table.trained}

@@ -1,8 +1,4 @@
-"""Several workers: the environment variable TF_CONFIG, and the chief.
-
-Services that start programs set TF_CONFIG for a single machine too, which is no
-cluster.
-"""
+"""Several workers: the environment variable TF_CONFIG, and the chief."""
 
 import contextlib
 import hashlib
@@ -32,11 +28,10 @@ LOST_WORKER = (
 
 
 def read() -> tuple[dict[str, Any], str, int]:
-    """The cluster of TF_CONFIG, and the task of this process.
+    """Reads the cluster of TF_CONFIG, and the task of this process.
 
-    Returns:
-        Addresses by the kind of task, `chief` or `worker`; this process's kind
-        and index. Without a cluster `{}`, "" and 0.
+    Gives addresses by the kind of task, `chief` or `worker`; this process's
+    kind and index. Without a cluster `{}`, "" and 0.
     """
     try:
         config = json.loads(os.environ.get(VARIABLE) or "{}")
@@ -74,7 +69,7 @@ def read() -> tuple[dict[str, Any], str, int]:
 
 
 def is_cluster() -> bool:
-    """Whether TF_CONFIG names several processes; raises as `read`."""
+    """Tells whether TF_CONFIG names several processes; raises as `read`."""
     return VARIABLE in os.environ and _count(read()[0]) > 1
 
 
@@ -94,7 +89,7 @@ def unseen() -> Iterator[None]:
 
 
 def strategy() -> tf.distribute.Strategy:
-    """The strategy for all workers; waits for them."""
+    """Gives the strategy for all workers; waits for them."""
     cluster, kind, index = read()
     # TensorFlow would take no GPU unless told, and expects as many of all
     # workers.
@@ -129,13 +124,7 @@ def role(strategy: tf.distribute.Strategy) -> tuple[int, bool]:
 def check_agreement(
     strategy: tf.distribute.Strategy, first_step: int, training: str
 ) -> None:
-    """Compares where the workers begin, and what they are to train.
-
-    Args:
-        found: the strategy of all workers.
-        first_step: steps done before.
-        training: what decides the training's result, as text.
-    """
+    """Compares where workers begin, and the text of what they are to train."""
     digest = hashlib.sha256(training.encode()).digest()
     mine = [[first_step, int.from_bytes(digest[:7], "big")]]
 

@@ -1,4 +1,4 @@
-"""The files that a run writes at its end: artifact, scores, cost."""
+"""Files that a run writes at its end: artifact, scores, cost."""
 
 import os
 import resource
@@ -36,7 +36,7 @@ def write_artifact(
     """Writes the trained values as adapter artifacts, and their size.
 
     Each of `Task.members` has one, and a `run.json` as a run of that task alone
-    would write it. `record` is the run's, `checkpoint` the one to keep.
+    would write it.
     """
     model = setup.model
     weights = google.open_tensorflow(checkpoint)
@@ -111,10 +111,7 @@ def write_artifact(
 def write_calibration(
     output_dir: str, settings: dict[str, Any], record: dict[str, Any]
 ) -> None:
-    """Writes `calibration.json`, and a task's settings into the artifact.
-
-    `settings` are `Task.settings`, `record` is of `calibration.fit`.
-    """
+    """Writes `calibration.json`, and `settings` into the artifact."""
     path = os.path.join(output_dir, CALIBRATION_FILE)
     files.write_json(path, record)
     folder = os.path.join(output_dir, ADAPTER)
@@ -173,7 +170,6 @@ def forget_calibration(output_dir: str) -> None:
 
 
 def _finish(setup: Setup, values: Values) -> tuple[TuningMethod, Values]:
-    """What an adapter keeps, as of `TuningMethod.finish`; of sides, of each."""
     method, config = setup.model.method, setup.model.config
     if not setup.table.sides:
         return method.finish(config, values)
@@ -190,10 +186,7 @@ def _finish(setup: Setup, values: Values) -> tuple[TuningMethod, Values]:
 def write_results(
     output_dir: str, scores: dict[str, float], step: int, data: dict[str, str]
 ) -> dict[str, float]:
-    """Writes `eval_results.txt` and `.json`.
-
-    The `.json` also has the fingerprints of the data, by split.
-    """
+    """Writes `eval_results.txt` and, with the data's fingerprints, `.json`."""
     results: dict[str, float] = {
         f"eval_{name}": value for name, value in scores.items()
     }

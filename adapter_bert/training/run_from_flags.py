@@ -27,12 +27,12 @@ FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 
 def split_file(use: str) -> str:
-    """The setting of one of `FILE_FLAGS`."""
+    """Gives the setting of one of `FILE_FLAGS`."""
     return Topic.DATA.setting("", f"{use}, in place of --data_dir's.")
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
-    """The files of splits that the flags name, found with these endings."""
+    """Gives the files that flags name, found with these endings."""
     names = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
     named = SplitFiles(*names)
     if FLAGS.data_dir and named.named:
@@ -46,7 +46,7 @@ def named_files(endings: Collection[str]) -> SplitFiles:
 
 
 def tuning_method() -> dict[str, Any]:
-    """The fields of `Experiment` about the method."""
+    """Gives the fields of `Experiment` about the method."""
     named = vars(read(Tuning)).copy()
     text = named.pop("tuning_method")
     named = {key: value for key, value in named.items() if value is not None}
@@ -69,7 +69,6 @@ def tuning_method() -> dict[str, Any]:
 
 
 def _training(task: Task) -> Training:
-    """How the flags train a task, with the scorings that they imply."""
     training = read(Training)
     every, keep_best = training.eval_steps, training.keep_best
     if training.early_stopping and not keep_best:
@@ -96,10 +95,7 @@ def _training(task: Task) -> Training:
 def experiment_from_flags(
     task: Task, data_dir: str, eval_batch_size: int, **settings: Any
 ) -> Experiment:
-    """The experiment that the flags describe.
-
-    `own` are further fields that a program declares for itself.
-    """
+    """Reads the experiment of the flags and a program's `settings`."""
     values = read(
         Experiment,
         task=task,
@@ -151,11 +147,7 @@ def experiment_from_flags(
 def run_or_describe(
     task: Task, eval_batch_size: int, **own_settings: Any
 ) -> dict[str, float]:
-    """Runs the flags' experiment with a task, or with `--describe` prints it.
-
-    Returns the results, as of `experiment.run`. `own` is as of
-    `experiment_from_flags`.
-    """
+    """Runs the flags' experiment, or with `--describe` prints it."""
     has_folder = "data_dir" in FLAGS
     data_dir = FLAGS.data_dir if has_folder else ""
     settings = experiment_from_flags(
@@ -174,7 +166,7 @@ def run_or_describe(
 
 
 def adapter_description() -> Optional[dict[str, Any]]:
-    """The description of `--adapter`, or None without one."""
+    """Gives the description of `--adapter`, or None without one."""
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
     )

@@ -1,8 +1,7 @@
 """Opens what a run names, and checks that it all fits together.
 
 `Model` holds the opened BERT and the method, `Setup` also what a task's labels
-decide. Also: the table of `--describe`, and the description of a run for
-`run.json`.
+decide.
 """
 
 import dataclasses
@@ -66,15 +65,12 @@ from adapter_bert.training.settings import Experiment
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The sources of a run's values.
+    """Holds the sources of a run's values.
 
     Attributes:
         opened: what `--init_checkpoint` names, or None if nothing does.
         trained: values of an adapter or a training checkpoint, or None.
-        description: of those.
-        step: training steps of those.
-        new_head: whether another task begins with those, with a head of its
-            own.
+        new_head: whether another task begins with those, with its own head.
     """
 
     opened: Optional[Pretrained]
@@ -86,16 +82,11 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The opened BERT and the tuning method.
+    """Holds the opened BERT and the tuning method.
 
     Attributes:
-        config: sizes of the BERT.
-        tokenizer: of the BERT.
-        base: which BERT it is.
-        sources: where values come from.
-        task: as the flags, or what was trained, say; may lack its labels.
-        method: of the flags, or of what was trained.
-        learning_rate: peak of the schedule, the user's or the method's own.
+        task: may lack its labels.
+        learning_rate: peak of the schedule.
         parts: the trained adapters that the method is made of.
         part_weights: of those with a folder of their own, or None.
     """
@@ -113,16 +104,12 @@ class Model:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A model for a task with its labels, found to fit together.
+    """Holds a model for a task with its labels, found to fit together.
 
     Attributes:
-        experiment: the settings of the run.
-        model: the BERT and the method.
-        task: with its labels.
         table: every variable.
         start: fingerprint of the trained values that training starts from, or
             None.
-        initial_values: every variable's first value.
         quantized: names of the variables that are kept in int8.
     """
 
@@ -136,7 +123,7 @@ class Setup:
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
-    """The lowest of L layers that differs from BERT's own, or may change.
+    """Finds the lowest of L layers that differs from BERT's own, or may change.
 
     It is 0 also if anything acts on embeddings or on all layers, L if only the
     head, or BERT's pooler, is trained.
@@ -150,7 +137,6 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
 
 
 def _open_sources(experiment: Experiment) -> Sources:
-    """Opens `--init_checkpoint` (default: the run's own) and the adapter."""
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
@@ -177,7 +163,6 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 
 def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
-    """The task's own tokens, of what was trained or of the flags."""
     listed, before = [], None
     if experiment.new_tokens:
         listed = read_new_tokens(experiment.new_tokens)
@@ -200,7 +185,6 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
 def _task_and_method(
     experiment: Experiment, sources: Sources
 ) -> tuple[Task, Found]:
-    """The task and method of what was trained, else of the flags."""
     task = experiment.task
     new = len(_new_tokens(experiment, sources))
     method = new_words.with_new_words(experiment.method, new)
@@ -250,7 +234,6 @@ def _task_and_method(
 def _places_of_parts(
     experiment: Experiment, sources: Sources
 ) -> Mapping[str, str]:
-    """Folders of the adapters that this or the trained run is made of."""
     place = experiment.adapter_folder
     place = place and files.absolute(place)
     if not place and sources.trained is not None:
@@ -262,7 +245,7 @@ def _places_of_parts(
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters, as text; needs no checkpoint and no rows."""
+    """Gives the table of parameters; needs no checkpoint, no rows."""
     sources = _open_sources(experiment)
     config = sources_module.read_config(
         sources.opened, experiment.bert_config_file
@@ -334,7 +317,6 @@ def open_model(experiment: Experiment) -> Model:
 def _with_parts(
     experiment: Experiment, sources: Sources, parts: Found, config: BertConfig
 ) -> Sources:
-    """The sources with the adapters that the trained values lack."""
     place = experiment.adapter_folder or sources.trained.source
     places = [*_places_of_parts(experiment, sources).values()]
     folders = {os.path.dirname(f) for f in (*places, files.absolute(place))}
@@ -417,7 +399,6 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
 def _begin_words(
     experiment: Experiment, model: Model, base: Weights
 ) -> Weights:
-    """A base with first embeddings of the task's own tokens."""
     tokens = model.tokenizer.new_tokens
     plain = sources_module.read_tokenizer(
         model.sources.opened,
@@ -438,7 +419,6 @@ def _begin_words(
 
 
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
-    """Refuses a training in two phases further, or in several processes."""
     if trained is not None:
         raise UserError(
             f"{trained.source} cannot be trained further with {method.name}, "
@@ -455,7 +435,6 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 def _trained_method(
     experiment: Experiment, description: dict[str, Any], source: str
 ) -> TuningMethod:
-    """The method of trained values, which the flags must not contradict."""
     # A training's result may have the form of another method.
     kept = registry.parse(description["method"])
     text = description.get("trained_with") or description["method"]
@@ -500,10 +479,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def describe_settings(
     experiment: Experiment, model: Model, setup: Optional[Setup] = None
 ) -> dict[str, Any]:
-    """The part of `run.json` that is known before the task's data are read.
-
-    With the `setup`, also the labels and the start.
-    """
+    """Describes for `run.json` what is known before the data, and `setup`."""
     task = setup.task if setup else model.task
     training = recorded(experiment.training)
     # What does not decide the result may change while the run goes on.

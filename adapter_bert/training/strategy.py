@@ -1,7 +1,7 @@
 """Training and prediction with tf.distribute: CPU, GPUs, workers, TPUs.
 
-Runs on TensorFlow 2.15 and later. Checkpoints are those of the TPUEstimator
-engine, so each engine goes on with the other's run.
+Checkpoints are those of the TPUEstimator engine, so each goes on with the
+other's run.
 """
 
 import functools
@@ -44,7 +44,6 @@ class StrategyEngine(Engine):
         self._strategy = tf.distribute.get_strategy()
 
     def check_devices(self) -> None:
-        """Looks for the devices and, under TF_CONFIG, the other workers."""
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync
@@ -63,7 +62,6 @@ class StrategyEngine(Engine):
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains; arguments and errors as of `Engine.train`."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         self._trained = None
         if self.workers == 1:
@@ -173,7 +171,6 @@ class StrategyEngine(Engine):
 def _run(
     train_steps: Callable, batches: Iterator, count: tf.Tensor
 ) -> list[float]:
-    """The losses of some training steps, fetched at once."""
     return train_steps(batches, count).numpy().tolist()
 
 
@@ -186,7 +183,6 @@ class StrategyPredictor(RowPredictor):
         strategy: tf.distribute.Strategy,
         built: Optional[Built] = None,
     ):
-        """Takes a model that is built already, if there is one."""
         super().__init__(job, strategy.num_replicas_in_sync)
         self._strategy = strategy
         self._built = built
@@ -246,13 +242,8 @@ class StrategyPredictor(RowPredictor):
 
 
 class _TrainingState:
-    """The variables of a training: the model's, the optimizer's, the step."""
-
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
-        """Takes the values of the folder's newest checkpoint.
-
-        Without one, takes initial values, and zero for slots.
-        """
+        """Takes the newest checkpoint's values, else initial ones and zeros."""
         saved = _newest_checkpoint(job)
         self.model, trained = _build(job, saved, is_trained=True)
         self.trained = list(trained.items())
@@ -274,7 +265,6 @@ class _TrainingState:
         )
 
     def values(self) -> dict[str, np.ndarray]:
-        """The content of a checkpoint, by name."""
         values = {name: v.numpy() for name, v in self._saved.items()}
         values["global_step"] = self.step.numpy()
         return values
@@ -286,13 +276,7 @@ def _newest_checkpoint(job: Job) -> Optional[Weights]:
 
 
 def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
-    """The job's model, on all devices of a strategy's scope.
-
-    Args:
-        job: with the first values.
-        saved: a checkpoint, whose values replace those of trained variables.
-        is_trained: whether gradients are taken.
-    """
+    """Builds a job's model in a strategy's scope, of first or saved values."""
     made = {}
     for p in job.table.parameters:
         read = job.initial_values[p.name]
