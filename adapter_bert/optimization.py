@@ -9,9 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from adapter_bert import rank_allocation
 from adapter_bert.gradient_registry import leave_with_graph
-from adapter_bert.rank_allocation import Allocation
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01
@@ -59,15 +57,13 @@ class Recipe:
         undecayed: names of variables without weight decay, in addition to
             biases and LayerNorms.
         rates: factors of learning rates, by name; 1 for other variables.
-        allocations: how singular values are chosen, by the names of AdaLoRA's
-            variables.
+        allocations: how AdaLoRA chooses singular values, by the names of its
+            variables (`methods/rank_allocation.py`).
     """
 
     undecayed: frozenset[str] = frozenset()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    allocations: Mapping[str, Allocation] = dataclasses.field(
-        default_factory=dict
-    )
+    allocations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, declared: Mapping[str, Any]) -> "Recipe":
@@ -87,7 +83,7 @@ class Recipe:
 
     def slots_of(self, name: str) -> tuple[str, ...]:
         """Gives suffixes of the averages that are kept of a variable."""
-        return SLOTS + rank_allocation.SLOTS * (name in self.allocations)
+        return SLOTS + getattr(self.allocations.get(name), "slots", ())
 
 
 class AdamWeightDecay:
@@ -131,7 +127,7 @@ class AdamWeightDecay:
         # All that the choice of ranks reads and changes, by name.
         self._allocated = {n: v for n, v in variables if n in self._allocations}
         for name in tuple(self._allocated):
-            for slot in rank_allocation.SLOTS:
+            for slot in self._allocations[name].slots:
                 slot = f"{name}/{slot}"
                 self._allocated[slot] = slots[slot]
 
@@ -188,7 +184,7 @@ class AdamWeightDecay:
         return loss, replica.merge_call(update, args=arguments)
 
     def _allocate(self, _, variables, gradients, number) -> tf.Operation:
-        allocated = rank_allocation.allocate(
+        allocated = allocate(
             self._allocations,
             {n: tf.convert_to_tensor(v) for n, v in variables.items()},
             gradients,
@@ -200,6 +196,21 @@ class AdamWeightDecay:
             for name, value in allocated.items()
         )
         return tf.group(*assigned)
+
+
+def allocate(
+    allocations: Mapping[str, Any],
+    values: Mapping[str, tf.Tensor],
+    gradients: Mapping[str, tf.Tensor],
+    step: tf.Tensor,
+    steps: int,
+) -> dict[str, tf.Tensor]:
+    """Gives what `Allocation.choose` does; equal ones share a budget."""
+    chosen: dict[str, tf.Tensor] = {}
+    for allocation in dict.fromkeys(allocations.values()):
+        names = [name for name, one in allocations.items() if one == allocation]
+        chosen.update(allocation.choose(names, values, gradients, step, steps))
+    return chosen
 
 
 def rates_of(

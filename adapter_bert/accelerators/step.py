@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert import optimization, rank_allocation
+from adapter_bert import optimization
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.optimization import Recipe, Schedule
@@ -133,7 +133,7 @@ class Step:
                 *rates,
             )
             kept.update(zip(slot_names, averages))
-        allocated = rank_allocation.allocate(
+        allocated = optimization.allocate(
             recipe.allocations,
             {**slots, **updated},
             dict(zip(gradients, clipped)),
@@ -206,7 +206,7 @@ def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
     A training's model and rows are taken for a prediction of `predicted_rows`,
     if that is not 0.
     """
-    engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
+    engines.ENGINES[ENGINE] = f"{__name__}:{StepEngine.__name__}"
     try:
         taken = _taken(run)
     finally:

@@ -42,7 +42,6 @@ from adapter_bert.bert.hooks import (
     keep_mask,
 )
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
-from adapter_bert.rank_allocation import Allocation
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -129,7 +128,7 @@ class Declared:
     trained: bool = True
     decays: bool = True
     rate: float = 1.0
-    allocation: Optional[Allocation] = None
+    allocation: Any = None
 
 
 def declare_dense(

@@ -53,7 +53,6 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving import moved_library, suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary, check, check_name
@@ -139,7 +138,7 @@ def _import(arguments: argparse.Namespace) -> None:
         values = foreign_adapters.complete(
             foreign, opened.weights, config
         ).values
-        own, new = tokenizer, count_of(foreign.method)
+        own, new = tokenizer, foreign.method.new_words
         if new:
             tokens = find_tokens(folder, tokenizer, new)
             own = read_tokenizer(tokens)

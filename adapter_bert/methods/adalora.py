@@ -25,7 +25,7 @@ from adapter_bert.methods.lora import (
     place_of,
     write_pattern,
 )
-from adapter_bert.rank_allocation import Allocation
+from adapter_bert.methods.rank_allocation import Allocation
 
 # Below the square of any distance that float32 tells from zero.
 TINY = 1e-30

@@ -139,6 +139,11 @@ class TuningMethod:
         return None
 
     @property
+    def new_words(self) -> int:
+        """Counts the new words that the method trains."""
+        return sum(one.method.new_words for one in self.parts if not one.name)
+
+    @property
     def first_phase(self) -> Optional["TuningMethod"]:
         """Gives a method that is trained first, for as many steps."""
         return None
@@ -324,3 +329,21 @@ def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
         )
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
     return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"
+
+
+def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives values whose names begin with `scope`, by the rest of the names."""
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
+
+
+def trained_of_bert(
+    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
+) -> dict[str, encoder.Shape]:
+    """Name and shape of BERT's own variables that a method trains."""
+    pattern = method.trains(config)
+    shapes = encoder.list_variables(config, pooler)
+    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}

@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import itertools
 import math
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import (
@@ -31,6 +30,8 @@ from adapter_bert.methods.base import (
     Tensors,
     TuningMethod,
     added_later,
+    below,
+    trained_of_bert,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.methods.houlsby import AdapterHooks
@@ -383,24 +384,6 @@ def _single(method: TuningMethod) -> Iterator[TuningMethod]:
         yield from _single(part.method)
     if not method.parts:
         yield method
-
-
-def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives values whose names begin with `scope`, by the rest of the names."""
-    return {
-        name[len(scope) :]: value
-        for name, value in values.items()
-        if name.startswith(scope)
-    }
-
-
-def trained_of_bert(
-    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
-) -> dict[str, encoder.Shape]:
-    """Name and shape of BERT's own variables that a method trains."""
-    pattern = method.trains(config)
-    shapes = encoder.list_variables(config, pooler)
-    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}
 
 
 class StackHooks(ComposedHooks):

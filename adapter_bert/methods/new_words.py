@@ -64,29 +64,24 @@ class NewWords(TuningMethod):
     positive: ClassVar[tuple[str, ...]] = ("count",)
     count: int = 1
 
+    @property
+    def new_words(self):
+        return self.count
+
     def variables(self, config, pooler=True):
         normal = encoder.truncated_normal(config.initializer_range)
         shape = self.count, config.embedding_width
         return {NEW_WORDS: Declared(shape, normal)}
 
 
-def count_of(method: TuningMethod) -> int:
-    """Gives the number of new words that a method trains."""
-    parts = [part.method for part in method.parts if not part.name]
-    counts = [m.count for m in (method, *parts) if isinstance(m, NewWords)]
-    return sum(counts)
-
-
 def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
     """A method that also trains the embeddings of so many new words."""
-    if not count:
-        return method
     if method.parts and not isinstance(method, Stack):
         raise UserError(
             f"--new_tokens cannot be trained with {method.name}; expected a "
             "method that is no composition, or stack"
         )
-    if count_of(method):
+    if method.new_words:
         return method
     parts = method.parts or (Part("", method),)
     return Stack((*parts, Part("", NewWords(count))))
@@ -95,7 +90,7 @@ def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
 def without_new_words(method: TuningMethod) -> TuningMethod:
     """Gives the method that new words are stacked on, or the method itself."""
     parts = [p for p in method.parts if not isinstance(p.method, NewWords)]
-    if count_of(method) and len(parts) == 1 and not parts[0].name:
+    if method.new_words and len(parts) == 1 and not parts[0].name:
         return parts[0].method
     return method
 

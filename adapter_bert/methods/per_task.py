@@ -15,8 +15,9 @@ from adapter_bert.methods.base import (
     Tensors,
     TuningMethod,
     added_later,
+    below,
 )
-from adapter_bert.methods.composition import Composition, Stack, below
+from adapter_bert.methods.composition import Composition, Stack
 from adapter_bert.methods.fine_tuning import FineTuning, Full
 
 # Before the names of variables with values for each task.

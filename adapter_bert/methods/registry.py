@@ -1,42 +1,14 @@
 """Reads what `--tuning_method` says, as `houlsby(size=64)`."""
 
 import ast
+import collections
 import dataclasses
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from adapter_bert.errors import UserError
-from adapter_bert.methods.adalora import AdaLora
-from adapter_bert.methods.adapter_variants import (
-    AdapterDrop,
-    Bapna,
-    Parallel,
-    Pfeiffer,
-)
 from adapter_bert.methods.base import Part, TuningMethod
-from adapter_bert.methods.compacter import Compacter
-from adapter_bert.methods.composition import Average, Stack, Union
-from adapter_bert.methods.dora import Dora
-from adapter_bert.methods.fine_tuning import (
-    BitFit,
-    Full,
-    HeadOnly,
-    LayerNormOnly,
-    TopLayers,
-)
-from adapter_bert.methods.fusion import Fusion
-from adapter_bert.methods.houlsby import Houlsby
-from adapter_bert.methods.ia3 import Ia3
-from adapter_bert.methods.invertible import MadX
-from adapter_bert.methods.lora import Lora
-from adapter_bert.methods.new_words import NewWords
-from adapter_bert.methods.pals import Pals
-from adapter_bert.methods.per_task import PerTask
-from adapter_bert.methods.prefix import Prefix
-from adapter_bert.methods.prompt import Prompt
-from adapter_bert.methods.reft import LoReft
-from adapter_bert.methods.sparse import DiffPruning, LtSft
-from adapter_bert.methods.vera import Vera
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
@@ -159,40 +131,47 @@ def _value(node: ast.expr) -> Any:
     return ast.literal_eval(node)
 
 
-METHODS: dict[str, type[TuningMethod]] = {
-    method.name: method
-    for method in (
-        Houlsby,
-        Pfeiffer,
-        Bapna,
-        Parallel,
-        AdapterDrop,
-        Compacter,
-        MadX,
-        Pals,
-        Lora,
-        Dora,
-        Vera,
-        AdaLora,
-        Prefix,
-        Prompt,
-        LoReft,
-        Ia3,
-        BitFit,
-        LayerNormOnly,
-        DiffPruning,
-        LtSft,
-        Full,
-        TopLayers,
-        HeadOnly,
-        NewWords,
-        Stack,
-        Union,
-        Average,
-        Fusion,
-        PerTask,
-    )
-}
+class _Methods(collections.UserDict):
+    """Imports a method's module when the method is asked for."""
+
+    def __getitem__(self, name: str) -> type[TuningMethod]:
+        place = self.data[name]
+        if isinstance(place, str):
+            place = pkgutil.resolve_name(f"adapter_bert.methods.{place}")
+        return place
+
+
+METHODS: Mapping[str, type[TuningMethod]] = _Methods(
+    houlsby="houlsby:Houlsby",
+    pfeiffer="adapter_variants:Pfeiffer",
+    bapna="adapter_variants:Bapna",
+    parallel="adapter_variants:Parallel",
+    adapterdrop="adapter_variants:AdapterDrop",
+    compacter="compacter:Compacter",
+    mad_x="invertible:MadX",
+    pals="pals:Pals",
+    lora="lora:Lora",
+    dora="dora:Dora",
+    vera="vera:Vera",
+    adalora="adalora:AdaLora",
+    prefix="prefix:Prefix",
+    prompt="prompt:Prompt",
+    loreft="reft:LoReft",
+    ia3="ia3:Ia3",
+    bitfit="fine_tuning:BitFit",
+    layernorm="fine_tuning:LayerNormOnly",
+    diff_pruning="sparse:DiffPruning",
+    lt_sft="sparse:LtSft",
+    full="fine_tuning:Full",
+    top_layers="fine_tuning:TopLayers",
+    head="fine_tuning:HeadOnly",
+    new_words="new_words:NewWords",
+    stack="composition:Stack",
+    union="composition:Union",
+    average="composition:Average",
+    fusion="fusion:Fusion",
+    per_task="per_task:PerTask",
+)
 # Unions of the literature, with the sizes of AdapterHub's for BERT-base.
 PRESETS = {
     # He et al. 2022.

@@ -24,7 +24,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.lora import Lora
-from adapter_bert.methods.new_words import count_of
 
 AVERAGE, LINEAR, CAT, SVD = "average", "linear", "cat", "svd"
 
@@ -197,7 +196,7 @@ class WeightedSum:
                 f"the values of {first.name} are factors, whose sum is no sum "
                 "of what the adapters compute; expected --average"
             )
-        if self.by != AVERAGE and count_of(first):
+        if self.by != AVERAGE and first.new_words:
             raise UserError(
                 "adapters with new words do not hold the embeddings from which "
                 f"changes count, which --by={self.by} adds up; expected "

@@ -177,7 +177,7 @@ def command_of(folder: pathlib.Path, run: Mapping[str, Any]) -> Command:
     of_task = OF_TASKS.get(task["name"], {})
     found.update({flag: task.get(k) for k, flag in of_task.items()})
     found.update(_settings(task, config))
-    classes = {path.rpartition(".")[2]: name for name, path in ENGINES.items()}
+    classes = {path.partition(":")[2]: name for name, path in ENGINES.items()}
     found["engine"] = classes.get(versions.get("engine"))
     found.update({flag: versions.get(k) for k, flag in VERSIONS.items()})
     found["output_dir"] = Unknown("OUTPUT_DIR", "a new folder")

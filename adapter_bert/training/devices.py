@@ -4,7 +4,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.training import cpu_cores, multi_worker, tpu
+from adapter_bert.training import cpu_cores, multi_worker
 from adapter_bert.training.engines import Hardware
 
 # More than four were not measured.
@@ -117,6 +117,8 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
             "GPUs) and with --use_tpu (--num_tpu_cores)"
         )
     if hardware.use_tpu:
+        from adapter_bert.training import tpu
+
         return tpu.strategy(hardware)
     if workers:
         return multi_worker.strategy()

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-import importlib
+import pkgutil
 from typing import Callable, Optional
 
 import tensorflow as tf
@@ -20,8 +20,8 @@ from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
 ENGINES: dict[str, str] = {
-    "estimator": "adapter_bert.training.estimator.EstimatorEngine",
-    "strategy": "adapter_bert.training.strategy.StrategyEngine",
+    "estimator": "adapter_bert.training.estimator:EstimatorEngine",
+    "strategy": "adapter_bert.training.strategy:StrategyEngine",
 }
 
 
@@ -191,8 +191,7 @@ def choose_engine(name: str) -> tuple[type[Engine], str]:
         )
     if name != "auto":
         chosen, why = name, "--engine names it"
-    module, _, attribute = ENGINES[chosen].rpartition(".")
-    return getattr(importlib.import_module(module), attribute), why
+    return pkgutil.resolve_name(ENGINES[chosen]), why
 
 
 def check_batch_size(batch_size: int, devices: int, parts: int) -> None:

@@ -24,10 +24,9 @@ from adapter_bert.training import (
     multi_worker,
     training_step,
 )
-from adapter_bert.training import tpu as tpu_devices
 from adapter_bert.training.engines import Course, Engine, Hardware
 from adapter_bert.training.prediction import Outputs, RowPredictor
-from adapter_bert.training.strategy import StrategyPredictor
+from adapter_bert.training.strategy_predictor import StrategyPredictor
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
@@ -145,6 +144,8 @@ class EstimatorEngine(Engine):
             self._devices = devices.names(hardware)
             self.shards = len(self._devices)
             return
+        from adapter_bert.training import tpu as tpu_devices
+
         resolver = tpu_devices.resolve(hardware)
         metadata = resolver.get_tpu_system_metadata()
         tpu_devices.check(

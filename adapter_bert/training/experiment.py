@@ -23,23 +23,16 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
-from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import calibration, novelty, task_model
 from adapter_bert.tasks.new_labels import NewLabels
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     devices,
-    early_stopping,
     evaluation,
-    frozen_features,
-    frozen_outputs,
-    fusion_report,
-    imprinting,
     loop,
     multi_worker,
     run_files,
-    two_phases,
 )
 from adapter_bert.training.compute_dtype import (
     AUTO,
@@ -94,6 +87,8 @@ def run(experiment: Experiment) -> dict[str, float]:
         )
     model = open_model(experiment)
     if isinstance(model.task, NewLabels):
+        from adapter_bert.training import imprinting
+
         imprinting.check(model)
     # As soon as more is known, each before a longer step.
     refuse_others = functools.partial(
@@ -114,6 +109,8 @@ def run(experiment: Experiment) -> dict[str, float]:
         record=describe_settings(experiment, model, setup), partial=True
     )
     if experiment.do_train and experiment.cache_frozen_layers:
+        from adapter_bert.training import frozen_outputs
+
         frozen_outputs.check(setup)
     logging.info("%s", "\n" + setup.table.to_text())
     with _own_folder(engine, setup):
@@ -417,14 +414,22 @@ def _train(
     is_over = first_step >= schedule.num_train_steps
     resumed = bool(state.newest)
     if isinstance(setup.task, NewLabels):
+        from adapter_bert.training import imprinting
+
         job, features = imprinting.begin(engine, setup, job, features)
     # Only some runs have these.
     frozen = watch = first_phase = None
     if experiment.cache_frozen_layers and not is_over:
+        from adapter_bert.training import frozen_outputs
+
         frozen = frozen_outputs.FrozenLayers(setup, job, features)
     if experiment.training.eval_steps:
+        from adapter_bert.training import early_stopping
+
         watch = early_stopping.Watch(setup, schedule, rows, first_step)
     if model.method.first_phase and not is_over:
+        from adapter_bert.training import two_phases
+
         first_phase = two_phases.FirstPhase(
             engine, setup, job, features, schedule
         )
@@ -515,6 +520,8 @@ def _calibrate(
 def _score_novelty(
     engine: Engine, setup: Setup, job: Job, train: Features
 ) -> Setup:
+    from adapter_bert.training import frozen_features
+
     texts = train.unlabelled()
     distinct = novelty.distinct(texts)
     some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
@@ -545,6 +552,8 @@ def _answer(
             )
         answers, shown = evaluation.answer(setup, predictor, rows, rows.splits)
         if isinstance(setup.task, NewLabels) and rows.splits.dev:
+            from adapter_bert.training import imprinting
+
             imprinting.measure_forgetting(setup, job, predictor, rows, answers)
     setup = _calibrate(setup, rows, answers)
     if setup.experiment.score_novelty:
@@ -571,8 +580,10 @@ def _answer(
         results = written[""]
         run_files.log_results(results)
     for suffix, name in rows.splits.dev:
-        if fusion.ATTENTION in shown[name]:
-            model, attention = setup.model, shown[name][fusion.ATTENTION]
+        if shown[name]:
+            from adapter_bert.training import fusion_report
+
+            model, attention = setup.model, shown[name][fusion_report.ATTENTION]
             shares = fusion_report.shares(model.method, model.config, attention)
             paths = fusion_report.write(output_dir, shares, suffix, task.name)
             logging.info("how much of each adapter is used: %s", paths[1])

@@ -12,8 +12,7 @@ from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, run_record
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import TuningMethod, Values
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import TuningMethod, Values, below
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model

@@ -46,7 +46,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
-from adapter_bert.methods import new_words, registry
+from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
@@ -187,7 +187,11 @@ def _task_and_method(
 ) -> tuple[Task, Found]:
     task = experiment.task
     new = len(_new_tokens(experiment, sources))
-    method = new_words.with_new_words(experiment.method, new)
+    method = experiment.method
+    if new:
+        from adapter_bert.methods import new_words
+
+        method = new_words.with_new_words(method, new)
     begun = run_record.read_run(experiment.output_dir)
     is_new = sources.description is None or sources.new_head
     if is_new and sources.opened is not None:
@@ -213,9 +217,9 @@ def _task_and_method(
         method = _trained_method(experiment, sources.description, source)
     elif sources.opened is not None and not (begun or experiment.do_train):
         task = pretrained_head.label(sources.opened, task, experiment.data_dir)
-    if new_words.count_of(method) != new:
+    if method.new_words != new:
         raise UserError(
-            f"{method} has {new_words.count_of(method)} new words, but there "
+            f"{method} has {method.new_words} new words, but there "
             f"are {new} new tokens; --new_tokens adds the words to the method"
         )
     if task.trained_together:
@@ -399,6 +403,8 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
 def _begin_words(
     experiment: Experiment, model: Model, base: Weights
 ) -> Weights:
+    from adapter_bert.methods import new_words
+
     tokens = model.tokenizer.new_tokens
     plain = sources_module.read_tokenizer(
         model.sources.opened,
@@ -452,7 +458,10 @@ def _trained_method(
         experiment.named_method or text.split("(")[0],
         {**arguments, **experiment.named_arguments},
     )
-    wanted = new_words.with_new_words(wanted, new_words.count_of(kept))
+    if kept.new_words:
+        from adapter_bert.methods import new_words
+
+        wanted = new_words.with_new_words(wanted, kept.new_words)
     wanted = composition_parts.by_name(
         wanted, method, description.get("parts") or {}
     )

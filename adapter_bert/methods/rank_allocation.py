@@ -5,12 +5,10 @@ and `lora_b` [R, outputs]. Values of the least importance are set to zero.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import tensorflow as tf
-
-# Suffixes of the averages that are kept of each element.
-SLOTS = ("importance", "uncertainty")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +24,8 @@ class Allocation:
     `update_and_allocate` follows the optimizer's step, with steps from 1.
     """
 
+    # Suffixes of the averages that are kept of each element.
+    slots: ClassVar[tuple[str, ...]] = ("importance", "uncertainty")
     rank: int
     tinit: float
     tfinal: float
@@ -63,54 +63,54 @@ class Allocation:
             cuts.append(above)
         return cuts
 
+    def choose(
+        self,
+        names: Sequence[str],
+        values: Mapping[str, tf.Tensor],
+        gradients: Mapping[str, tf.Tensor],
+        step: tf.Tensor,
+        steps: int,
+    ) -> dict[str, tf.Tensor]:
+        """Gives what follows Adam's step: E with zeros, and new averages.
 
-def allocate(
-    allocations: Mapping[str, Allocation],
-    values: Mapping[str, tf.Tensor],
-    gradients: Mapping[str, tf.Tensor],
-    step: tf.Tensor,
-    steps: int,
-) -> dict[str, tf.Tensor]:
-    """Gives what follows Adam's step: E with zeros, and new averages.
+        The averages are of `|value gradient|` and of the distance from the
+        average of that. Their product is an element's score. A singular value's
+        is the sum of its own, the mean of its column of A and the mean of its
+        row of B.
 
-    The averages are of `|value gradient|` and of the distance from the average
-    of that. Their product is an element's score. A singular value's is the sum
-    of its own, the mean of its column of A and the mean of its row of B.
-
-    Args:
-        allocations: by the names of all A, E and B. Equal ones share a budget.
-        values: float32 by name, after Adam's step; `<name>/<slot>` of each for
-            `SLOTS`, alike.
-        gradients: float32 by name, clipped, of all devices.
-        step: int64 [], this one, from 1.
-        steps: of the training.
-    """
-    kept: dict[str, tf.Tensor] = {}
-    for allocation in dict.fromkeys(allocations.values()):
-        names = [name for name, one in allocations.items() if one == allocation]
-        _, last = allocation.phases(steps)
+        Args:
+            names: of all A, E and B that share the budget.
+            values: float32 by name, after Adam's step; `<name>/<slot>` of each,
+                alike.
+            gradients: float32 by name, clipped, of all devices.
+            step: int64 [], this one, from 1.
+            steps: of the training.
+        """
+        _, last = self.phases(steps)
+        kept: dict[str, tf.Tensor] = {}
         scores = {}
         for name in names:
-            smooth, spread = (values[f"{name}/{slot}"] for slot in SLOTS)
+            slots = [f"{name}/{slot}" for slot in self.slots]
+            smooth, spread = (values[slot] for slot in slots)
             now = tf.abs(values[name] * gradients[name])
-            new = allocation.beta1 * smooth + (1 - allocation.beta1) * now
+            new = self.beta1 * smooth + (1 - self.beta1) * now
             far = tf.abs(now - new)
-            far = allocation.beta2 * spread + (1 - allocation.beta2) * far
+            far = self.beta2 * spread + (1 - self.beta2) * far
             # Afterwards the choice stays what it is.
             new, far = (
                 tf.where(step < last, after, before)
                 for after, before in ((new, smooth), (far, spread))
             )
-            kept.update(zip((f"{name}/{slot}" for slot in SLOTS), (new, far)))
+            kept.update(zip(slots, (new, far)))
             scores[name] = new * far
         singular = [name for name in names if name.endswith("/lora_e")]
         for name in singular:
             down, up = (scores.pop(name[:-1] + factor) for factor in "ab")
             scores[name] += tf.reduce_mean(down, 0) + tf.reduce_mean(up, 1)
         ranking = tf.sort(tf.concat(list(scores.values()), 0))
-        cuts = allocation.cuts(ranking.shape[0], len(singular), steps)
+        cuts = self.cuts(ranking.shape[0], len(singular), steps)
         # `==` compares no values in a TensorFlow 1 graph.
-        is_due = tf.equal(step % allocation.delta_t, 0)
+        is_due = tf.equal(step % self.delta_t, 0)
         chooses = (step >= last) | is_due
         cut = tf.reduce_sum(tf.cast((step >= cuts) & chooses, tf.int32))
         # The greatest score of what is cut, below all if that is nothing.
@@ -118,4 +118,4 @@ def allocate(
         for name, score in scores.items():
             keeps = score > limit
             kept[name] = tf.where(keeps, values[name], 0.0)
-    return kept
+        return kept
