@@ -98,12 +98,14 @@ class Lengths(TuningMethod):
     hooks_class = LengthsHooks
 
     def variables(self, config, pooler=True):
-        found = {}
+        declared = {}
         for layer in range(config.num_hidden_layers):
             scope = f"bert/encoder/layer_{layer}/attention/self/query"
             lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
-            found[f"{scope}/length"] = Declared((config.hidden_size,), lengths)
-        return found
+            declared[f"{scope}/length"] = Declared(
+                (config.hidden_size,), lengths
+            )
+        return declared
 
 
 def lengths_of(scope, read):

@@ -30,9 +30,9 @@ def machine(monkeypatch):
 
 
 def test_both_types_are_measured():
-    found = compute_dtype.rates()
-    assert set(found) == {"float32", "bfloat16"}
-    assert all(rate > 0 for rate in found.values())
+    rates = compute_dtype.rates()
+    assert set(rates) == {"float32", "bfloat16"}
+    assert all(rate > 0 for rate in rates.values())
 
 
 @pytest.mark.parametrize(

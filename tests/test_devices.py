@@ -97,9 +97,9 @@ def test_two_devices_give_the_result_of_one(
             ("two_adapters", 2, "vectors", "houlsby(size=4)"),
         ],
     }[name]
-    found = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
+    values = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
     engine = choose_engine(name)[0](Hardware())
-    for (losses, outputs), (of, parts, output, method) in zip(found, cases):
+    for (losses, outputs), (of, parts, output, method) in zip(values, cases):
         task = {**TASKS, **COMPARING}[of]
         (tmp_path / of).mkdir()
         job = make_job(steady_config, tmp_path / of, method, task=task)
@@ -128,16 +128,16 @@ def test_more_gpus_than_there_are_is_one_clear_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "asked, gpus, number",
+    "count, gpus, number",
     [(0, 0, 1), (2, 0, 2), (0, 3, 3), (2, 3, 2), (3, 3, 3)],
 )
 def test_devices_are_as_many_as_asked_for_or_all_gpus(
-    monkeypatch, asked, gpus, number
+    monkeypatch, count, gpus, number
 ):
     monkeypatch.setattr(
         tf.config, "list_physical_devices", lambda kind: ["GPU"] * gpus
     )
-    assert devices.count(Hardware(num_devices=asked)) == number
+    assert devices.count(Hardware(num_devices=count)) == number
 
 
 @pytest.mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
@@ -166,7 +166,7 @@ def threads(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "cores, asked, lanes, one_thread",
+    "cores, count, lanes, one_thread",
     [
         (1, 0, 1, False),
         (2, 0, 2, True),
@@ -179,11 +179,11 @@ def threads(monkeypatch):
     ],
 )
 def test_lanes_are_those_asked_for_or_one_on_each_core(
-    monkeypatch, threads, cores, asked, lanes, one_thread
+    monkeypatch, threads, cores, count, lanes, one_thread
 ):
     """Where there is one on each, an operation takes no other core."""
     monkeypatch.setattr(cpu_cores, "count", lambda: cores)
-    assert devices.use_lanes(Hardware(cpu_lanes=asked)) == lanes
+    assert devices.use_lanes(Hardware(cpu_lanes=count)) == lanes
     assert threads == [1] * one_thread
 
 
@@ -205,8 +205,8 @@ OTHERS = [{"use_tpu": True}, {"num_devices": 2}]
 
 @pytest.mark.parametrize("others", OTHERS)
 def test_there_is_one_lane_beside_other_devices(threads, others):
-    for asked in (0, 1):
-        assert devices.use_lanes(Hardware(cpu_lanes=asked, **others)) == 1
+    for count in (0, 1):
+        assert devices.use_lanes(Hardware(cpu_lanes=count, **others)) == 1
     assert not threads
 
 
@@ -228,13 +228,13 @@ def test_lanes_beside_other_devices_are_one_clear_line(engine, threads, others):
 
 def test_products_are_as_exact_as_the_run_says():
     """On a GPU; a TPU multiplies as it does."""
-    found = tf.config.experimental.tensor_float_32_execution_enabled
-    before = found()
+    is_enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    before = is_enabled()
     try:
         devices.choose_graph_optimizer(Hardware(), "float32")
-        assert not found()
+        assert not is_enabled()
         devices.choose_graph_optimizer(Hardware(), "bfloat16")
-        assert found()
+        assert is_enabled()
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
 

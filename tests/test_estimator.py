@@ -43,7 +43,7 @@ def rows():
 
 
 @pytest.mark.parametrize(
-    "said, is_told",
+    "message, is_told",
     [
         ("Gradient for x:0 is NaN : Tensor had NaN values", True),
         ("Gradient for x:0 is NaN : Tensor had Inf values", True),
@@ -51,10 +51,10 @@ def rows():
     ],
 )
 def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
-    tiny_config, tmp_path, rows, monkeypatch, said, is_told
+    tiny_config, tmp_path, rows, monkeypatch, message, is_told
 ):
     """On a TPU it looks before any hook does."""
-    error = tf.errors.InvalidArgumentError(None, None, said)
+    error = tf.errors.InvalidArgumentError(None, None, message)
     stub = unittest.mock.Mock()
     stub.train.side_effect = error
     monkeypatch.setattr(EstimatorEngine, "_estimator", lambda *_: stub)

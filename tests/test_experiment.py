@@ -247,10 +247,8 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
     run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
-    known = Base(str(base), run["base"]["fingerprint"])
-    monkeypatch.setattr(
-        "adapter_bert.training.setup.identify", lambda *_: known
-    )
+    bert = Base(str(base), run["base"]["fingerprint"])
+    monkeypatch.setattr("adapter_bert.training.setup.identify", lambda *_: bert)
     squad_flags.update(do_train=False, init_checkpoint=base)
     with pytest.raises(
         UserError, match="^test: .* for 4 of 16 rows are infinite"
@@ -338,24 +336,27 @@ def test_no_step_is_lost(rows, steps, warmup):
         model=types.SimpleNamespace(learning_rate=1.0),
     )
     features = Features.from_rows([([1], [0])] * rows, {})
-    found = loop.make_schedule(setup, features)
-    assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
+    schedule = loop.make_schedule(setup, features)
+    assert (schedule.num_train_steps, schedule.num_warmup_steps) == (
+        steps,
+        warmup,
+    )
 
 
 def test_rows_that_are_cut_are_counted(classify, short, caplog):
     classify(**{**short, "max_seq_length": 8}, do_eval=True, do_predict=True)
     lengths = [len(text.split()) + 2 for text, _ in SENTENCES]
-    found = {"train": 5, "dev": 1, "test": 1}
+    expected = {"train": 5, "dev": 1, "test": 1}
     sizes = {"train": lengths, "dev": lengths, "test": lengths[:7]}
-    for split, times in found.items():
-        found[split] *= sum(length > 8 for length in sizes[split])
+    for split, times in expected.items():
+        expected[split] *= sum(length > 8 for length in sizes[split])
         count = times * len(sizes[split])
         assert (
-            f"{split}: {found[split]} of {count} examples are cut "
+            f"{split}: {expected[split]} of {count} examples are cut "
             "(--max_seq_length)"
         ) in caplog.text
     run = json.loads((short["output_dir"] / "run.json").read_text())
-    assert run["cut_rows"] == found
+    assert run["cut_rows"] == expected
     adapter = short["output_dir"] / "adapter" / "adapter_config.json"
     assert "cut_rows" not in json.loads(adapter.read_text())
 

@@ -67,9 +67,9 @@ def test_below_the_first_layer_there_are_no_adapters(tiny_config):
             parse(f"fusion({PARTS}, robust=true)"), first=first
         )
         hooks = method.hooks(tiny_config, whole.variables)
-        found = states(whole, hooks)
-        assert (abs(found[0] - plain[0]).numpy().max() > 1e-3) == differs
-        assert abs(found[1] - plain[1]).numpy().max() > 1e-3
+        hidden = states(whole, hooks)
+        assert (abs(hidden[0] - plain[0]).numpy().max() > 1e-3) == differs
+        assert abs(hidden[1] - plain[1]).numpy().max() > 1e-3
         assert [layer for layer, _ in method.places(tiny_config)] == list(
             range(first, 2)
         )

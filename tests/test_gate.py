@@ -58,10 +58,10 @@ def test_a_gate_of_lora_takes_the_place_of_its_scale(tiny_config, x):
     tiny, context = shaken(tiny_config, "lora(rank=2, alpha=64, gating=true)")
     name = f"{ATTENTION}/query"
     dense = Kernel(lambda x: 3 * x, lambda name: None)
-    given = tiny.model.bert.hooks.project(name, tf.constant(x), dense, context)
+    gated = tiny.model.bert.hooks.project(name, tf.constant(x), dense, context)
     down, up = (tiny.variables[f"{name}/lora_{f}"].numpy() for f in "ab")
     expected = 3 * x + x @ down @ up * openings(tiny, name, x)
-    np.testing.assert_allclose(given, expected, atol=1e-4)
+    np.testing.assert_allclose(gated, expected, atol=1e-4)
 
 
 @pytest.mark.newer_stack
@@ -76,18 +76,18 @@ def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
     )
     gates = openings(tiny, f"{ATTENTION}/prefix", x)
     assert gates.shape == (2, 1, 1 if shared else 2)
-    for given, part, opened in (
+    for lengthened, part, opened in (
         (key, "key", gates[..., 0]),
         (value, "value", gates[..., -1]),
     ):
         prefix = tiny.variables[f"{ATTENTION}/prefix/{part}"].numpy()
         by_heads = prefix.reshape(2, 2, 8).transpose(1, 0, 2)
         np.testing.assert_allclose(
-            given[:, :, :2],
+            lengthened[:, :, :2],
             by_heads * opened[:, :, np.newaxis, np.newaxis],
             atol=1e-6,
         )
-        assert not np.any(given[:, :, 2:])
+        assert not np.any(lengthened[:, :, 2:])
 
 
 @pytest.mark.older_stack

@@ -89,10 +89,10 @@ def test_in_a_graph_of_tensorflow_1(arguments):
     with tf.Graph().as_default():
         again = [tf.constant(x) for x in values]
         cut = differentiable(layer, [spec_of(x) for x in again], [0, 2])
-        found = gradients(cut, again, [0, 2])
+        slopes = gradients(cut, again, [0, 2])
         with tf.compat.v1.Session() as session:
-            found = session.run(found)
-    for one, other in zip(found, expected):
+            slopes = session.run(slopes)
+    for one, other in zip(slopes, expected):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 

@@ -80,15 +80,15 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
     )
     head = MaskedLMHead(tiny_config, create_variable)
     halved, plain = (
-        encoder.Bert(tiny_config, variables, own) for own in (hooks, Hooks())
+        encoder.Bert(tiny_config, variables, one) for one in (hooks, Hooks())
     )
     ids = tf.constant([[2, 5, 6, 3]])
     places = tf.constant([[1, 2]])
     outputs = []
     for bert in (halved, plain):
         hidden = bert(ids, tf.zeros_like(ids), Context(MASK)).sequence_output
-        found = head(bert, hidden, Context(MASK), places, ids[:, 1:3])
-        outputs.append(found["logits"].numpy())
+        results = head(bert, hidden, Context(MASK), places, ids[:, 1:3])
+        outputs.append(results["logits"].numpy())
     assert len(hooks.calls) == calls
     assert (outputs[0] != outputs[1]).any()
 

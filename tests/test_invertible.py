@@ -146,12 +146,12 @@ def test_the_first_layer_reads_what_the_adapter_makes(tiny_config):
     values = moved(tiny_config)
     values = {name: tf.Variable(x) for name, x in values.items()}
     hooks = parse(TEXT).hooks(tiny_config, values)
-    found, plain = (
+    adapted, plain = (
         encoder.Bert(tiny_config, values, h) for h in (hooks, Hooks())
     )
     ids = tf.constant([[2, 5, 6, 3]])
     context = Context(tf.ones_like(ids))
-    outputs = [b(ids, tf.zeros_like(ids), context) for b in (found, plain)]
+    outputs = [b(ids, tf.zeros_like(ids), context) for b in (adapted, plain)]
     expected = hooks.invertible(outputs[1].embedding_output)
     np.testing.assert_array_equal(outputs[0].embedding_output, expected)
     np.testing.assert_allclose(
@@ -174,7 +174,7 @@ def test_the_inverse_comes_before_the_vocabulary(tiny_config):
     )
     hidden, places = draw(7, 2, 5, 16), np.array([[0, 3], [4, 1]])
     context = Context(tf.ones([2, 5], tf.int32))
-    found = model.head(
+    outputs = model.head(
         model.bert, tf.constant(hidden), context, tf.constant(places), places
     )["logits"]
     read = np.take_along_axis(hidden, places[..., np.newaxis], axis=1)
@@ -190,7 +190,7 @@ def test_the_inverse_comes_before_the_vocabulary(tiny_config):
         tf.constant(transformed, tf.float32)
     )
     expected = turned.numpy() @ values[WORD_EMBEDDINGS].T + bias
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(outputs, expected, atol=2e-5)
     plain = expected_logits(read, values)
     assert abs(plain - expected).max() > 0.1
 
@@ -205,8 +205,8 @@ def gradients(config, task, features):
     seed = tf.constant([1, 2])
     context = Context(features["input_mask"], True, seed, step_seed=seed)
     with tf.GradientTape() as tape:
-        found = model(features, context)
-        loss = tf.reduce_mean(model.head.loss(found, features))
+        predictions = model(features, context)
+        loss = tf.reduce_mean(model.head.loss(predictions, features))
     return tape.gradient(loss, variables)
 
 
@@ -222,10 +222,10 @@ def test_every_task_moves_the_invertible_adapter(tiny_config):
     }
     scope = f"{SCOPE}/"
     for task, batch in ((TASK, features), (MASKED_LM, masked)):
-        found = gradients(tiny_config, task, batch)
-        own = {n: g for n, g in found.items() if n.startswith(scope)}
-        assert len(own) == 8
-        for name, gradient in own.items():
+        slopes = gradients(tiny_config, task, batch)
+        of_adapter = {n: g for n, g in slopes.items() if n.startswith(scope)}
+        assert len(of_adapter) == 8
+        for name, gradient in of_adapter.items():
             assert np.any(gradient), (task.name, name)
 
 

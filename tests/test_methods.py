@@ -244,7 +244,7 @@ def test_a_last_layer_computes_no_more_than_is_read(tiny):
     """The same outputs and gradients as one that computes all tokens."""
     tiny.shake()
     trained = [tiny.variables[p.name] for p in tiny.table.trained]
-    found, head = {}, tiny.model.head
+    sizes, head = {}, tiny.model.head
     assert head.reads_first_token
     for first in (False, True):
         head.reads_first_token = first
@@ -255,10 +255,10 @@ def test_a_last_layer_computes_no_more_than_is_read(tiny):
             None if x is None else tf.convert_to_tensor(x)
             for x in tape.gradient(losses, trained)
         ]
-        found[first] = predictions["logits"], gradients
-    np.testing.assert_allclose(found[True][0], found[False][0], atol=1e-5)
+        sizes[first] = predictions["logits"], gradients
+    np.testing.assert_allclose(sizes[True][0], sizes[False][0], atol=1e-5)
     for p, one, other in zip(
-        tiny.table.trained, found[True][1], found[False][1]
+        tiny.table.trained, sizes[True][1], sizes[False][1]
     ):
         assert (one is None) == (other is None), p.name
         if one is not None:

@@ -88,9 +88,9 @@ def test_sizes_are_of_layers_and_ranges(text, sizes):
     "text", ["1", "1:0", "1:x", "0-1:3,1:4", ":3", "1:3,", "1:-3", "2-1:3"]
 )
 def test_sizes_that_are_none_are_refused(text):
-    with pytest.raises(UserError, match="layers are|sizes of adap") as found:
+    with pytest.raises(UserError, match="layers are|sizes of adap") as raised:
         parse(f"pfeiffer(sizes={text!r})")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("more", ["sizes='2:3'", "layers='0', sizes='1:3'"])
@@ -102,12 +102,12 @@ def test_a_size_of_a_layer_without_adapters_is_refused(tiny_config, more):
 @pytest.mark.older_stack
 def test_each_layer_has_the_size_that_is_named(tiny_config):
     method = parse("houlsby(size=5, sizes='1:3')")
-    found = {
+    sizes = {
         name: one.shape[1]
         for name, one in method.variables(tiny_config).items()
         if name.endswith("weights1")
     }
-    assert list(found.values()) == [5, 5, 3, 3]
+    assert list(sizes.values()) == [5, 5, 3, 3]
     assert str(method.widened()) == str(parse("houlsby(size=8, sizes='1:4')"))
 
 

@@ -233,10 +233,10 @@ def test_results_of_two_phases_are_not_taken_for_others(
     for path in damaged.glob("model.ckpt-5.*"):
         path.unlink()
     listed = damaged / "checkpoint"
-    known = 'model_checkpoint_path: "model.ckpt-2"\n'
-    listed.write_text(known)
+    content = 'model_checkpoint_path: "model.ckpt-2"\n'
+    listed.write_text(content)
     for path in (damaged / "phase_1").glob("model.ckpt-*.index"):
         path.unlink()
     with pytest.raises(UserError, match="no checkpoint in .*phase_1 is whole"):
         classify(**{**flags, "output_dir": damaged}, tuning_method=method)
-    assert listed.read_text() == known
+    assert listed.read_text() == content

@@ -40,10 +40,10 @@ SIZES = arrays.arrays(
 
 
 @given(st.lists(SIZES, min_size=1, max_size=4), st.floats(0.01, 0.99))
-def test_exactly_the_largest_entries_are_marked(found, share):
-    sizes = {str(i): value for i, value in enumerate(found)}
+def test_exactly_the_largest_entries_are_marked(arrays, share):
+    sizes = {str(i): value for i, value in enumerate(arrays)}
     marks = largest(sizes, share)
-    flat = np.concatenate(found)
+    flat = np.concatenate(arrays)
     mark = np.concatenate([marks[name] for name in sizes]) == 1.0
     assert mark.sum() == int(round(share * flat.size))
     if mark.any() and not mark.all():

@@ -53,11 +53,11 @@ def types_of(graph):
 
 def both(function, *tensors):
     """The results with and without the kernels, which only one graph has."""
-    found, operations = built(function, *tensors)
+    fused, operations = built(function, *tensors)
     plain, others = built(function, *tensors, step=None)
     assert SPECIAL & operations and not SPECIAL & others
-    assert found.dtype == plain.dtype and found.shape == plain.shape
-    return tf.cast(found, tf.float32), tf.cast(plain, tf.float32)
+    assert fused.dtype == plain.dtype and fused.shape == plain.shape
+    return tf.cast(fused, tf.float32), tf.cast(plain, tf.float32)
 
 
 @here
@@ -66,10 +66,10 @@ def both(function, *tensors):
 def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
     x, bias = draw(33, 24, dtype=dtype), draw(40, dtype=dtype)
     kernel = draw(24, 40, dtype=dtype) * 0.2
-    found, plain = both(
+    fused, plain = both(
         lambda *tensors: functional.dense(*tensors, name), x, kernel, bias
     )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    np.testing.assert_allclose(fused, plain, atol=CLOSE[dtype])
 
 
 @here
@@ -84,10 +84,10 @@ def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
 def test_dense_layers_have_every_size(rows, inputs, outputs, dtype, name):
     x, kernel = draw(rows, inputs, dtype=dtype), draw(inputs, outputs)
     kernel, bias = tf.cast(kernel * 0.1, dtype), draw(outputs, dtype=dtype)
-    found, plain = both(
+    fused, plain = both(
         lambda *tensors: functional.dense(*tensors, name), x, kernel, bias
     )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    np.testing.assert_allclose(fused, plain, atol=CLOSE[dtype])
 
 
 @here
@@ -97,11 +97,11 @@ def test_kernels_may_be_variables(dtype, name):
     """As the parts of compositions are."""
     kernel = tf.Variable(draw(8, 4, dtype=dtype))
     bias = tf.Variable(draw(4, dtype=dtype))
-    found, plain = both(
+    fused, plain = both(
         lambda x: functional.dense(x, kernel, bias, name),
         draw(3, 8, dtype=dtype),
     )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    np.testing.assert_allclose(fused, plain, atol=CLOSE[dtype])
 
 
 @here
@@ -110,10 +110,10 @@ def test_kernels_may_be_variables(dtype, name):
 def test_layer_norm_is_that_of_plain_operations(shape, dtype):
     """In bfloat16 too, whose steps are larger than some scales differ by."""
     gamma, beta = 1 + 1e-3 * draw(24), draw(24, seed=1)
-    found, plain = both(
+    fused, plain = both(
         functional.layer_norm, draw(*shape, dtype=dtype), gamma, beta
     )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype] / 2)
+    np.testing.assert_allclose(fused, plain, atol=CLOSE[dtype] / 2)
 
 
 @here
@@ -121,8 +121,8 @@ def test_layer_norm_is_that_of_plain_operations(shape, dtype):
 @pytest.mark.parametrize("biases", [(24,), (3, 24)])
 def test_rows_have_their_own_scales_and_biases(biases, dtype):
     x, gamma = draw(3, 5, 24, dtype=dtype), 1 + 0.1 * draw(3, 24)
-    found, plain = both(functional.layer_norm, x, gamma, draw(*biases, seed=1))
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype] / 2)
+    fused, plain = both(functional.layer_norm, x, gamma, draw(*biases, seed=1))
+    np.testing.assert_allclose(fused, plain, atol=CLOSE[dtype] / 2)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_rows_have_their_own_scales_and_biases(biases, dtype):
 )
 def test_rows_with_their_own_biases_or_kernels_have_plain_operations(shapes):
     tensors = [draw(*shape) for shape in shapes]
-    found, operations = built(functional.dense, *tensors)
+    fused, operations = built(functional.dense, *tensors)
     assert not SPECIAL & operations
     x, kernel, bias = (tensor.numpy() for tensor in tensors)
     if len(shapes[0]) == 2:
         bias = np.repeat(bias, 2, axis=0)
-    np.testing.assert_allclose(found, x @ kernel + bias, atol=1e-5)
+    np.testing.assert_allclose(fused, x @ kernel + bias, atol=1e-5)
 
 
 @here
@@ -161,7 +161,7 @@ def test_a_product_in_training_has_the_gradients_of_a_product():
         return [tf.cast(g, tf.float32) for g in tape.gradient(loss, tensors)]
 
     plain, _ = built(gradients, *tensors, step=None)
-    found, operations = built(gradients, *tensors, step=onednn.TRAINING)
+    fused, operations = built(gradients, *tensors, step=onednn.TRAINING)
     assert "_MklFusedBatchMatMulV2" in operations
     saving, _ = built(
         lambda *tensors: gradients(
@@ -170,7 +170,7 @@ def test_a_product_in_training_has_the_gradients_of_a_product():
         *tensors,
         step=onednn.TRAINING,
     )
-    for one, other, third in zip(found, plain, saving):
+    for one, other, third in zip(fused, plain, saving):
         np.testing.assert_allclose(one, other, atol=0.1, rtol=0.03)
         np.testing.assert_array_equal(one, third)
 
@@ -201,15 +201,15 @@ def test_gradients_of_biases_are_added_up_in_float32(step):
             outputs = functional.dense(x, kernel, bias)
         return tape.gradient(outputs, bias)
 
-    found, _ = built(gradient, tf.zeros([8], tf.bfloat16), step=step)
-    np.testing.assert_array_equal(tf.cast(found, tf.float32), [2000.0] * 8)
+    summed, _ = built(gradient, tf.zeros([8], tf.bfloat16), step=step)
+    np.testing.assert_array_equal(tf.cast(summed, tf.float32), [2000.0] * 8)
 
 
 def test_graphs_have_none_of_them_unless_asked():
-    found = tf.function(functional.dense).get_concrete_function(
+    graph = tf.function(functional.dense).get_concrete_function(
         draw(4, 8), draw(8, 8), draw(8)
     )
-    assert not SPECIAL & types_of(found.graph)
+    assert not SPECIAL & types_of(graph.graph)
 
 
 @here
@@ -250,15 +250,15 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
         ]
         return compute()["logits"].numpy(), fused
 
-    found, fused = predict(job)
+    outputs, fused = predict(job)
     plain, others = predict(dataclasses.replace(job, use_onednn=False))
     assert [b"BiasAdd", b"GeluApproximate"] in fused and not others
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    np.testing.assert_allclose(outputs, plain, atol=CLOSE[dtype])
 
 
-@pytest.mark.parametrize("value, found", [("0", "False"), ("1", "True")])
+@pytest.mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
 @here
-def test_the_environment_turns_them_off(value, found):
+def test_the_environment_turns_them_off(value, is_there):
     program = (
         "from adapter_bert.bert import onednn; "
         "print(onednn.is_available('float32'))"
@@ -271,7 +271,7 @@ def test_the_environment_turns_them_off(value, found):
         text=True,
         check=True,
     )
-    assert done.stdout.split()[-1] == found
+    assert done.stdout.split()[-1] == is_there
 
 
 @pytest.fixture

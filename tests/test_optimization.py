@@ -182,12 +182,12 @@ def test_weights_decay_after_all_that_the_gradient_read():
             for op in set(graph.get_operations()) - before
             if op.type == "AssignVariableOp"
         )
-        found, ahead = set(), [decay]
+        before_decay, ahead = set(), [decay]
         while ahead:
             op = ahead.pop()
-            found.add(op)
+            before_decay.add(op)
             ahead += [i.op for i in op.inputs] + op.control_inputs
-        assert gradient.op in found
+        assert gradient.op in before_decay
 
 
 def test_a_recipe_says_whose_weights_decay():

@@ -61,7 +61,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     places = np.flatnonzero(fold == 0)
     margins = asked[range(len(places)), labels[places]]
     lines = (tmp_path / "audit" / "suspects.tsv").read_text().splitlines()
-    found = {
+    guessed = {
         int(cells[0]) - 1: float(cells[-1])
         for cells in (line.split("\t") for line in lines[1:])
     }
@@ -69,10 +69,10 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
         row: margin for row, margin in zip(places, margins) if margin < 0.5
     }
     assert expected
-    assert {row: found[row] for row in expected} == pytest.approx(
+    assert {row: guessed[row] for row in expected} == pytest.approx(
         expected, abs=2e-5
     )
-    assert not set(places.tolist()) & set(found) - set(expected)
+    assert not set(places.tolist()) & set(guessed) - set(expected)
     about = json.loads((tmp_path / "audit" / "audit.json").read_text())
     assert about["model"].startswith("houlsby(")
 
@@ -128,17 +128,17 @@ def test_chosen_rows_make_the_batches_of_all_rows():
     tokens = np.arange(10, dtype=np.int32)
     labels = {"label_ids": np.arange(4, dtype=np.int32)}
     inner = Features(tokens, np.zeros(10, np.uint8), starts, labels)
-    known = KnownOutputs.of(
+    cached = KnownOutputs.of(
         inner, np.random.default_rng(1).random((10, 3), np.float32), False
     )
     rows = np.array([3, 1])
-    chosen = Chosen.of(known, rows)
+    chosen = Chosen.of(cached, rows)
     assert len(chosen) == 2 and chosen.lengths.tolist() == [4, 3]
     batch = make_batch(chosen, np.array([1, 0]), None)
-    whole = make_batch(known, rows[::-1], None)
+    whole = make_batch(cached, rows[::-1], None)
     assert batch.keys() == whole.keys()
     for name, value in whole.items():
         np.testing.assert_array_equal(batch[name], value)
-    assert chosen.added(4) == known.added(4)
+    assert chosen.added(4) == cached.added(4)
     unlabelled = make_batch(chosen.unlabelled(), np.array([0]), None)
     assert "label_ids" not in unlabelled and "frozen_outputs" in unlabelled

@@ -92,8 +92,8 @@ def test_short_rows_are_predicted_more_at_once(
     )
     job = dataclasses.replace(job, predict_tokens=tokens)
     with made.predictor(job) as predictor:
-        found = predictor.predict(rows, 2, "test")["logits"]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        logits = predictor.predict(rows, 2, "test")["logits"]
+    np.testing.assert_allclose(logits, expected, atol=1e-6)
     assert len(counted) == batches
 
 

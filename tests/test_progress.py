@@ -300,6 +300,6 @@ def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):
 
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     tmp_path.chmod(0o300)
-    found = plain_user(Curves, str(tmp_path))
+    message = plain_user(Curves, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found.startswith(f"cannot read {tmp_path}: ")
+    assert message.startswith(f"cannot read {tmp_path}: ")

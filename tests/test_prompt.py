@@ -30,9 +30,9 @@ def encoded(tiny, context):
 def test_virtual_tokens_are_like_a_longer_text(tiny_config):
     """That is what plain BERT computes of embeddings with them in front."""
     tiny, context = shaken(tiny_config, "prompt(length=3)")
-    found = encoded(tiny, context)
+    prompted = encoded(tiny, context)
     plain = encoder.Bert(tiny_config, tiny.variables, encoder.Hooks())
-    hidden = found.embedding_output
+    hidden = prompted.embedding_output
     assert hidden.shape == (4, 9, 16)
     prompt = np.tile(tiny.variables[PROMPT], [4, 1, 1]).astype(np.float32)
     mask = tf.pad(context.input_mask, [[0, 0], [3, 0]], constant_values=1)
@@ -41,7 +41,7 @@ def test_virtual_tokens_are_like_a_longer_text(tiny_config):
         range(2),
         dataclasses.replace(context, input_mask=mask),
     )
-    for one, other in zip(found.layer_outputs, expected):
+    for one, other in zip(prompted.layer_outputs, expected):
         np.testing.assert_allclose(one, other[:, 3:], atol=1e-5)
     # And heads may read the first of them in the place of [CLS].
     values = {PROMPT: tiny.variables[PROMPT]}
@@ -77,14 +77,14 @@ def test_prompts_of_parts_are_all_seen(tiny_config):
     tiny, context = shaken(
         tiny_config, "stack({'a': prompt(length=2)}, prompt(length=1))"
     )
-    found = encoded(tiny, context).sequence_output
+    prompted = encoded(tiny, context).sequence_output
     values = np.concatenate(
         [tiny.variables[f"parts.a/{PROMPT}"], tiny.variables[PROMPT]]
     )
     hooks = parse("prompt(3)").hooks(tiny_config, {PROMPT: values})
     whole = encoder.Bert(tiny_config, tiny.variables, hooks)
     np.testing.assert_allclose(
-        found,
+        prompted,
         whole(
             tiny.features["input_ids"], tiny.features["segment_ids"], context
         ).sequence_output,
@@ -100,6 +100,6 @@ def test_prompts_of_parts_are_all_seen(tiny_config):
     ],
 )
 def test_arguments_out_of_range_are_refused(text, message):
-    with pytest.raises(UserError, match=message) as found:
+    with pytest.raises(UserError, match=message) as raised:
         parse(f"prompt({text})")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)

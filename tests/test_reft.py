@@ -130,6 +130,6 @@ def test_dropout_is_of_what_a_token_becomes(tiny_config):
     ],
 )
 def test_arguments_out_of_range_are_refused(tiny_config, text, message):
-    with pytest.raises(UserError, match=message) as found:
+    with pytest.raises(UserError, match=message) as raised:
         parse(f"loreft({text})").check(tiny_config)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)

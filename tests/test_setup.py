@@ -91,15 +91,17 @@ def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
     act,
 ):
     folder = copy_of(tiny_bert, tmp_path, hidden_act=act)
-    found = opened(experiment, init_checkpoint=str(folder)).config.hidden_act
-    assert found == ("gelu_erf" if act == "gelu" else act)
+    activation = opened(
+        experiment, init_checkpoint=str(folder)
+    ).config.hidden_act
+    assert activation == ("gelu_erf" if act == "gelu" else act)
     # Google's names next to the same config mean Google's.
-    found = opened(
+    activation = opened(
         experiment,
         init_checkpoint=str(google_bert),
         bert_config_file=str(folder / "config.json"),
     )
-    assert found.config.hidden_act == act
+    assert activation.config.hidden_act == act
 
 
 def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
@@ -129,8 +131,8 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     name = "embeddings.word_embeddings.weight"
     weights[name] = np.pad(weights[name], [[0, 34], [0, 0]])
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
-    found = opened(experiment, init_checkpoint=str(folder))
-    assert found.config.vocab_size == padded
+    model = opened(experiment, init_checkpoint=str(folder))
+    assert model.config.vocab_size == padded
     folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
     experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
     too_many = len(TINY_WORDS) + sources.MAX_VOCABULARY_PADDING

@@ -147,9 +147,9 @@ def test_images_that_cannot_serve_are_told(
 def pins(name):
     """The versions in a lock, package and marker -> version."""
     text = (ROOT / "requirements" / name).read_text()
-    found = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", text, re.MULTILINE)
+    lines = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", text, re.MULTILINE)
     return {
-        (package, marker.strip()): version for package, version, marker in found
+        (package, marker.strip()): version for package, version, marker in lines
     }
 
 
@@ -180,7 +180,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
     if not installed and not os.path.isdir(CLIENT):
@@ -214,13 +214,13 @@ def told(tmp_path_factory):
 
 @pytest.mark.older_stack
 @pytest.mark.parametrize("name", TOLD)
-def test_google_cloud_tells_its_state(name, told):
-    assert re.search(TOLD[name], told[name])
+def test_google_cloud_tells_its_state(name, answers):
+    assert re.search(TOLD[name], answers[name])
 
 
 @pytest.mark.older_stack
-def test_its_own_name_is_as_good_as_local(told):
-    assert told["mine"] == "served"
+def test_its_own_name_is_as_good_as_local(answers):
+    assert answers["mine"] == "served"
 
 
 # The TPU itself
@@ -264,19 +264,19 @@ def test_a_tpu_has_one_host_and_the_cores_asked_for(
     monkeypatch, hosts, cores, words
 ):
     """There is none here: TensorFlow's part is made up."""
-    found = types.SimpleNamespace(
+    metadata = types.SimpleNamespace(
         extended=types.SimpleNamespace(num_hosts=hosts),
         num_replicas_in_sync=cores,
     )
     for place, name, made_up in (
         (tf.config, "experimental_connect_to_cluster", None),
         (tf.tpu.experimental, "initialize_tpu_system", None),
-        (tf.distribute, "TPUStrategy", found),
+        (tf.distribute, "TPUStrategy", metadata),
     ):
         monkeypatch.setattr(place, name, lambda _, given=made_up: given)
     hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=8)
     if words is None:
-        assert tpu.strategy(hardware) is found
+        assert tpu.strategy(hardware) is metadata
         return
     with pytest.raises(UserError, match=words):
         tpu.strategy(hardware)
