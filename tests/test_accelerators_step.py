@@ -18,15 +18,16 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     train,
     trained_values,
 )
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.accelerators.step import Step
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.optimization import SLOTS, AdamWeightDecay, Schedule
 from adapter_bert.tasks.task_model import narrow_variables
-from adapter_bert.training.engines import Hardware, choose_engine
 
 SCHEDULE = Schedule(1e-3, 10, 1)
 
@@ -64,7 +65,7 @@ def test_shapes_are_those_of_the_values(step, is_training):
     )
     name = "bert/embeddings/word_embeddings"
     expected = job.initial_values[name]()
-    np.testing.assert_allclose(frozen[name], expected, atol=1e-3)
+    assert_allclose(frozen[name], expected, atol=1e-3)
 
 
 def test_more_rows_repeat_the_batch(step):
@@ -75,7 +76,7 @@ def test_more_rows_repeat_the_batch(step):
         assert value.dtype == one.batch[name].dtype
         if name != "row":
             repeated = [*one.batch[name], *one.batch[name]]
-            np.testing.assert_array_equal(value[:16], repeated)
+            assert_array_equal(value[:16], repeated)
     # Places in the batch, which decide the bits of dropout.
     assert more.batch["row"].tolist() == list(range(20))
 
@@ -115,9 +116,7 @@ def test_the_update_is_that_of_the_optimizer(step, bias_correction, method):
     assert set(trained) == set(variables) and set(slots) == set(kept)
     for name, expected in {**variables, **kept}.items():
         value = {**trained, **slots}[name]
-        np.testing.assert_allclose(
-            value, expected, rtol=1e-5, atol=1e-9, err_msg=name
-        )
+        assert_allclose(value, expected, rtol=1e-5, atol=1e-9, err_msg=name)
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +156,7 @@ def test_the_step_is_that_of_both_engines(
     results, of = jax_results[case], jax_steps.CASES[case]
     rows, job = make_rows(TASKS[of.task]), of.job(tiny_config, tmp_path)
     losses = train(
-        choose_engine(name)[0](Hardware()),
+        new_engine(name),
         job,
         rows,
         steps=jax_steps.STEPS,
@@ -166,7 +165,7 @@ def test_the_step_is_that_of_both_engines(
     )
     expected = np.array(losses)[:, 1]
     assert len(set(expected)) == jax_steps.STEPS
-    np.testing.assert_allclose(results["losses"], expected, rtol=0, atol=1e-5)
+    assert_allclose(results["losses"], expected, rtol=0, atol=1e-5)
     prefix = "values/"
     values = {
         name.removeprefix(prefix): value

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
@@ -117,9 +118,9 @@ def test_parts_drop_no_layers_at_random():
 
 
 def test_a_trained_adapter_adds_no_penalty(tiny_config):
-    tiny = TinyModel(tiny_config, parse(f"stack({{'f': {FUSION}}}, pfeiffer)"))
+    tiny = TinyModel(tiny_config, f"stack({{'f': {FUSION}}}, pfeiffer)")
     assert tiny.model.bert.hooks.penalty(tiny.context(True)) is None
-    trained = TinyModel(tiny_config, parse(FUSION))
+    trained = TinyModel(tiny_config, FUSION)
     assert trained.model.bert.hooks.penalty(trained.context(True)) is not None
 
 
@@ -135,7 +136,7 @@ def test_a_mean_has_what_the_parts_of_parts_change(tiny_config):
     value = tiny.model.bert.hooks.parameter(
         name, variables[name], tiny.context()
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         value - variables[name], np.full(16, 0.25 + 0.75 * 2), rtol=1e-6
     )
 
@@ -153,9 +154,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     )
     # Only `ia3` scales what this kernel reads.
     expected = 0.25 * (2 * 5 + 1) + 0.75 * (2 + 1)
-    np.testing.assert_allclose(
-        projected, np.full([2, 3, 32], expected), rtol=1e-6
-    )
+    assert_allclose(projected, np.full([2, 3, 32], expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +188,13 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     rng = np.random.default_rng(5)
     x, f = tf.constant(rng.normal(size=(2, 4, 9, 16)), tf.float32)
     for kind in ("union", "stack"):
-        tiny = TinyModel(tiny_config, parse(f"{kind}({parts})"))
+        tiny = TinyModel(tiny_config, f"{kind}({parts})")
         tiny.shake()
         hooks = tiny.model.bert.hooks
         arguments = 1, "ffn", x, f, lambda h: h, tiny.context()
         alone = [part.before_norm(*arguments) for part in hooks.parts]
         added[kind] = hooks.before_norm(*arguments)
-    np.testing.assert_allclose(added["union"], alone[0] + alone[1], rtol=1e-6)
+    assert_allclose(added["union"], alone[0] + alone[1], rtol=1e-6)
     assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
 
 
@@ -232,31 +231,31 @@ def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     value = tiny.variables[
         "bert/encoder/layer_0/output/fusion/value/kernel"
     ].numpy()
-    np.testing.assert_allclose(fused, alone @ value, rtol=1e-4, atol=1e-4)
+    assert_allclose(fused, alone @ value, rtol=1e-4, atol=1e-4)
 
 
 def test_the_mean_of_a_stack_with_itself_is_the_stack(tiny_config):
     """Whatever its parts do: add, scale, or change BERT itself."""
     stack = "stack({'a': bitfit, 'b': lora(rank=2)}, pfeiffer(size=4))"
-    alone = TinyModel(tiny_config, parse(f"average({{'s': {stack}}})"))
+    alone = TinyModel(tiny_config, f"average({{'s': {stack}}})")
     alone.shake(frozen=True)
     text = f"average({{'s': {stack}, 't': {stack}}})"
-    both = TinyModel(tiny_config, parse(text))
+    both = TinyModel(tiny_config, text)
     for name, variable in both.variables.items():
         variable.assign(alone.variables[name.replace("parts.t/", "parts.s/")])
-    np.testing.assert_allclose(both.logits(), alone.logits(), atol=1e-5)
+    assert_allclose(both.logits(), alone.logits(), atol=1e-5)
 
 
 def test_each_of_two_loras_acts_on_its_own_kernels(tiny_config):
     """With a scale of its own: the second one's is twice the first one's."""
-    one = TinyModel(tiny_config, parse("lora(rank=2, targets='query,value')"))
+    one = TinyModel(tiny_config, "lora(rank=2, targets='query,value')")
     one.shake()
     text = "stack(lora(2, targets='query'), lora(2, 16, targets='value'))"
-    two = TinyModel(tiny_config, parse(text))
+    two = TinyModel(tiny_config, text)
     for name, variable in two.variables.items():
         half = 0.5 if name.endswith("value/lora_b") else 1.0
         variable.assign(half * one.variables[name])
-    np.testing.assert_allclose(two.logits(), one.logits(), atol=1e-5)
+    assert_allclose(two.logits(), one.logits(), atol=1e-5)
 
 
 def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
@@ -267,7 +266,7 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
         (f"stack({{'a': {part}}}, pfeiffer(size=4))", True),
         (f"stack({part}, pfeiffer(size=4))", False),
     ):
-        tiny = TinyModel(tiny_config, parse(text))
+        tiny = TinyModel(tiny_config, text)
         tiny.shake(frozen=True)
         projected = [
             tiny.model.bert.hooks.project(
@@ -294,7 +293,7 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         lambda name: np.zeros(1000, np.float32),
         first.__getitem__,
     )
-    np.testing.assert_array_equal(start["lora/a"], first["lora/a"])
+    assert_array_equal(start["lora/a"], first["lora/a"])
 
 
 @pytest.mark.parametrize(

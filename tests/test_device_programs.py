@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from compilers_program import LONG, compile_run, needed
 from conftest import ROOT, run_command, run_process
+from numpy.testing import assert_allclose
 
 from lab.trials import tiny_files
 
@@ -131,7 +132,7 @@ class TestTraining:
         assert run["agrees"] and run["device"] == "cpu"
         losses, expected = run["losses"], run["losses_of_cpu"]
         assert (len(losses), len(expected)) == (15, STEPS)
-        np.testing.assert_allclose(losses[:STEPS], expected, rtol=0, atol=1e-5)
+        assert_allclose(losses[:STEPS], expected, rtol=0, atol=1e-5)
         assert np.mean(expected[-3:]) < np.mean(expected[:3]) - 0.02
         assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
         # Another time, the run of the same program takes its place.

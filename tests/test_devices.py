@@ -18,10 +18,12 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     predict,
     train,
     trained_values,
 )
+from numpy.testing import assert_allclose
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores, devices, multi_worker
@@ -98,19 +100,19 @@ def test_two_devices_give_the_result_of_one(
         ],
     }[name]
     values = run_on_devices(steady_config, tmp_path / "two", name, 2, *cases)
-    engine = choose_engine(name)[0](Hardware())
+    engine = new_engine(name)
     for (losses, outputs), (of, parts, output, method) in zip(values, cases):
         task = {**TASKS, **COMPARING}[of]
         (tmp_path / of).mkdir()
         job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
-        np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
+        assert_allclose(losses, expected, rtol=0, atol=1e-5)
         expected = predict(engine, job, make_rows(task), 7)[output]
         texts = 80 if of in COMPARING else 40
         assert len(expected) == texts or task is MULTI
         chosen = shown if task is TAGGING else slice(None)
-        np.testing.assert_allclose(
+        assert_allclose(
             np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
         )
         other = make_job(

@@ -17,6 +17,7 @@ import safetensors.numpy
 from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from task_files import PROPERTY
 from test_multiple_choice import copa_row, write_json
@@ -124,7 +125,7 @@ def test_without_dropout_it_is_the_same_training(
     assert before.keys() == after.keys()
     tolerance = 2e-2 if "compute_dtype" in more else 2e-5
     for name, value in before.items():
-        np.testing.assert_allclose(after[name], value, 0, tolerance, name)
+        assert_allclose(after[name], value, 0, tolerance, name)
 
 
 def check_same(run, flags, folder):
@@ -267,7 +268,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     first = adapter(tmp_path / "one")
     assert run("two") and len(kept_files(cached)) == 1
     for name, value in adapter(tmp_path / "two").items():
-        np.testing.assert_array_equal(value, first[name])
+        assert_array_equal(value, first[name])
     assert run("rate", learning_rate=1e-4, seed=4)
     assert not run("half", compute_dtype="bfloat16")
     assert not run("shorter", max_seq_length=6)
@@ -314,7 +315,7 @@ def test_what_was_cut_off_is_computed_again(classify, cached, tmp_path):
     assert os.listdir(kept.parent).count(name) == 1
     assert not list(kept.parent.glob("*.new"))
     for key, value in adapter(tmp_path / "again").items():
-        np.testing.assert_array_equal(value, first[key])
+        assert_array_equal(value, first[key])
     # One that is cut short is told, and one that is no array.
     content, archive = kept.read_bytes(), io.BytesIO()
     np.savez(archive, np.zeros(2))
@@ -422,13 +423,13 @@ def test_batches_hold_the_outputs_of_their_tokens(lengths, data, first_token):
     ids, mask = batch["input_ids"], batch["input_mask"]
     if first_token:
         ids, mask = ids[:, :1], mask[:, :1]
-    np.testing.assert_array_equal(batched[..., 0], ids * mask)
-    np.testing.assert_array_equal(batched[..., 1], -ids * mask)
+    assert_array_equal(batched[..., 0], ids * mask)
+    assert_array_equal(batched[..., 1], -ids * mask)
     (shape, dtype) = cached.added(None)[task_model.FROZEN_OUTPUTS]
     assert len(shape) + 1 == batched.ndim and dtype == batched.dtype
     taken = rows.take(chosen)
     for number, row in enumerate(chosen):
-        np.testing.assert_array_equal(
+        assert_array_equal(
             taken.tokens[slice(*taken.starts[number : number + 2])],
             rows.tokens[slice(*starts[row : row + 2])],
         )

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from tensorflow.python.framework import config as tf_config
 from ways_to_compute import WAYS
 
@@ -142,7 +143,7 @@ def check_close(actual, expected, tolerance):
     actual, expected = np.array(actual), np.array(expected)
     assert actual.shape == expected.shape
     largest = np.abs(expected).max(initial=0.1)
-    np.testing.assert_allclose(
+    assert_allclose(
         actual.astype(np.float64), expected, rtol=0, atol=tolerance * largest
     )
 
@@ -224,9 +225,9 @@ def test_both_passes_on_accelerators_draw_one_mask():
         return outputs, tape.gradient(outputs, x), keep(False)
 
     outputs, gradient, keep = for_accelerator(compute, [[1, 2]])
-    np.testing.assert_array_equal(outputs, gradient)
-    np.testing.assert_array_equal(outputs != 0, keep)
-    np.testing.assert_array_equal(
+    assert_array_equal(outputs, gradient)
+    assert_array_equal(outputs != 0, keep)
+    assert_array_equal(
         keep, functional.hashed_mask(tf.constant([3, 40]), RATE, [1, 2])
     )
 
@@ -310,10 +311,8 @@ def test_the_attention_bias_gets_no_gradient():
 def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
     x = tf.constant([20.0, 1e4, 1e12, -20.0, -1e4, -1e12], dtype)
     value, gradient = differentiate(operation, 1, tf.ones([6]), x)
-    np.testing.assert_array_equal(value, tf.nn.relu(x))
-    np.testing.assert_array_equal(
-        gradient, tf.constant([1, 1, 1, 0, 0, 0], dtype)
-    )
+    assert_array_equal(value, tf.nn.relu(x))
+    assert_array_equal(gradient, tf.constant([1, 1, 1, 0, 0, 0], dtype))
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
@@ -324,7 +323,7 @@ def test_layer_norm_of_constant_rows_is_finite(dtype):
     value, *gradients = differentiate(
         functional.layer_norm, 3, upstream, x, gamma, beta
     )
-    np.testing.assert_array_equal(value, tf.cast([beta] * 3, dtype))
+    assert_array_equal(value, tf.cast([beta] * 3, dtype))
     for gradient in gradients:
         assert np.isfinite(tf.cast(gradient, tf.float32)).all()
 
@@ -351,13 +350,13 @@ def test_rows_may_have_their_own_scales_and_biases():
         )
         scales, shifts = np.broadcast_arrays(scale, shift)
         for row in range(3):
-            np.testing.assert_allclose(
+            assert_allclose(
                 normed[row],
                 functional.layer_norm(x[row], scales[row], shifts[row]),
                 atol=1e-6,
             )
     added = functional.add_bias(x.reshape(6, 4), tf.constant(beta))
-    np.testing.assert_array_equal(added, (x + beta[:, None]).reshape(6, 4))
+    assert_array_equal(added, (x + beta[:, None]).reshape(6, 4))
 
 
 @pytest.mark.parametrize(
@@ -451,7 +450,7 @@ def test_bits_are_those_of_plain_operations(shape, rate):
     for step in range(20):
         expected = plain_keep_mask(shape, rate, [step, 7])
         mask = draw_mask(shape, rate, [step, 7])
-        np.testing.assert_array_equal(mask, expected)
+        assert_array_equal(mask, expected)
 
 
 def threefry(counter, key, rounds):
@@ -497,38 +496,6 @@ def test_hashed_bits_compare_words_with_the_rate(rate, seed):
         assert kept == (word >= int(rate * 2**32))
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
-def test_the_share_that_hashed_masks_drop_is_the_rate(rate):
-    """Of all elements, and of each row, column and bit of a number."""
-    rows, columns = 512, 4096
-    mask = draw_mask([rows, columns], rate, (1, 2), functional.hashed_mask)
-    shares = [(1 - mask.mean(), rows * columns)]
-    shares += [(1 - share, rows) for share in mask.mean(axis=0)]
-    shares += [(1 - share, columns) for share in mask.mean(axis=1)]
-    numbers = np.arange(mask.size)
-    for bit in range(21):
-        part = mask.ravel()[(numbers >> bit & 1).astype(bool)]
-        shares.append((1 - part.mean(), part.size))
-    for share, size in shares:
-        # Six standard deviations, and one for the skew of small rates.
-        spread = math.sqrt(rate * (1 - rate) / size)
-        assert abs(share - rate) <= 6 * spread + 6 / size
-
-
-def test_counts_of_hashed_masks_vary_as_independent_draws_do():
-    """Chi-square of counts in blocks of rows, heads, steps and sites."""
-    rate, size = 0.1, 4096
-    counts = [
-        draw_mask([64, size], rate, seed, functional.hashed_mask).sum(axis=1)
-        for seed in [(a, b) for a in range(8) for b in range(8)]
-    ]
-    counts = np.concatenate(counts)
-    square = ((counts - size * (1 - rate)) ** 2).sum()
-    square /= size * rate * (1 - rate)
-    # Normal, to a good approximation, of mean n and variance 2 n.
-    assert abs(square - len(counts)) < 5 * math.sqrt(2 * len(counts))
-
-
 def test_no_word_that_is_drawn_goes_to_the_host():
     """Where operations on int32 are computed, next to a GPU."""
     graph = tf.function(functional.keep_mask).get_concrete_function(
@@ -552,7 +519,7 @@ def test_no_word_that_is_drawn_goes_to_the_host():
 def test_bits_are_a_function_of_the_seed(generator):
     base = draw_mask([100], 0.5, (1, 2), generator)
     again = draw_mask([100], 0.5, (1, 2), generator)
-    np.testing.assert_array_equal(again, base)
+    assert_array_equal(again, base)
     for seed in ((2, 2), (1, 3), (2, 1), (-1, 2)):
         other = draw_mask([100], 0.5, seed, generator)
         assert 20 < (other != base).sum() < 80
@@ -570,7 +537,7 @@ def test_a_mask_has_every_shape_and_its_bits_lie_in_order(shape, rate, seed):
         mask = draw_mask(shape, rate, seed, generator)
         assert mask.dtype == bool and mask.shape == tuple(shape)
         flat = draw_mask([math.prod(shape)], rate, seed, generator)
-        np.testing.assert_array_equal(mask.ravel(), flat)
+        assert_array_equal(mask.ravel(), flat)
 
 
 @EACH_GENERATOR
@@ -586,7 +553,7 @@ def test_every_way_to_compute_draws_the_same_bits(way, generator):
         )(shape, seed)
     else:
         mask = WAYS[way](lambda seed: generator(shape, rate, seed), [seed])
-    np.testing.assert_array_equal(mask, expected)
+    assert_array_equal(mask, expected)
     assert 0 < expected.mean() < 1
 
 
@@ -626,4 +593,4 @@ def test_cross_entropy_has_the_bits_of_tensorflow_s(shape):
     finally:
         tf_config.disable_op_determinism()
     for one, other in zip(*both):
-        np.testing.assert_array_equal(one, other)
+        assert_array_equal(one, other)

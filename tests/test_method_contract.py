@@ -8,6 +8,7 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import SENTENCES
+from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -221,9 +222,7 @@ def check_alike(tiny_bert, texts, folder):
     answers = mixed(texts, TEXTS)
     for text in texts:
         served = scores([answer[text] for answer in answers])
-        np.testing.assert_allclose(
-            served, alone[text], atol=1e-5, err_msg=f"{text} mixed"
-        )
+        assert_allclose(served, alone[text], atol=1e-5, err_msg=f"{text} mixed")
     tasks = {text: mixed.task(text) for text in texts}
     able = {text: task for text, task in tasks.items() if task.can_mix}
     for text in set(tasks) - set(able):
@@ -237,7 +236,7 @@ def check_alike(tiny_bert, texts, folder):
         tf.constant([text for text, _ in queries]),
     )
     expected = np.concatenate([alone[text] for text in able])
-    np.testing.assert_allclose(served["scores"], expected, atol=1e-5)
+    assert_allclose(served["scores"], expected, atol=1e-5)
     return set(tasks) - set(able), alone
 
 

@@ -10,6 +10,7 @@ import refusals
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
@@ -26,7 +27,7 @@ def shaken(tiny_config):
     """Makes a tiny model of a method, with random trained values."""
 
     def make(text, **more):
-        tiny = TinyModel(tiny_config, parse(text))
+        tiny = TinyModel(tiny_config, text)
         tiny.shake(**more)
         return tiny
 
@@ -104,7 +105,7 @@ def test_pfeiffer_reads_the_normed_sum(shaken, x, f):
     adapted = f + bottleneck(tiny, FFN, layer_norm(x + f), relu)
     for site, outputs in (("ffn", adapted), ("attention", f)):
         actual = sublayer(tiny, 1, site, x, f)
-        np.testing.assert_allclose(actual, layer_norm(x + outputs), atol=1e-5)
+        assert_allclose(actual, layer_norm(x + outputs), atol=1e-5)
 
 
 def test_bapna_adds_to_the_finished_layer(shaken, x, f):
@@ -115,14 +116,14 @@ def test_bapna_adds_to_the_finished_layer(shaken, x, f):
     normed = layer_norm(hidden) * gamma + beta
     expected = hidden + bottleneck(tiny, FFN, normed, relu)
     actual = sublayer(tiny, 1, "ffn", x, f)
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_parallel_reads_the_sublayers_input(shaken, x, f):
     tiny = shaken("parallel(size=4, scale=2.5)")
     expected = layer_norm(x + f + 2.5 * bottleneck(tiny, FFN, x, relu))
     actual = sublayer(tiny, 1, "ffn", x, f)
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert_allclose(actual, expected, atol=1e-5)
 
 
 def softmax(x):
@@ -154,7 +155,7 @@ def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     attended = np.einsum("bnts,bsnh->btnh", softmax(scores), v)
     extra = gelu(dense("decoder", attended.reshape(2, 3, 6)))
     actual = sublayer(tiny, 1, "ffn", x, f, context)
-    np.testing.assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
+    assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_ia3_scales_keys_values_and_inner_activations(
     expected = 3 * (inputs * scale if scales_inputs else inputs) + 1
     if scales_outputs:
         expected = expected * scale
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_lora_drops_out_what_a_reads(shaken):
@@ -193,9 +194,9 @@ def test_lora_drops_out_what_a_reads(shaken):
         ).numpy()
         for training in (False, True)
     )
-    np.testing.assert_allclose(full[0, 0], np.ones(16) @ a @ b * 4, rtol=1e-4)
+    assert_allclose(full[0, 0], np.ones(16) @ a @ b * 4, rtol=1e-4)
     assert len(np.unique(dropped[0], axis=0)) > 100
-    np.testing.assert_allclose(dropped.mean(1), full.mean(1), atol=0.2)
+    assert_allclose(dropped.mean(1), full.mean(1), atol=0.2)
 
 
 def test_patterns_give_matrices_ranks_and_scales_of_their_own():
@@ -253,7 +254,7 @@ def test_dora_gives_columns_their_lengths(shaken, x):
     directions = kernel + 1.5 * a @ b
     length = np.linalg.norm(directions, axis=0)
     expected = x @ (directions * m / length) + bias
-    np.testing.assert_allclose(projected, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(projected, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_veras_matrices_are_those_of_peft():
@@ -266,8 +267,8 @@ def test_veras_matrices_are_those_of_peft():
         intermediate_size=6,
     )
     down, up = method.matrices(config)
-    np.testing.assert_array_equal(down.T, np.float32(DOWN))
-    np.testing.assert_array_equal(up.T, np.float32(UP))
+    assert_array_equal(down.T, np.float32(DOWN))
+    assert_array_equal(up.T, np.float32(UP))
 
 
 def test_vera_takes_no_gradient_of_its_matrices(shaken):
@@ -287,7 +288,7 @@ def test_vera_takes_no_gradient_of_its_matrices(shaken):
 
 
 def test_the_prefix_is_never_masked(tiny_config):
-    tiny = TinyModel(tiny_config, parse("prefix(2, reparameterize=False)"))
+    tiny = TinyModel(tiny_config, "prefix(2, reparameterize=False)")
     bias, key = tf.fill([3, 1, 1, 4], -1e4), tf.zeros([3, 2, 4, 8])
     keys, values, longer = tiny.model.bert.hooks.key_value(
         1, key, key + 1.0, bias, tiny.context()
@@ -295,12 +296,12 @@ def test_the_prefix_is_never_masked(tiny_config):
     scope = "bert/encoder/layer_1/attention/self/prefix"
     (stored,) = arrays(tiny, scope, "key")
     for row in range(3):
-        np.testing.assert_array_equal(
+        assert_array_equal(
             keys[row, :, :2], stored.reshape(2, 2, 8).transpose(1, 0, 2)
         )
-    np.testing.assert_array_equal(keys[:, :, 2:], key)
-    np.testing.assert_array_equal(values[:, :, 2:], key + 1.0)
-    np.testing.assert_array_equal(longer[0, 0, 0], [0, 0, *[-1e4] * 4])
+    assert_array_equal(keys[:, :, 2:], key)
+    assert_array_equal(values[:, :, 2:], key + 1.0)
+    assert_array_equal(longer[0, 0, 0], [0, 0, *[-1e4] * 4])
 
 
 def test_compacters_matrices_are_sums_of_kronecker_products(shaken):
@@ -310,7 +311,7 @@ def test_compacters_matrices_are_sums_of_kronecker_products(shaken):
     left, right, bias = arrays(tiny, scope, "left", "right", "bias")
     kernel = sum(np.kron(a, s @ t) for a, s, t in zip(shared, left, right))
     outputs = project(tiny.variables, scope, tf.eye(16))
-    np.testing.assert_allclose(outputs, kernel + bias, atol=1e-5)
+    assert_allclose(outputs, kernel + bias, atol=1e-5)
 
 
 def outputs_of(tiny, context=None, bert=None):
@@ -327,7 +328,7 @@ class TestAdapterDrop:
         self, tiny_config, over
     ):
         dropped, upper = (
-            TinyModel(tiny_config, parse(text))
+            TinyModel(tiny_config, text)
             for text in (
                 f"adapterdrop(first=1, over='{over}', size=4)",
                 f"{over}(size=4, layers='1')",

@@ -9,18 +9,19 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     train,
     trained_values,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import below
 from adapter_bert.methods.rank_allocation import Allocation
 from adapter_bert.methods.registry import parse
-from adapter_bert.training.engines import Hardware, choose_engine
 
 # Of the recorded training.
 STEPS, LEARNING_RATE = 15, 0.5
@@ -80,14 +81,14 @@ def test_a_training_chooses_what_pefts_does(recording):
         values.update((name, value.numpy()) for name, value in chosen.items())
         for name, of_steps in expected.items():
             wanted = of_steps[step - 1]
-            np.testing.assert_array_equal(values[name] == 0, wanted == 0)
-            np.testing.assert_allclose(values[name], wanted, atol=1e-6)
+            assert_array_equal(values[name] == 0, wanted == 0)
+            assert_allclose(values[name], wanted, atol=1e-6)
         ranks.append(sum((values[name] != 0).sum() for name in expected))
     assert ranks == [16, 16, 16, 13, 16, 9, 16, 8, 16, 8, 8, 8, 8, 8, 8]
     assert len({(values[name] != 0).sum() for name in expected}) > 1
     assert set(averages) == {n for n in values if n.endswith(Allocation.slots)}
     for name, wanted in averages.items():
-        np.testing.assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
+        assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.newer_stack
@@ -125,7 +126,7 @@ def test_the_shortest_trainings_keep_their_ranks(steps):
 def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
     """Killed while the budget falls; the adapter is LoRA of its ranks."""
     method = parse("adalora(init_rank=4, rank=2, tinit=0.2, tfinal=0.3)")
-    engine = choose_engine(name)[0](Hardware())
+    engine = new_engine(name)
     whole, parts = (
         make_job(tiny_config, folders(folder), method)
         for folder in ("whole", "parts")
@@ -167,7 +168,7 @@ def test_orthonormal_factors_have_a_gradient(tiny_config):
         penalty = hooks.penalty(None)
     assert penalty.numpy() < 1e-12
     for gradient in tape.gradient(penalty, list(factors.values())):
-        np.testing.assert_array_equal(gradient, 0)
+        assert_array_equal(gradient, 0)
 
 
 @pytest.mark.newer_stack

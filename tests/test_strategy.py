@@ -22,6 +22,7 @@ from engine_jobs import (
     train_alike,
     trained_values,
 )
+from numpy.testing import assert_allclose
 
 from adapter_bert import optimization
 from adapter_bert.bert.hooks import Context
@@ -325,11 +326,9 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
     assert abs(losses[0][1] - loss) < 1e-5 * loss
     saved = trained_values(job)
     total = np.sqrt(sum((g**2).sum() for g in gradients.values()))
-    np.testing.assert_allclose(total, 1.0, rtol=1e-5)
+    assert_allclose(total, 1.0, rtol=1e-5)
     for variable, gradient in gradients.items():
-        np.testing.assert_allclose(
-            saved[f"{variable}/adam_m"], 0.1 * gradient, atol=1e-6
-        )
+        assert_allclose(saved[f"{variable}/adam_m"], 0.1 * gradient, atol=1e-6)
 
 
 def test_a_batch_that_cannot_be_divided_is_refused():

@@ -25,6 +25,7 @@ from engine_jobs import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert import hooks
 from adapter_bert.checkpoints import training_state
@@ -90,7 +91,7 @@ def test_layers_are_shared_in_prediction_where_nothing_speaks_against_it(
         Prediction(**changes), model, {"input_ids": ids, "input_mask": ids}
     )
     assert seen == [shares]
-    np.testing.assert_array_equal(outputs["ids"], ids)
+    assert_array_equal(outputs["ids"], ids)
 
 
 # Methods that draw for a whole batch, or add to its loss.
@@ -155,7 +156,7 @@ def test_layers_that_are_computed_again_train_the_same(
         for again in (False, True)
     ]
     losses = [train(new_engine(), job, rows, steps=3) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert_allclose(*losses, rtol=1e-5)
     check_gradients_alike(*map(trained_values, jobs), 1e-4)
 
 
@@ -164,7 +165,7 @@ def check_gradients_alike(values, others, tolerance):
     for key, value in values.items():
         if key.endswith("/adam_m"):
             atol = tolerance * np.abs(value).max() + 1e-9
-            np.testing.assert_allclose(others[key], value, 0, atol, key)
+            assert_allclose(others[key], value, 0, atol, key)
 
 
 @pytest.mark.gate
@@ -213,10 +214,10 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
         p.name.endswith(("/gate", "/group")) for p in job.table.trained
     )
     assert draws[1] >= 2 * draws[0]
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    assert_allclose(*losses, rtol=1e-6)
     for key, value in values[0].items():
         if key.endswith("/adam_m"):
-            np.testing.assert_allclose(values[1][key], value, 0, 1e-6, key)
+            assert_allclose(values[1][key], value, 0, 1e-6, key)
 
 
 def test_a_variable_that_is_read_twice_is_a_defect():
@@ -320,7 +321,7 @@ def test_frozen_kernels_in_bfloat16_change_no_bit(
     )
     jobs = plain, narrow
     train_alike(jobs, rows, 0, make_engine)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         *(predict(make_engine(), job, rows, 13)["logits"] for job in jobs)
     )
 
@@ -354,13 +355,13 @@ def test_lanes_of_other_ways_to_compute_are_close(
         in_lanes(3, steady_config, folders("other"), **changes),
     )
     losses = [train(make_engine(), job, rows) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
+    assert_allclose(*losses, rtol=0, atol=tolerance)
     # The last of these batches has one row.
     plain, other = (
         predict(make_engine(), job, rows, 13)["logits"] for job in jobs
     )
     assert other.dtype == np.float32 and (plain != other).any()
-    np.testing.assert_allclose(plain, other, rtol=0, atol=5 * tolerance)
+    assert_allclose(plain, other, rtol=0, atol=5 * tolerance)
     saved = trained_values(jobs[1])
     for p in jobs[1].table.trained:
         assert saved[p.name].dtype == np.float32
@@ -389,7 +390,7 @@ def test_lanes_predict_what_one_predicts_in_row_order(
         elif TASKS[name] is TAGGING:
             # Not what is computed of padding.
             shown = np.arange(LENGTH) < rows.lengths[:, np.newaxis]
-        np.testing.assert_allclose(
+        assert_allclose(
             outputs[key][shown], values[shown], atol=1e-5, err_msg=key
         )
 
@@ -456,7 +457,7 @@ def kept(lanes, parts, step=0, rows=12):
     job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
     loss, (gradient,) = one_step(Rows(rows), job, rows, step)
     assert abs(loss - 200) < 20
-    np.testing.assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
+    assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
     return gradient.numpy() > 0
 
 
@@ -504,7 +505,7 @@ def test_lanes_call_one_function_that_is_prepared_once():
 def check_divided(groups, ids, count):
     sizes = list(map(len, groups))
     assert len(groups) == count and max(sizes) - min(sizes) <= 1
-    np.testing.assert_array_equal(tf.concat(groups, axis=0), ids)
+    assert_array_equal(tf.concat(groups, axis=0), ids)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -127,7 +127,7 @@ class Parallel(BottleneckMethod):
 
 
 # The methods whose adapters may be left out.
-KINDS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
+ADAPTERS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
 
 
 class RobustDropHooks(Hooks):
@@ -209,7 +209,7 @@ class AdapterDrop(TuningMethod):
     learning_rate: ClassVar[float] = 3e-4
     width: ClassVar[str] = "size"
     positive: ClassVar[tuple[str, ...]] = ("size",)
-    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": KINDS}
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": ADAPTERS}
     first: int = 5
     over: str = "houlsby"
     size: int = 64
@@ -234,7 +234,7 @@ class AdapterDrop(TuningMethod):
         layers = ALL_LAYERS
         if self.first and not self.robust:
             layers = f"{self.first}-{config.num_hidden_layers - 1}"
-        return KINDS[self.over](size=self.size, layers=layers)
+        return ADAPTERS[self.over](size=self.size, layers=layers)
 
     def kept(self, config: encoder.BertConfig) -> TuningMethod:
         """Gives the method that predicts the same, with fewer adapters."""
@@ -245,7 +245,7 @@ class AdapterDrop(TuningMethod):
     def as_part(self):
         if not self.robust:
             return self
-        return KINDS[self.over](size=self.size)
+        return ADAPTERS[self.over](size=self.size)
 
     def trains(self, config):
         return self._adapters(config).trains(config)

@@ -21,7 +21,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import PLACES, Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
@@ -114,17 +114,6 @@ class PartHooks(Hooks):
     def layer_kind(self, layer, training):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
-    words = _as_the_part("words")
-    embeddings = _as_the_part("embeddings")
-    lengthen = _as_the_part("lengthen")
-    project = _as_the_part("project")
-    key_value = _as_the_part("key_value")
-    before_norm = _as_the_part("before_norm")
-    after_norm = _as_the_part("after_norm")
-    vocabulary = _as_the_part("vocabulary")
-    begin = _as_the_part("begin")
-    prepare = _as_the_part("prepare")
-
     def parameter(self, name, variable, context):
         value = self.hooks.parameter(name, variable, self.context_of(context))
         change = self.changes.get(name)
@@ -134,6 +123,10 @@ class PartHooks(Hooks):
         if not self.is_trained:
             return None
         return self.hooks.penalty(self.context_of(context))
+
+
+for _place in {*PLACES, "begin", "prepare"} - {"parameter"}:
+    setattr(PartHooks, _place, _as_the_part(_place))
 
 
 class ComposedHooks(Hooks):

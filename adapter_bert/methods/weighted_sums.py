@@ -52,11 +52,11 @@ OF_UPDATES = {
     (SVD if name == LINEAR else f"{name}_svd"): way
     for name, way in WAYS.items()
 }
-KINDS = AVERAGE, *WAYS, CAT, *OF_UPDATES
+SUMS = AVERAGE, *WAYS, CAT, *OF_UPDATES
 TOTAL, FREQUENCY = "total", "frequency"
 
 
-class Factors(NamedTuple):
+class Update(NamedTuple):
     """An adapter's update of a matrix, `scale down up`, and its weight.
 
     `down` is A, float32 [inputs, R], `up` B, float32 [R, outputs].
@@ -73,7 +73,7 @@ class WeightedSum:
     """How adapters are added up.
 
     Attributes:
-        by: a name of `KINDS`. `average` divides the weights by their sum.
+        by: a name of `SUMS`. `average` divides the weights by their sum.
         density: share of each variable's change that is kept, above 0 and at
             most 1; for all but `average`, `linear`, `cat` and `svd`.
         majority_sign: whether the majority is of the changes' sum (`total`) or
@@ -92,9 +92,9 @@ class WeightedSum:
     rank: Optional[int] = None
 
     def __post_init__(self):
-        if self.by not in KINDS:
+        if self.by not in SUMS:
             raise UserError(
-                f"--by is {self.by!r}, expected one of {', '.join(KINDS)}"
+                f"--by is {self.by!r}, expected one of {', '.join(SUMS)}"
             )
         for name, used in (
             ("density", self.way.keeps != "all"),
@@ -286,7 +286,7 @@ class WeightedSum:
                 summed[up] = self(up, [f.up for f in factors], roots)
         return merged, summed
 
-    def _divide(self, scope: str, factors: Sequence[Factors], rank: int):
+    def _divide(self, scope: str, factors: Sequence[Update], rank: int):
         updates = [f.scale * (f.down @ f.up) for f in factors]
         weights = [f.weight for f in factors]
         update = self(f"{scope}/kernel", updates, weights)
@@ -300,7 +300,7 @@ class WeightedSum:
 
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
-) -> dict[str, Factors]:
+) -> dict[str, Update]:
     """Pads an adapter's updates to its greatest rank, by matrices' scopes."""
     matrices, updates = method.matrices(config), {}
     most = max(matrix.rank for matrix in matrices.values())
@@ -308,12 +308,12 @@ def _updates(
         left = most - matrix.rank
         down = np.pad(values[f"{scope}/lora_a"], ((0, 0), (0, left)))
         up = np.pad(values[f"{scope}/lora_b"], ((0, left), (0, 0)))
-        updates[scope] = Factors(down, up, matrix.scale, weight)
+        updates[scope] = Update(down, up, matrix.scale, weight)
     return updates
 
 
 def _concatenate(
-    factors: Sequence[Factors], rank: int
+    factors: Sequence[Update], rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
     down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
     up = np.concatenate([f.up for f in factors])

@@ -19,7 +19,7 @@ from adapter_bert.methods.base import Part, TuningMethod
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class PartFolders:
     """Holds a method with its adapters found.
 
     Attributes:
@@ -99,7 +99,7 @@ def find(
     library: str,
     places: Mapping[str, str],
     trained: Optional[Mapping[str, Any]] = None,
-) -> Found:
+) -> PartFolders:
     """Finds the adapters that a method is made of.
 
     These are names in the library, or folders; `places` are folders where they
@@ -145,7 +145,7 @@ def find(
             f"{len(str(method))} characters long, expected at most "
             f"{registry.MAX_TEXT}; use fewer"
         )
-    return Found(method, folders, hashes, library)
+    return PartFolders(method, folders, hashes, library)
 
 
 def _folder(
@@ -180,7 +180,7 @@ def _short_name(name: str) -> str:
 
 
 def open_weights(
-    parts: Found,
+    parts: PartFolders,
     base: Base,
     weights: Weights,
     config: BertConfig,
@@ -210,7 +210,7 @@ def open_weights(
 
 def complete(
     trained: Artifact,
-    parts: Found,
+    parts: PartFolders,
     folders: list[str],
     weights: Weights,
     config: BertConfig,

@@ -57,7 +57,7 @@ from adapter_bert.training import (
     multi_worker,
     pretrained_head,
 )
-from adapter_bert.training.composition_parts import Found
+from adapter_bert.training.composition_parts import PartFolders
 from adapter_bert.training.compute_dtype import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.settings import Experiment
@@ -98,7 +98,7 @@ class Model:
     task: Task
     method: TuningMethod
     learning_rate: float
-    parts: Found
+    parts: PartFolders
     part_weights: Optional[Weights]
 
 
@@ -184,7 +184,7 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
 
 def _task_and_method(
     experiment: Experiment, sources: Sources
-) -> tuple[Task, Found]:
+) -> tuple[Task, PartFolders]:
     task = experiment.task
     new = len(_new_tokens(experiment, sources))
     method = experiment.method
@@ -225,7 +225,7 @@ def _task_and_method(
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     if not (method.parts or experiment.exchange_part):
-        return task, Found(method, {}, {}, experiment.library)
+        return task, PartFolders(method, {}, {}, experiment.library)
     return task, composition_parts.find(
         method,
         experiment.exchange_part,
@@ -319,7 +319,10 @@ def open_model(experiment: Experiment) -> Model:
 
 
 def _with_parts(
-    experiment: Experiment, sources: Sources, parts: Found, config: BertConfig
+    experiment: Experiment,
+    sources: Sources,
+    parts: PartFolders,
+    config: BertConfig,
 ) -> Sources:
     place = experiment.adapter_folder or sources.trained.source
     places = [*_places_of_parts(experiment, sources).values()]
