@@ -39,6 +39,23 @@ TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
 @pytest.fixture
+def without_size(still_bert, tmp_path):
+    """Flags of a run of a method of its own, which keeps its outputs."""
+
+    def make(flags, **more):
+        del flags["adapter_size"]
+        return {
+            **flags,
+            "init_checkpoint": still_bert,
+            "num_train_epochs": 2,
+            "frozen_layers_dir": tmp_path / "kept",
+            **more,
+        }
+
+    return make
+
+
+@pytest.fixture
 def flags(tiny_flags, without_size):
     return without_size(tiny_flags)
 
@@ -176,17 +193,6 @@ def test_choices_are_learned_the_same(classify, flags, tmp_path):
     write_json(tmp_path / "train.jsonl", rows)
     flags.update(task_name="copa", data_dir=tmp_path, learning_rate=1e-3)
     check_same(classify, {**flags, "tuning_method": "head"}, tmp_path)
-
-
-def without_size(flags, bert, **more):
-    values = {k: v for k, v in flags.items() if k != "adapter_size"}
-    return {
-        **values,
-        "init_checkpoint": bert,
-        "num_train_epochs": 2,
-        "learning_rate": 1e-3,
-        **more,
-    }
 
 
 @pytest.mark.gate

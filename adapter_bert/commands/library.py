@@ -518,7 +518,7 @@ def _suggest(arguments: argparse.Namespace) -> None:
         )
         report["saved_steps"] = {"adapter": first.name, **saved.describe()}
         if not arguments.json:
-            print(saved.told(first.name))
+            print(saved.line(first.name))
     if arguments.json:
         print(_plain_json(report), end="")
 

@@ -59,7 +59,7 @@ def check_targets(method: str, text: str) -> list[str]:
 
 
 def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
-    """Raises UserError for the pooler of a model that has none."""
+    """Refuses the pooler of a model that has none."""
     if POOLER in targets.split(",") and not config.has_pooler:
         raise UserError(
             f"{method}: targets is {targets!r}, but this model has no "
@@ -68,7 +68,7 @@ def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
 
 
 def check_dropout(method: str, rate: float) -> None:
-    """Raises UserError for a rate that is not from 0 to 0.99."""
+    """Refuses a rate that is not from 0 to 0.99."""
     if not 0.0 <= rate <= 0.99:
         raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
 
@@ -84,7 +84,7 @@ def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
 def check_rank(
     argument: str, rank: int, scope: str, config: encoder.BertConfig
 ) -> None:
-    """Raises UserError if a rank is above the size of its matrix."""
+    """Refuses a rank above the size of its matrix."""
     kernel = config.variable(f"{scope}/kernel")
     most = min(encoder.list_variables(config)[kernel])
     if rank > most:

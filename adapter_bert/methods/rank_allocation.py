@@ -76,15 +76,10 @@ class Allocation:
         The averages are of `|value gradient|` and of the distance from the
         average of that. Their product is an element's score. A singular value's
         is the sum of its own, the mean of its column of A and the mean of its
-        row of B.
-
-        Args:
-            names: of all A, E and B that share the budget.
-            values: float32 by name, after Adam's step; `<name>/<slot>` of each,
-                alike.
-            gradients: float32 by name, clipped, of all devices.
-            step: int64 [], this one, from 1.
-            steps: of the training.
+        row of B. `names` are of all A, E and B that share the budget. Values,
+        float32, are those after Adam's step, with `<name>/<slot>` of each;
+        gradients, float32, are clipped, of all devices. `step` is int64 [],
+        from 1 to `steps`.
         """
         _, last = self.phases(steps)
         kept: dict[str, tf.Tensor] = {}

@@ -69,7 +69,7 @@ def read() -> tuple[dict[str, Any], str, int]:
 
 
 def is_cluster() -> bool:
-    """Tells whether TF_CONFIG names several processes; raises as `read`."""
+    """Tells whether TF_CONFIG names several processes."""
     return VARIABLE in os.environ and _count(read()[0]) > 1
 
 

@@ -48,7 +48,7 @@ class SavedSteps:
             "reached": self.reached,
         }
 
-    def told(self, name: str) -> str:
+    def line(self, name: str) -> str:
         """A line about the steps that the adapter of this name saves."""
         last = max(self.from_nothing)
         line = (

@@ -210,7 +210,7 @@ def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """Gives the strategy for all cores; raises as `resolve` and `check`."""
+    """Gives the strategy for all cores."""
     resolver = resolve(hardware)
     try:
         tf.config.experimental_connect_to_cluster(resolver)
