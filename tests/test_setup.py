@@ -229,10 +229,14 @@ def test_an_adapter_that_no_training_begins_with_is_refused(
 
 
 @pytest.mark.newer_stack
-def test_another_adapter_or_no_training_is_refused(classify, tiny_flags):
-    tiny_flags["init_adapter"] = "adapter"
+def test_another_adapter_or_no_training_is_refused(
+    classify, tiny_flags, tiny_bert, tmp_path
+):
+    folder = tmp_path / "adapter"
+    make_artifact(folder, tiny_bert, "lora(rank=2)")
+    tiny_flags["init_adapter"] = folder
     for change, part in (
-        ({"adapter": "adapter"}, "exclude each other"),
+        ({"adapter": folder}, "exclude each other"),
         ({"do_train": False}, "--init_adapter is where a training"),
     ):
         call = functools.partial(classify, **{**tiny_flags, **change})
